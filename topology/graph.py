@@ -1,0 +1,274 @@
+"""The logical graph: frozen nodes, their sub-topologies, and the topology that holds both.
+
+Each DSL call adds nodes; nothing is edited in place. A node knows its parents by name, what it
+computes (a user function, never called here) and the serdes at its edges. The compiler turns each
+sub-topology into Python source; `describe` prints the same nodes as Kafka Streams does.
+
+What flows along an edge is a record ``(key, value, timestamp, headers)``. Behind a table node
+(`Aggregate`, `TableSource`) the value is the table's new value, ``None`` when the row is gone.
+
+Internal topics are named here without the application id; the runtime puts it in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from state.spec import StoreSpec
+from topology.errors import TopologyError
+from topology.serdes import Serde
+
+Function = Callable[..., Any]
+AnySerde = Serde[Any]
+
+StatelessOp = Literal[
+    "filter",
+    "filter_not",
+    "map",
+    "map_values",
+    "flat_map",
+    "flat_map_values",
+    "select_key",
+    "peek",
+    "for_each",
+    "print",
+    "pass",
+    "null_key_filter",
+]
+AggregateOp = Literal["count", "reduce", "aggregate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One step of a topology: its unique name and the names of the nodes that feed it."""
+
+    name: str
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Node):
+    """Reads topics. An `internal` source reads a repartition topic that this topology writes."""
+
+    topics: tuple[str, ...] = ()
+    key: AnySerde | None = None
+    value: AnySerde | None = None
+    internal: bool = False
+    partitions: int | None = None
+    """The partition count asked for, for a repartition topic; None takes it from upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stateless(Node):
+    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch's child).
+
+    `function` takes ``(key, value)``, or the value alone for the ``*_values`` operators unless
+    `with_key` is set. `label` is what `print` writes in front.
+    """
+
+    op: StatelessOp = "pass"
+    function: Function | None = None
+    with_key: bool = True
+    label: str | None = None
+    stream: bool = True
+    """Whether the name is one of a stream's node; tables use the same operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Node):
+    """Sends each record to the child of the first predicate that holds; None always holds.
+
+    ``children[i]`` is the name of the `Stateless` ``pass`` node behind ``predicates[i]``. A record
+    for which none holds is dropped.
+    """
+
+    predicates: tuple[Function | None, ...] = ()
+    children: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Node):
+    """Folds a grouped stream into a table, one row a key, kept in `store`.
+
+    `function` is ``reducer(old, value)`` for reduce and ``aggregator(key, value, aggregate)`` for
+    aggregate; count needs none. A result of None deletes the row.
+    """
+
+    op: AggregateOp = "count"
+    store: str = ""
+    initializer: Callable[[], Any] | None = None
+    function: Function | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Node):
+    """Keeps the last value of each key; a null value deletes. Without a store it only forwards."""
+
+    store: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sink(Node):
+    """Writes records to `topic`, or to the topic that ``topic(key, value)`` returns."""
+
+    topic: str | Callable[[Any, Any], str] = ""
+    key: AnySerde | None = None
+    value: AnySerde | None = None
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store of the topology: its spec and the serdes of its keys and values."""
+
+    spec: StoreSpec
+    key: AnySerde | None = None
+    value: AnySerde | None = None
+
+    @property
+    def name(self) -> str:
+        """The store's name, unique in the topology."""
+        return self.spec.name
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """Nodes that are connected by more than a topic; one task runs it for each partition."""
+
+    id: int
+    nodes: tuple[Node, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, in the order in which they were built."""
+        return tuple(n for n in self.nodes if isinstance(n, Source))
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks, in the order in which they were built."""
+        return tuple(n for n in self.nodes if isinstance(n, Sink))
+
+    def children(self, name: str) -> tuple[Node, ...]:
+        """The nodes that `name` feeds, in declaration order."""
+        return tuple(n for n in self.nodes if name in n.parents)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What an application computes: nodes in the order in which they were built, and stores."""
+
+    nodes: tuple[Node, ...]
+    stores: tuple[Store, ...] = ()
+    sub_topologies: tuple[SubTopology, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        check(self.nodes, self.stores)
+        object.__setattr__(self, "sub_topologies", split(self.nodes, self.stores))
+
+    def describe(self, *, code: bool = False) -> str:
+        """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
+
+        Args:
+            code: append the Python source that the compiler makes of each sub-topology.
+
+        Returns:
+            The description, ready to print.
+        """
+        from topology.describe import describe  # describe reads this module's classes
+
+        return describe(self, code=code)
+
+
+def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
+    """Refuse duplicate names, unknown parents and unknown or unused stores.
+
+    Raises:
+        TopologyError: naming the node or store, and what to change.
+    """
+    seen: set[str] = set()
+    for node in nodes:
+        if node.name in seen:
+            raise TopologyError(
+                f"two nodes are named {node.name!r}; give one of them another name="
+            )
+        for parent in node.parents:
+            if parent not in seen:
+                raise TopologyError(f"node {node.name!r} reads from unknown node {parent!r}")
+        seen.add(node.name)
+    names = [store.name for store in stores]
+    for name in names:
+        if names.count(name) > 1:
+            raise TopologyError(f"two stores are named {name!r}; give one of them another store=")
+    for node in nodes:
+        used = stores_of(node)
+        for name in used:
+            if name not in names:
+                raise TopologyError(f"node {node.name!r} uses unknown store {name!r}")
+
+
+def stores_of(node: Node) -> tuple[str, ...]:
+    """The names of the stores that a node reads or writes."""
+    if isinstance(node, Aggregate):
+        return (node.store,)
+    if isinstance(node, TableSource) and node.store is not None:
+        return (node.store,)
+    return ()
+
+
+def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
+    """Group nodes that are connected by an edge or a shared store.
+
+    Ids follow the sorted names of the sources, as in Kafka Streams
+    (`InternalTopologyBuilder.makeNodeGroups`), so a Java application's task ids are the same.
+    """
+    groups = _Groups()
+    for node in nodes:
+        groups.add(node.name)
+        for parent in node.parents:
+            groups.join(node.name, parent)
+        for store in stores_of(node):
+            groups.join(node.name, f"store:{store}")
+    roots: dict[str, int] = {}
+    for source in sorted(n.name for n in nodes if isinstance(n, Source)):
+        roots.setdefault(groups.root(source), len(roots))
+    members: dict[int, list[Node]] = {number: [] for number in roots.values()}
+    for node in nodes:
+        number = roots.get(groups.root(node.name))
+        if number is None:
+            raise TopologyError(f"node {node.name!r} is not fed by any source")
+        members[number].append(node)
+    return tuple(
+        SubTopology(
+            number,
+            tuple(group),
+            tuple(s for s in stores if roots.get(groups.root(f"store:{s.name}")) == number),
+        )
+        for number, group in members.items()
+    )
+
+
+class _Groups:
+    """Disjoint sets of names."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def add(self, name: str) -> None:
+        self._parent.setdefault(name, name)
+
+    def root(self, name: str) -> str:
+        self.add(name)
+        while self._parent[name] != name:
+            name = self._parent[name]
+        return name
+
+    def join(self, a: str, b: str) -> None:
+        self._parent[self.root(a)] = self.root(b)
+
+
+def by_name(nodes: Iterable[Node]) -> Mapping[str, Node]:
+    """Index nodes by their names."""
+    return {node.name: node for node in nodes}
