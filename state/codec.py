@@ -1,0 +1,102 @@
+"""Byte layouts and hashes shared with Kafka and Kafka Streams; pure functions.
+
+Hot path: called per record, no allocation without a reason.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = [
+    "decode_timestamped",
+    "encode_timestamped",
+    "murmur2",
+    "partition_for_key",
+    "prefix_end",
+]
+
+_TIMESTAMP = struct.Struct(">q")
+# Kafka's mark for a record that carries no timestamp; the lowest one that is legal.
+_NO_TIMESTAMP_MS = -1
+
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_M = 0x5BD1E995
+_UINT32 = 0xFFFFFFFF
+
+
+def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
+    """Return Kafka Streams' layout of a value with its timestamp: 8 bytes big-endian, value.
+
+    Args:
+        timestamp_ms: Milliseconds since the epoch, or -1 for none.
+        value: The serialised value.
+
+    >>> encode_timestamped(1, b"v")
+    b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01v'
+    """
+    assert timestamp_ms >= _NO_TIMESTAMP_MS, timestamp_ms
+    return _TIMESTAMP.pack(timestamp_ms) + value
+
+
+def decode_timestamped(row: bytes) -> tuple[int, bytes]:
+    """Return the timestamp in milliseconds and the value that `encode_timestamped` joined.
+
+    >>> decode_timestamped(encode_timestamped(1, b"v"))
+    (1, b'v')
+    """
+    assert len(row) >= _TIMESTAMP.size, row
+    (timestamp_ms,) = _TIMESTAMP.unpack_from(row)
+    assert timestamp_ms >= _NO_TIMESTAMP_MS, timestamp_ms
+    return timestamp_ms, row[_TIMESTAMP.size :]
+
+
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 32-bit murmur2 of `data`, signed as Java shows it.
+
+    >>> murmur2(b"foobar")
+    -790332482
+    """
+    length = len(data)
+    h = _MURMUR_SEED ^ length
+    words, tail = divmod(length, 4)
+    for k in struct.unpack_from(f"<{words}I", data):
+        k = (k * _MURMUR_M) & _UINT32
+        k ^= k >> 24
+        h = ((h * _MURMUR_M) ^ (k * _MURMUR_M)) & _UINT32
+    if tail:
+        h ^= int.from_bytes(data[-tail:], "little")
+        h = (h * _MURMUR_M) & _UINT32
+    h ^= h >> 13
+    h = (h * _MURMUR_M) & _UINT32
+    h ^= h >> 15
+    return h - 0x1_0000_0000 if h & 0x8000_0000 else h
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's default partitioner gives a serialised key.
+
+    Args:
+        key: The serialised key; keyless records have no fixed partition.
+        partitions: The topic's number of partitions.
+
+    >>> partition_for_key(b"foobar", 6)
+    0
+    """
+    assert partitions > 0, partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the first key after all keys that start with `prefix`; None when there is none.
+
+    Made for `scan(prefix, prefix_end(prefix))`, where an end of None means unbounded.
+
+    >>> prefix_end(b"a")
+    b'b'
+    >>> prefix_end(b"a\\xff")
+    b'b'
+    >>> prefix_end(b"\\xff") is None
+    True
+    """
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes((head[-1] + 1,)) if head else None

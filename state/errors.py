@@ -1,0 +1,53 @@
+"""The errors of the state directory and the stores: one class per reaction."""
+
+from __future__ import annotations
+
+__all__ = [
+    "StateDirectoryError",
+    "StateError",
+    "StateFormatError",
+    "StateLockedError",
+    "StoreCorruptedError",
+    "UnknownStoreError",
+]
+
+
+class StateError(Exception):
+    """Base of all errors raised by the state package."""
+
+
+class StoreCorruptedError(StateError):
+    """Local files of a task cannot be read; wipe this task's state and rebuild it.
+
+    Raised when RocksDB reports corruption while it opens, reads or writes, and when a stored
+    position does not decode. Logged stores lose nothing: their changelog has every row.
+    """
+
+
+class StateFormatError(StateError):
+    """Local files carry a format version that this release does not know; refuse to start.
+
+    Raised on open. The files are intact, so they are neither read nor wiped: run the release
+    that wrote them, or remove the task's directory to restore it from its changelogs.
+    """
+
+
+class StateLockedError(StateError):
+    """Another live process holds what was asked for; stop that process or wait for it.
+
+    Args:
+        message: What is locked, and what to do next.
+        holder_pid: The process that holds the lock, or None when it could not be read.
+    """
+
+    def __init__(self, message: str, *, holder_pid: int | None = None) -> None:
+        super().__init__(message)
+        self.holder_pid = holder_pid
+
+
+class StateDirectoryError(StateError):
+    """The state directory cannot be created or written; correct the setting or the rights."""
+
+
+class UnknownStoreError(StateError):
+    """A store was asked for by a name that the task does not have; correct the name."""

@@ -1,0 +1,102 @@
+"""What a store is: its name, where it lives, and whether a changelog backs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["StoreKind", "StoreSpec"]
+
+StoreKind = Literal["rocksdb", "memory"]
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+# Kafka's bound on a topic name; the changelog's name contains the store's.
+_NAME_LENGTH_MAX = 249
+
+
+class _FrozenConfig(Mapping[str, str]):
+    """An immutable, hashable mapping: equal settings make equal specs in any order."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._items = tuple(sorted(config.items()))
+
+    def __getitem__(self, key: str) -> str:
+        for name, value in self._items:
+            if name == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._items))
+
+    def __reduce__(self) -> tuple[type[_FrozenConfig], tuple[dict[str, str]]]:
+        return _FrozenConfig, (dict(self._items),)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """Describes one store of a task.
+
+    Args:
+        name: Kafka's legal characters only, as the changelog topic carries it.
+        kind: "rocksdb" keeps rows on disk, "memory" in this process alone.
+        logged: Whether a changelog topic backs the store.
+        cached: Whether writes are gathered per key until the commit before they go downstream.
+        topic_config: Settings of the changelog topic, over the defaults.
+
+    Raises:
+        ValueError: The name or the kind is not legal.
+        TypeError: A topic setting is not a string.
+
+    >>> spec = StoreSpec("counts", topic_config={"cleanup.policy": "compact"})
+    >>> spec.topic_config["cleanup.policy"]
+    'compact'
+    >>> spec in {spec}
+    True
+    """
+
+    name: str
+    kind: StoreKind = "rocksdb"
+    logged: bool = True
+    cached: bool = True
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.kind not in ("rocksdb", "memory"):
+            raise ValueError(
+                f"Store {self.name!r}: kind {self.kind!r} is unknown; use 'rocksdb' or 'memory'."
+            )
+        for name, value in self.topic_config.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise TypeError(
+                    f"Store {self.name!r}: topic setting {name!r}={value!r} must be a string "
+                    f"with a string value; write it as {str(value)!r}."
+                )
+        object.__setattr__(self, "topic_config", _FrozenConfig(self.topic_config))
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name) or name in (".", ".."):
+        raise ValueError(
+            f"Store name {name!r} is not legal: use letters, digits, '.', '_' and '-' "
+            "(and not '.' or '..' alone), as the changelog topic is named after it."
+        )
+    if len(name) > _NAME_LENGTH_MAX:
+        raise ValueError(
+            f"Store name {name[:32]!r}... has {len(name)} characters; "
+            f"Kafka's limit is {_NAME_LENGTH_MAX}."
+        )
