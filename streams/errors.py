@@ -1,0 +1,185 @@
+"""What can go wrong, one class per reaction: who catches an error decides which class it is.
+
+Messages say what happened, where, and what to do next; none carries a record's key or value.
+
+| class | caught by | reaction |
+|---|---|---|
+| `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
+| `IdentityError`, `RecordError` | nobody | stop, do not restart |
+| `FatalClientError` | the supervisor | stop this worker, start it again |
+| `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
+| `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
+| `TaskMigratedError` | the worker | drop all tasks without a commit, rejoin the group |
+| `TaskCorruptedError` | the worker | rebuild the local state of the named tasks |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class StreamsError(Exception):
+    """Base of every error that the runtime raises; catch it to report, not to go on."""
+
+
+class ConfigError(StreamsError):
+    """Settings are wrong; raised before anything starts, with every problem found at once.
+
+    Nobody catches it: the worker stops and the supervisor does not start it again.
+
+    Args:
+        problems: one sentence or more for each wrong setting.
+
+    Example:
+        >>> print(ConfigError("poll.ms must be at least 0, not -1", "state.dir is empty"))
+        2 settings are wrong:
+        - poll.ms must be at least 0, not -1
+        - state.dir is empty
+    """
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__(*problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0]
+        lines = "".join(f"\n- {problem}" for problem in self.problems)
+        return f"{len(self.problems)} settings are wrong:{lines}"
+
+
+class MissingTopicError(StreamsError):
+    """A source topic does not exist: at the start, or deleted while the application runs.
+
+    Nobody catches it: the worker stops, since state built on half of the input would be wrong.
+    """
+
+    def __init__(self, message: str, *, topics: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.topics = tuple(topics)
+
+
+class MisconfiguredTopicError(StreamsError):
+    """Topics do not fit the topology or each other.
+
+    When an internal topic has another partition count or cleanup.policy than the topology needs,
+    source topics that are joined have unequal partition counts, or a source topic grew past the
+    changelog of its state. Nobody catches it: no record is read before someone put it right.
+    """
+
+
+class IdentityError(StreamsError):
+    """Another live worker has this worker's identity (group.instance.id, transactional.id).
+
+    Nobody catches it: two workers that fence each other in turn must not both be restarted.
+    """
+
+
+class RecordError(StreamsError):
+    """A record that cannot be processed, where no handler said to skip it.
+
+    Nobody catches it: a restart would meet the same record again. The record is named by its
+    place; its key and value stay out of the message and of the logs.
+
+    Args:
+        message: what failed, without key, value or the text of an error that may quote them.
+        topic: the input topic.
+        partition: the input partition.
+        offset: the record's offset.
+        timestamp: the record's timestamp, milliseconds since the epoch.
+        node: the node of the topology that failed, where it is known.
+        store: the store concerned, where there is one.
+        task_id: the task, as ``<sub-topology>_<partition>``.
+        hint: what to do next.
+
+    Example:
+        >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
+        ...     offset=17, timestamp=0, node="KSTREAM-SOURCE-0000000000", task_id="0_3"))
+        cannot deserialize the value (orders-3 offset 17 timestamp 0, node \
+KSTREAM-SOURCE-0000000000, task 0_3); correct the code, or set a handler that skips such records
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int | None = None,
+        node: str | None = None,
+        store: str | None = None,
+        task_id: str | None = None,
+        hint: str = "correct the code, or set a handler that skips such records",
+    ) -> None:
+        self.message = message
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp = timestamp
+        self.node = node
+        self.store = store
+        self.task_id = task_id
+        self.hint = hint
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        where = f"{self.topic}-{self.partition} offset {self.offset}"
+        if self.timestamp is not None:
+            where += f" timestamp {self.timestamp}"
+        for label, value in (("node", self.node), ("store", self.store), ("task", self.task_id)):
+            if value is not None:
+                where += f", {label} {value}"
+        return f"{self.message} ({where}); {self.hint}"
+
+
+class TaskMigratedError(StreamsError):
+    """This worker lost its partitions: a stale generation, an unknown member, a missed poll.
+
+    The worker catches it: all tasks are dropped without a commit and the worker rejoins. Another
+    worker may already process the same records.
+    """
+
+
+class TaskCorruptedError(StreamsError):
+    """Local state that is proved wrong and must be rebuilt from the changelog.
+
+    When the changelog is another topic than the one the state came from, the local position lies
+    beyond its end, or tombstones newer than the position may be compacted away. The worker
+    catches it: it rebuilds the named tasks and leaves the others alone.
+
+    Args:
+        tasks: the tasks' ids, as ``<sub-topology>_<partition>``.
+        reason: what proves that the state is wrong.
+    """
+
+    def __init__(self, tasks: Iterable[str], reason: str) -> None:
+        self.tasks = frozenset(tasks)
+        self.reason = reason
+        super().__init__(tuple(self.tasks), reason)
+
+    def __str__(self) -> str:
+        return f"local state of task {', '.join(sorted(self.tasks))} must be rebuilt: {self.reason}"
+
+
+class OutcomeUnknownError(StreamsError):
+    """The outcome of a commit is not known, or the producer cannot be used any more.
+
+    When a commit timed out, or the broker fenced or expired the producer. The worker catches it:
+    it replaces the producer, which decides the old transaction, and rebuilds all tasks from what
+    is committed then.
+    """
+
+
+class AbortableError(StreamsError):
+    """The transaction cannot be committed, but the producer and the membership are good.
+
+    The worker catches it: it aborts, rebuilds all tasks from committed facts, and goes on.
+    """
+
+
+class FatalClientError(StreamsError):
+    """A Kafka client cannot go on: not authorised, an unsupported broker, a fatal client error.
+
+    The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    """
