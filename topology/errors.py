@@ -1,0 +1,71 @@
+"""The errors of the topology package: one class per reaction."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRecordError",
+    "NegativeTimestampError",
+    "NullKeyError",
+    "SerdeError",
+    "TopologyError",
+]
+
+
+class TopologyError(Exception):
+    """The topology as written cannot run; change the code that builds it.
+
+    Raised while the topology is built, before anything is read.
+    """
+
+
+class SerdeError(Exception):
+    """A key or value cannot be encoded or decoded; pass another serde or correct the data.
+
+    The message names the serde and the type it was given, never the payload.
+    """
+
+
+class BadRecordError(Exception):
+    """Base of what generated code raises for a record that it cannot process.
+
+    The task catches it, as it catches what user functions raise, and adds the record's place.
+    """
+
+
+class NullKeyError(BadRecordError):
+    """A record without a key reached a step that needs one.
+
+    Args:
+        node: the step that needs the key.
+        store: the store whose rows have keys, if the step has one.
+    """
+
+    def __init__(self, node: str, store: str | None) -> None:
+        super().__init__(node, store)
+        self.node = node
+        self.store = store
+
+    def __str__(self) -> str:
+        rows = f", as the rows of store {self.store!r} have keys" if self.store else ""
+        return (
+            f"the key is null where {self.node!r} needs one{rows}; filter such records out before "
+            "it, or set null.key.policy to 'drop'"
+        )
+
+
+class NegativeTimestampError(BadRecordError):
+    """A record has a timestamp before 1970, or none; Kafka Streams refuses it too.
+
+    Args:
+        timestamp: milliseconds since 1970.
+    """
+
+    def __init__(self, timestamp: int) -> None:
+        super().__init__(timestamp)
+        self.timestamp = timestamp
+
+    def __str__(self) -> str:
+        return (
+            f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
+            "topic's message.timestamp.type to LogAppendTime"
+        )
