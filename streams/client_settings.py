@@ -1,0 +1,221 @@
+"""The settings of the Kafka clients: which ones a user may give, and the finished dictionaries.
+
+A setting reaches a client in four layers, each over the one before: what the runtime chose, what
+the user gave for every client, what the user gave for this client by prefix, and what the runtime
+owns. A user's value for an owned setting is refused unless it is the one that the runtime uses.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+
+ClientConfig = dict[str, object]
+
+PREFIXES = ("consumer.", "restore.", "producer.", "admin.", "topic.")
+TRANSACTION_TIMEOUT_MS = 10_000
+
+_NAMES = {
+    "consumer.": SHARED | TUNING | CONSUMER,
+    "restore.": SHARED | TUNING | CONSUMER,
+    "producer.": SHARED | TUNING | PRODUCER,
+    "admin.": SHARED | TUNING,
+}
+_JAVA_PREFIXES = {
+    "main.consumer.": "consumer.",
+    "restore.consumer.": "restore.",
+    "global.consumer.": "restore.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A setting that the runtime decides: its only legal value, if any, and why."""
+
+    name: str
+    reason: str
+    value: str | None = None
+    clients: tuple[str, ...] = ("consumer.", "restore.")
+    exactly_once_only: bool = False
+
+
+_EVERY = ("consumer.", "restore.", "producer.", "admin.")
+_OFFSETS = "offsets are committed together with the state and the output that belong to them"
+_PROTOCOL = "state stays in place only with static members of the classic protocol"
+_ROUTING = "joined topics and repartition topics need equal keys in equal partitions"
+
+OWNED = (
+    Owned("enable.auto.commit", _OFFSETS, "false"),
+    Owned("auto.commit.enable", _OFFSETS, "false"),
+    Owned("enable.auto.offset.store", _OFFSETS, "false"),
+    Owned("group.id", "it is the application.id"),
+    Owned("group.instance.id", "it is the worker's identity; set worker.id"),
+    Owned("group.protocol", _PROTOCOL, "classic"),
+    Owned("group.remote.assignor", _PROTOCOL),
+    Owned("partition.assignment.strategy", _PROTOCOL, "cooperative-sticky"),
+    Owned("enable.partition.eof", "the end of a topic is found by position", "false"),
+    Owned("allow.auto.create.topics", "a misspelt source must not become an empty one", "false"),
+    Owned(
+        "isolation.level",
+        "exactly-once must not read what was aborted",
+        "read_committed",
+        ("consumer.",),
+        exactly_once_only=True,
+    ),
+    Owned(
+        "isolation.level",
+        "state is never restored from what was aborted",
+        "read_committed",
+        ("restore.",),
+    ),
+    Owned(
+        "auto.offset.reset",
+        "a restore that cannot go on where it was must not go on elsewhere",
+        "error",
+        ("restore.",),
+    ),
+    Owned("transactional.id", "it is the worker's identity; set worker.id", None, ("producer.",)),
+    Owned("partitioner", _ROUTING, "murmur2_random", ("producer.",)),
+    Owned(
+        "delivery.report.only.error",
+        "the commit depends on the reports",
+        None,
+        ("producer.",),
+    ),
+    Owned(
+        "enable.idempotence",
+        "transactions are made of it",
+        "true",
+        ("producer.",),
+        exactly_once_only=True,
+    ),
+    Owned("acks", "transactions need every replica", "all", ("producer.",), exactly_once_only=True),
+    Owned(
+        "request.required.acks",
+        "transactions need every replica",
+        "all",
+        ("producer.",),
+        exactly_once_only=True,
+    ),
+    Owned("bootstrap.servers", "all clients use one cluster; set bootstrap.servers", None, _EVERY),
+    Owned(
+        "metadata.broker.list", "all clients use one cluster; set bootstrap.servers", None, _EVERY
+    ),
+)
+
+OWNED_TOPIC_CONFIGS = {
+    "cleanup.policy": "it follows from what the topic is for",
+    "retention.ms": "records that were not read yet would be deleted",
+    "retention.bytes": "records that were not read yet would be deleted",
+    "message.timestamp.type": "the timestamp is part of the state",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What the user gave for the clients, checked; each method lays the runtime's part under it."""
+
+    shared: Mapping[str, object]
+    by_prefix: Mapping[str, Mapping[str, object]]
+
+    def layered(
+        self, prefixes: Iterable[str], chosen: ClientConfig, owned: ClientConfig, *, role: str
+    ) -> ClientConfig:
+        """The dictionary for one client.
+
+        Args:
+            prefixes: whose settings apply, the last one over the first.
+            chosen: the runtime's values, which the user may change.
+            owned: the runtime's values, which nobody changes.
+            role: becomes the end of the client.id, unless a prefixed client.id says otherwise.
+        """
+        config = {**chosen, **self.shared}
+        config["client.id"] = f"{config['client.id']}-{role}"
+        for prefix in prefixes:
+            config.update(self.by_prefix[prefix])
+        config.update(owned)
+        return config
+
+
+def read_client_settings(
+    given: Mapping[str, object], *, exactly_once: bool, known: Iterable[str]
+) -> tuple[ClientSettings, list[str]]:
+    """Sort the settings that are not the runtime's own by client, and check their names.
+
+    Args:
+        given: dotted names and values.
+        exactly_once: whether the stricter rules of exactly-once hold.
+        known: the runtime's own names, for suggestions.
+
+    Returns:
+        The settings, and one sentence for each problem.
+    """
+    shared: dict[str, object] = {}
+    by_prefix: dict[str, dict[str, object]] = {prefix: {} for prefix in PREFIXES}
+    problems: list[str] = []
+    suggestions = (*known, *SHARED)
+    for name, value in given.items():
+        value = _milliseconds(value)
+        prefix = next((p for p in PREFIXES if name.startswith(p)), None)
+        if name in SHARED:
+            shared[name] = value
+        elif prefix is None:
+            problems.append(_unknown(name, suggestions))
+        else:
+            bare = name.removeprefix(prefix)
+            problem = _refusal(prefix, bare, value, exactly_once=exactly_once)
+            if problem is None:
+                by_prefix[prefix][bare] = str(value) if prefix == "topic." else value
+            else:
+                problems.append(problem)
+    return ClientSettings(shared, by_prefix), problems
+
+
+def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> str | None:
+    """Why the setting cannot be given for this client, or None if it can."""
+    if prefix == "topic.":
+        reason = OWNED_TOPIC_CONFIGS.get(bare)
+        return None if reason is None else f"topic.{bare} cannot be set: {reason}"
+    for java, ours in _JAVA_PREFIXES.items():
+        if (prefix + bare).startswith(java):
+            return f"{prefix}{bare} is unknown; write {ours}{bare.removeprefix('consumer.')}"
+    if bare not in _NAMES[prefix]:
+        return _unknown(prefix + bare, (prefix + name for name in _NAMES[prefix]))
+    for owned in _owned(bare, prefix, exactly_once=exactly_once):
+        if owned.value is None or str(value).lower() != owned.value:
+            only = "" if owned.value is None else f" to anything but {owned.value}"
+            return f"{prefix}{bare} cannot be set{only}: {owned.reason}"
+    return None
+
+
+def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
+    for owned in OWNED:
+        applies = exactly_once or not owned.exactly_once_only
+        if applies and owned.name == name and prefix in owned.clients:
+            yield owned
+
+
+def _unknown(name: str, candidates: Iterable[str]) -> str:
+    """A sentence on an unknown name, with the nearest thing that exists."""
+    for java, ours in _JAVA_PREFIXES.items():
+        if name.startswith(java):
+            return f"{name} is unknown; write {ours}{name.removeprefix(java)}"
+    for owned in OWNED:
+        if owned.name == name:
+            return f"{name} cannot be set: {owned.reason}"
+    for prefix, names in (("consumer.", CONSUMER), ("producer.", PRODUCER)):
+        if name in names:
+            return f"{name} belongs to one client; write {prefix}{name}"
+    if name in TUNING:
+        return f"{name} differs from client to client; write consumer.{name} or producer.{name}"
+    nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
+    hint = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists all settings"
+    return f"{name} is unknown; {hint}"
+
+
+def _milliseconds(value: object) -> object:
+    return value // timedelta(milliseconds=1) if isinstance(value, timedelta) else value

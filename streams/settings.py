@@ -1,0 +1,203 @@
+"""What one setting is: its kind, its default and its sentence, and how a value becomes right.
+
+`StreamsConfig` declares its fields with `setting`; parsing, checking and the documentation all
+read that one declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+REQUIRED = object()
+"""Stands for the default of a setting that has none."""
+
+LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+NAME_LENGTH_MAX = 249
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is given, in words, and the function that reads it.
+
+    `parse` raises ValueError with the rest of a sentence that starts with the setting's name,
+    such as "must be at least 0".
+    """
+
+    words: str
+    parse: Callable[[object], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table of settings."""
+
+    name: str
+    kind: Kind
+    default: object
+    default_words: str
+    doc: str
+
+
+def setting(
+    kind: Kind, doc: str, *, default: object = REQUIRED, default_words: str | None = None
+) -> Any:
+    """Declare a field of `StreamsConfig`; its dotted name follows from the field's name.
+
+    Args:
+        kind: what values are accepted.
+        doc: one sentence or two for the documentation.
+        default: the value when the setting is not given.
+        default_words: the default as documented, where it depends on something.
+    """
+    if default_words is None:
+        default_words = "required" if default is REQUIRED else _words_of(default)
+    metadata = {"kind": kind, "default": default, "default_words": default_words, "doc": doc}
+    return field(metadata=metadata)
+
+
+def setting_of(declared: Field[Any]) -> Setting | None:
+    """The setting that a field declares, or None for a field of another sort."""
+    if "kind" not in declared.metadata:
+        return None
+    return Setting(name=declared.name.replace("_", "."), **declared.metadata)
+
+
+def _words_of(default: object) -> str:
+    if default is None:
+        return "not set"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default)
+
+
+def text(words: str = "text") -> Kind:
+    """A string that is not empty."""
+
+    def parse(value: object) -> object:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"must be a string that is not empty, not {value!r}")
+        return value.strip()
+
+    return Kind(words, parse)
+
+
+def legal_name() -> Kind:
+    """A string that Kafka accepts in the names of groups and topics."""
+
+    def parse(value: object) -> object:
+        if not isinstance(value, str) or not LEGAL_NAME.fullmatch(value) or value in (".", ".."):
+            raise ValueError(
+                f"must consist of ASCII letters, digits, '.', '_' and '-', not be {value!r}; "
+                "topics and groups are named after it"
+            )
+        if len(value) > NAME_LENGTH_MAX:
+            raise ValueError(f"must have at most {NAME_LENGTH_MAX} characters, not {len(value)}")
+        return value
+
+    return Kind("letters, digits, `.`, `_`, `-`", parse)
+
+
+def servers() -> Kind:
+    """One or more ``host:port``, as a string with commas or a list."""
+
+    def parse(value: object) -> object:
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, (list, tuple)) or not parts:
+            raise ValueError(f"must be host:port, or several with commas, not {value!r}")
+        servers = [str(part).strip() for part in parts]
+        for server in servers:
+            host, colon, port = server.rpartition(":")
+            if not host or not colon or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ValueError(f"must be host:port, or several with commas; {server!r} is not")
+        return ",".join(servers)
+
+    return Kind("`host:port`, several with commas", parse)
+
+
+def flag() -> Kind:
+    """True or false, also as text."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        raise ValueError(f"must be true or false, not {value!r}")
+
+    return Kind("true, false", parse)
+
+
+def integer(
+    minimum: int, maximum: int = 2**63 - 1, *, unit: str = "", except_for: tuple[int, ...] = ()
+) -> Kind:
+    """A whole number, also as text; `except_for` are values between the bounds that are not."""
+    words = f"integer{' ' + unit if unit else ''}, from {minimum}"
+    if maximum < 2**31 - 1:
+        words += f" to {maximum}"
+    if except_for:
+        words += f", not {', '.join(map(str, except_for))}"
+
+    def parse(value: object) -> object:
+        return _bounded(_whole(value), minimum, maximum, except_for)
+
+    return Kind(words, parse)
+
+
+def duration(minimum: int, maximum: int = 2**63 - 1) -> Kind:
+    """Milliseconds, or a timedelta."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, timedelta):
+            if value % timedelta(milliseconds=1):
+                raise ValueError(f"must be whole milliseconds, not {value!r}")
+            value = value // timedelta(milliseconds=1)
+        return _bounded(_whole(value, "milliseconds or a timedelta"), minimum, maximum)
+
+    return Kind(f"ms or timedelta, from {minimum}", parse)
+
+
+def choice(*values: str, also: dict[str, str] | None = None) -> Kind:
+    """One of several words; `also` maps other spellings to them."""
+    spellings = {**{value: value for value in values}, **(also or {})}
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value.strip() in spellings:
+            return spellings[value.strip()]
+        allowed = ", ".join(repr(value) for value in spellings)
+        raise ValueError(f"must be one of {allowed}, not {value!r}")
+
+    return Kind(", ".join(f"`{value}`" for value in spellings), parse)
+
+
+def directory() -> Kind:
+    """A path, as text or Path; ``~`` is the user's home."""
+
+    def parse(value: object) -> object:
+        if not isinstance(value, (str, Path)) or not str(value).strip():
+            raise ValueError(f"must be a path, not {value!r}")
+        return Path(value).expanduser().absolute()
+
+    return Kind("path", parse)
+
+
+def _whole(value: object, expected: str = "a whole number") -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value.strip(), re.ASCII):
+        return int(value.strip())
+    raise ValueError(f"must be {expected}, not {value!r}")
+
+
+def _bounded(value: int, minimum: int, maximum: int, except_for: tuple[int, ...] = ()) -> int:
+    if value < minimum:
+        raise ValueError(f"must be at least {minimum}, not {value}")
+    if value > maximum:
+        raise ValueError(f"must be at most {maximum}, not {value}")
+    if value in except_for:
+        raise ValueError(f"must not be {value}")
+    return value
