@@ -1,1 +1,1 @@
-"""Where values live: committed stores, the uncommitted buffer, key codecs. Knows bytes and time, no Kafka."""
+"""Where values live: stores, the uncommitted buffer, key codecs. Bytes and time, no Kafka."""

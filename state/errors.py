@@ -9,6 +9,7 @@ __all__ = [
     "StateLockedError",
     "StoreCorruptedError",
     "UnknownStoreError",
+    "ValueEncodingError",
 ]
 
 
@@ -51,3 +52,24 @@ class StateDirectoryError(StateError):
 
 class UnknownStoreError(StateError):
     """A store was asked for by a name that the task does not have; correct the name."""
+
+
+class ValueEncodingError(StateError):
+    """A row cannot be encoded for the commit; the task adds which records may have written it.
+
+    Args:
+        store: the store.
+        key: the row's key, encoded.
+        cause: what the serde raised.
+    """
+
+    def __init__(self, store: str, key: bytes, cause: Exception) -> None:
+        super().__init__(store, key, cause)
+        self.store = store
+        self.key = key
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store!r} cannot encode the value of key {self.key[:64]!r}: {self.cause}"
+        )

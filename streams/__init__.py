@@ -1,1 +1,1 @@
-"""How a topology runs on Kafka: settings, workers, tasks, the commit, restore, the test driver, the dev broker."""
+"""How a topology runs on Kafka: settings, workers, tasks, the commit, restore, the test driver."""

@@ -1,1 +1,1 @@
-"""What to compute: the DSL, the graph, the optimiser and the compiler. Pure: no Kafka, no RocksDB."""
+"""What to compute: the DSL, the graph, the optimiser, the compiler. No Kafka, no RocksDB."""

@@ -62,7 +62,7 @@ class Source(Node):
 
 @dataclass(frozen=True, slots=True)
 class Stateless(Node):
-    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch's child).
+    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch).
 
     `function` takes ``(key, value)``, or the value alone for the ``*_values`` operators unless
     `with_key` is set. `label` is what `print` writes in front.

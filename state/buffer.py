@@ -1,0 +1,214 @@
+"""The uncommitted writes of one store of one task, over what is committed.
+
+Hot path: generated code works on `dirty` and `clean` directly; benchmarks/buffer.py times it.
+
+Who owns what: `dirty` holds the writes since the last commit, and nothing else knows them. `clean`
+is a bounded cache of committed rows. The committed store is written only by the commit, after the
+transaction, from `delta`. An abort throws the whole buffer away: with mutable values even `clean`
+may have been changed in place by a user function.
+
+An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `hold="objects"` the value is
+the decoded object and is encoded once at the commit, however often it changed. With `hold="bytes"`
+all but `ATOMS` are encoded at each write and decoded at each read, so no one else can hold the
+stored object: for mutable values that others may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from state.codec import decode_timestamped, encode_timestamped
+from state.errors import ValueEncodingError
+from state.store import CommittedStore
+
+Entry = tuple[Any, int]
+ABSENT: Entry = (None, -1)
+ATOMS = frozenset({int, float, str, bool, type(None)})
+"""Types whose values nobody can change: held as they are in both modes."""
+
+ENTRY_OVERHEAD_BYTES = 200
+"""What a key, a value and their tuple cost in dictionaries besides their payload, measured."""
+
+_SAMPLE = 32
+
+
+class Buffer:
+    """Read-your-writes over a committed store; keys are encoded, values are not."""
+
+    __slots__ = (
+        "_clean_limit_bytes",
+        "_committed",
+        "_decode",
+        "_encode",
+        "_entry_bytes",
+        "_objects",
+        "_sampled_at",
+        "clean",
+        "dirty",
+        "name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        committed: CommittedStore,
+        *,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        hold: Literal["objects", "bytes"] = "objects",
+        clean_limit_bytes: int = 16 << 20,
+    ) -> None:
+        self.name = name
+        self.dirty: dict[bytes, Entry] = {}
+        self.clean: dict[bytes, Entry] = {}
+        self._committed = committed
+        self._encode = encode
+        self._decode = decode
+        self._objects = hold == "objects"
+        self._clean_limit_bytes = clean_limit_bytes
+        self._entry_bytes = ENTRY_OVERHEAD_BYTES
+        self._sampled_at = 0
+
+    def load(self, key: bytes) -> Entry:
+        """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
+        stored = self._committed.get(key)
+        if stored is None:
+            entry = ABSENT
+        else:
+            timestamp, data = decode_timestamped(stored)
+            entry = (self._decode(data) if self._objects else data, timestamp)
+        self.clean[key] = entry
+        return entry
+
+    def get(self, key: bytes) -> Entry:
+        """Read a row: its decoded value and timestamp, or `ABSENT`."""
+        entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
+        return entry if self._objects else self._decoded(entry)
+
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Write a row; a value of None deletes it."""
+        if not self._objects and value.__class__ not in ATOMS:
+            value = self._encode(value)
+        self.dirty[key] = (value, timestamp)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield ``(key, value, timestamp)`` in the order of the key bytes, own writes included.
+
+        Args:
+            start: the first key, inclusive; None for the beginning.
+            end: the key to stop before; None for the end.
+            reverse: from the last key to the first.
+        """
+        mine = sorted(
+            (
+                key
+                for key in self.dirty
+                if (start is None or key >= start) and (end is None or key < end)
+            ),
+            reverse=reverse,
+        )
+        position = 0
+        for key, stored in self._committed.scan(start, end, reverse=reverse):
+            while position < len(mine) and (
+                mine[position] > key if reverse else mine[position] < key
+            ):
+                yield from self._row(mine[position])
+                position += 1
+            if position < len(mine) and mine[position] == key:
+                yield from self._row(key)
+                position += 1
+                continue
+            timestamp, data = decode_timestamped(stored)
+            yield key, self._decode(data), timestamp
+        for key in mine[position:]:
+            yield from self._row(key)
+
+    def delta(self) -> list[tuple[bytes, bytes | None, int]]:
+        """Encode each dirty row once, in the order of first writes: key, value or None, timestamp.
+
+        Raises:
+            ValueEncodingError: naming the store and the key whose value its serde refuses.
+        """
+        encode = self._encode
+        items = self.dirty.items()
+        try:
+            if self._objects:
+                return [(k, None if v is None else encode(v), t) for k, (v, t) in items]
+            return [
+                (k, v if v is None or v.__class__ is bytes else encode(v), t) for k, (v, t) in items
+            ]
+        except Exception as error:
+            raise self._encoding_error(error) from error
+
+    def committed(self) -> None:
+        """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
+        clean = self.clean
+        clean.update(self.dirty)
+        self.dirty.clear()
+        self._sampled_at = 0
+        surplus = len(clean) - self._clean_limit_bytes // self._entry_bytes
+        if surplus > 0:
+            for key in list(islice(clean, surplus + len(clean) // 8)):
+                del clean[key]
+
+    def discard(self) -> None:
+        """Forget everything that is not committed, and the cache with it."""
+        self.dirty.clear()
+        self.clean.clear()
+
+    def uncommitted_bytes(self) -> int:
+        """Estimate the memory of the dirty rows from a sample of the latest ones."""
+        count = len(self.dirty)
+        if count >= 2 * self._sampled_at and count > 0:
+            self._sampled_at = count
+            self._entry_bytes = ENTRY_OVERHEAD_BYTES + self._sampled_payload()
+        return count * self._entry_bytes
+
+    def _sampled_payload(self) -> int:
+        total = 0
+        sample = list(islice(reversed(self.dirty.items()), _SAMPLE))
+        for key, (value, _) in sample:
+            total += len(key)
+            if value is not None:
+                total += len(self._bytes(value))
+        return total // len(sample)
+
+    def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
+        value, timestamp = self.dirty[key]
+        if value is not None:
+            yield key, self._object(value), timestamp
+
+    def _bytes(self, value: Any) -> bytes:
+        held = not self._objects and value.__class__ is bytes
+        encoded: bytes = value if held else self._encode(value)
+        return encoded
+
+    def _object(self, value: Any) -> Any:
+        held = not self._objects and value.__class__ is bytes
+        return self._decode(value) if held else value
+
+    def _decoded(self, entry: Entry) -> Entry:
+        return self._object(entry[0]), entry[1]
+
+    def _encoding_error(self, cause: Exception) -> ValueEncodingError:
+        for key, (value, _) in self.dirty.items():
+            try:
+                if value is not None:
+                    self._bytes(value)
+            except Exception as error:  # the one that failed above, found again
+                return ValueEncodingError(self.name, key, error)
+        return ValueEncodingError(self.name, b"", cause)
+
+
+def timestamped_rows(
+    delta: list[tuple[bytes, bytes | None, int]],
+) -> list[tuple[bytes, bytes | None]]:
+    """Turn a delta into the rows of the committed store: the value behind its timestamp."""
+    return [
+        (key, None if value is None else encode_timestamped(timestamp, value))
+        for key, value, timestamp in delta
+    ]

@@ -1,0 +1,307 @@
+"""Turns each sub-topology into Python source: one function per source that runs a batch of records.
+
+The fused operators are straight lines of one loop: no node objects, no dispatch and no context per
+record. Only a node that several others feed, or one that is nested deeply, is a function of its
+own. The source has the node names as comments, is registered with `linecache` so that tracebacks
+and debuggers show it, and is printed by ``Topology.describe(code=True)``.
+
+What the generated code calls while it runs is in `TaskEnvironment`; what it hands back is a
+`BoundProgram`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType, TracebackType
+from typing import Any, Protocol
+
+from state.buffer import ATOMS, Buffer
+from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
+from topology.errors import NegativeTimestampError, NullKeyError
+from topology.graph import (
+    Aggregate,
+    Branch,
+    Node,
+    Sink,
+    Source,
+    Stateless,
+    SubTopology,
+    TableSource,
+)
+from topology.holding import hold_of
+from topology.operators import aggregate, sink, source, stateless, table, update
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+MAX_DEPTH = 14
+"""How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
+
+
+class Message(Protocol):
+    """A record as it comes from Kafka, or from whatever stands in for it."""
+
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp and its milliseconds since 1970."""
+
+    def headers(self) -> Headers | None:
+        """The headers, in order."""
+
+
+Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
+"""Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What a task gives to the code that it runs."""
+
+    send: Send
+    buffers: Mapping[str, Buffer]
+    dropped: Callable[[str, str], None]
+    """Called with the node and the reason for each record that a policy leaves out."""
+    write_line: Callable[[str], None] = print
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """The functions of one task."""
+
+    process: Mapping[str, Callable[[Iterable[Message]], int]]
+    """By topic: runs a batch and returns the largest timestamp in it, or -1."""
+    flush: Callable[[], None]
+    """Sends on everything that caches hold back."""
+    pending: Sequence[MutableMapping[bytes, Any]]
+    """What caches hold back now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled sub-topology: the source, and how to bind it to a task."""
+
+    sub_topology: SubTopology
+    source_code: str
+    filename: str
+    holds: Mapping[str, Hold]
+    _nodes: tuple[str, ...]
+    _constants: Mapping[str, Any]
+    _code: CodeType
+
+    def bind(self, environment: TaskEnvironment) -> BoundProgram:
+        """Make the functions for one task."""
+        namespace: dict[str, Any] = {
+            "constants": self._constants,
+            "ATOMS": ATOMS,
+            "NullKeyError": NullKeyError,
+            "NegativeTimestampError": NegativeTimestampError,
+        }
+        exec(self._code, namespace)  # noqa: S102
+        process, flush, pending = namespace["bind"](environment)
+        return BoundProgram(process=process, flush=flush, pending=pending)
+
+    def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
+        """Find the node that an exception came from, and the message that was processed.
+
+        Returns:
+            The node's name, and the message; each None where the traceback does not tell.
+        """
+        node, message = None, None
+        while traceback is not None:
+            frame = traceback.tb_frame
+            if frame.f_code.co_filename == self.filename:
+                node = self._nodes[traceback.tb_lineno - 1] or node
+                message = frame.f_locals.get("m", message)
+            traceback = traceback.tb_next
+        return node, message
+
+
+def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
+    """Generate and compile the batch functions of one sub-topology.
+
+    Args:
+        sub: the sub-topology.
+        options: the defaults and policies that the settings name.
+
+    Returns:
+        The program; its code is the same for each of the sub-topology's tasks.
+    """
+    holds: dict[str, Hold] = {}
+    for store in sub.stores:
+        serde = store.value or options.default_value
+        holds[store.name] = hold_of(sub, store.name, immutable=serde.immutable)
+    gen = Generator(sub, options, holds, _cached_nodes(sub, options))
+    writer = _Assembler(gen).assemble()
+    text = "\n".join(writer.lines) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    filename = f"<{options.application_id} sub-topology {sub.id} {digest}>"
+    # Without a modification time linecache takes the lines as they are and never looks for a file.
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    return Program(
+        sub_topology=sub,
+        source_code=text,
+        filename=filename,
+        holds=holds,
+        _nodes=tuple(writer.nodes),
+        _constants=gen.constants,
+        _code=compile(text, filename, "exec"),
+    )
+
+
+def _cached_nodes(sub: SubTopology, options: CompileOptions) -> frozenset[str]:
+    if not options.caching:
+        return frozenset()
+    cached = {store.name for store in sub.stores if store.spec.cached}
+    return frozenset(
+        node.name
+        for node in sub.nodes
+        if isinstance(node, (Aggregate, TableSource))
+        and node.store in cached
+        and sub.children(node.name)
+    )
+
+
+class _Assembler:
+    """Writes the parts of one module and joins them."""
+
+    def __init__(self, gen: Generator) -> None:
+        self._gen = gen
+        self._functions: dict[str, Writer] = {}
+
+    def assemble(self) -> Writer:
+        gen = self._gen
+        sources = gen.sub.sources
+        bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
+        flush = self._in_own_writer(self._flush)
+        whole = Writer()
+        whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
+        whole.line("")
+        whole.line("")
+        whole.line("def bind(env):")
+        whole.depth = 1
+        self._preamble(whole)
+        for part in (*self._functions.values(), *bodies, flush):
+            whole.line("")
+            whole.lines += part.lines
+            whole.nodes += part.nodes
+        whole.line("")
+        topics = [
+            f"{self._topic_name(s, t)!r}: process_{gen.ordinal(s)}"
+            for s in sources
+            for t in s.topics
+        ]
+        pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
+        whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
+        return whole
+
+    def _topic_name(self, node: Source, topic: str) -> str:
+        return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
+
+    def _in_own_writer(self, write: Callable[[], None]) -> Writer:
+        outer = self._gen.writer
+        self._gen.writer = own = Writer(depth=1, node=outer.node)
+        write()
+        self._gen.writer = outer
+        return own
+
+    def _preamble(self, w: Writer) -> None:
+        gen = self._gen
+        for name in ("send", "dropped", "write_line"):
+            w.line(f"{name} = env.{name}")
+        for name in gen.constants:
+            w.line(f"{name} = constants[{name!r}]")
+        for node in gen.sub.nodes:
+            if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+                i = gen.ordinal(node)
+                w.line(f"buffer_{i} = env.buffers[{node.store!r}]")
+                w.line(f"dirty_{i} = buffer_{i}.dirty")
+                w.line(f"dirty_{i}_get = dirty_{i}.get")
+                w.line(f"clean_{i}_get = buffer_{i}.clean.get")
+                w.line(f"load_{i} = buffer_{i}.load")
+                if node.name in gen.cached:
+                    w.line(f"pending_{i} = {{}}")
+
+    def _process(self, node: Source) -> None:
+        gen = self._gen
+        w = gen.writer
+        with w.block(f"def process_{gen.ordinal(node)}(batch):"):
+            w.line("stream_time = -1")
+            with w.block("for m in batch:"), w.of(node):
+                flow = source.emit(gen, node)
+                self._children(node, flow)
+            w.line("return stream_time")
+
+    def _flush(self) -> None:
+        gen = self._gen
+        w = gen.writer
+        with w.block("def flush():"):
+            for node in gen.sub.nodes:
+                if node.name in gen.cached:
+                    assert isinstance(node, (Aggregate, TableSource))
+                    assert node.store is not None
+                    with w.of(node):
+                        update.emit_flush(gen, node, node.store, partial(self._children, node))
+            w.line("return None")
+
+    def _children(self, node: Node, flow: Flow) -> None:
+        for child in self._gen.sub.children(node.name):
+            self._descend(child, flow)
+
+    def _descend(self, node: Node, flow: Flow) -> None:
+        w = self._gen.writer
+        if len(node.parents) > 1:
+            self._call_shared(node, flow)
+        elif w.depth > MAX_DEPTH:
+            self._call_nested(node, flow)
+        else:
+            with w.of(node):
+                self._inline(node, flow)
+
+    def _inline(self, node: Node, flow: Flow) -> None:
+        gen = self._gen
+        if isinstance(node, Stateless):
+            stateless.emit(gen, node, flow, self._descend)
+        elif isinstance(node, Branch):
+            stateless.emit_branch(gen, node, flow, self._descend)
+        elif isinstance(node, Aggregate):
+            aggregate.emit(gen, node, flow, partial(self._children, node))
+        elif isinstance(node, TableSource):
+            table.emit(gen, node, flow, partial(self._children, node))
+        elif isinstance(node, Sink):
+            sink.emit(gen, node, flow)
+        else:
+            raise AssertionError(f"no operator for {node!r}")
+
+    def _call_shared(self, node: Node, flow: Flow) -> None:
+        """Several nodes feed this one: it takes the decoded record, whoever calls."""
+        arguments = ", ".join((flow.key_object, flow.value_object, flow.timestamp, flow.headers))
+        self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")
+        if node.name not in self._functions:
+            inner = Flow("key", None, None, "value", None, None)
+            self._function(node, inner, "key, value, timestamp, headers")
+
+    def _call_nested(self, node: Node, flow: Flow) -> None:
+        """Too deep to inline: the same variables become parameters."""
+        names = (
+            flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.timestamp, flow.headers
+        )  # fmt: skip
+        parameters = ", ".join(dict.fromkeys(name for name in names if name))
+        self._gen.writer.line(f"node_{self._gen.ordinal(node)}({parameters})")
+        self._function(node, flow, parameters)
+
+    def _function(self, node: Node, flow: Flow, parameters: str) -> None:
+        def write() -> None:
+            w = self._gen.writer
+            with w.block(f"def node_{self._gen.ordinal(node)}({parameters}):"), w.of(node):
+                self._inline(node, flow)
+
+        self._functions[node.name] = Writer()  # reserves the place and ends recursion
+        self._functions[node.name] = self._in_own_writer(write)

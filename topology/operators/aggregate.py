@@ -1,0 +1,73 @@
+"""count, reduce and aggregate: fold a grouped stream into one row a key.
+
+Null keys follow the null-key policy and null values are left out, the result's timestamp is the
+larger one of the row's and the record's, and a result of None deletes the row (Kafka Streams:
+`KStreamAggregate`, `KStreamReduce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topology.codegen import Flow, Generator
+from topology.graph import Aggregate
+from topology.operators.stateless import guard_key
+from topology.operators.update import emit_update, read_row
+
+Descend = Callable[[Flow], None]
+
+
+def emit(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+    """Write the update of one row, and what follows from it."""
+    guard_key(gen, node, flow, lambda kept: _with_value(gen, node, kept, descend), store=node.store)
+
+
+def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+    w = gen.writer
+    if flow.value_is_set:
+        _fold(gen, node, flow, descend)
+        return
+    with w.block(f"if {flow.value_or_bytes} is None:"):
+        w.line(f"dropped({node.name!r}, 'null value')")
+    with w.block("else:"):
+        _fold(gen, node, flow, descend)
+
+
+def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+    w, i = gen.writer, gen.ordinal(node)
+    key_serde, value_serde = gen.store_serdes(node.store)
+    row_key = f"row_key_{i}"
+    w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
+    old, old_timestamp = read_row(gen, node, node.store, row_key)
+    new = f"new_{i}"
+    w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+    timestamp = f"timestamp_{i}"
+    w.line(
+        f"{timestamp} = {flow.timestamp} if {flow.timestamp} > {old_timestamp} else {old_timestamp}"
+    )
+    result = Flow(
+        key=flow.key,
+        key_bytes=row_key,
+        key_serde=key_serde,
+        value=new,
+        value_bytes=None,
+        value_serde=value_serde,
+        timestamp=timestamp,
+        headers=flow.headers,
+        key_is_set=True,
+        value_is_set=node.op == "count",
+    )
+    emit_update(gen, node, node.store, result, descend)
+
+
+def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:
+    i = gen.ordinal(node)
+    if node.op == "count":
+        return f"1 if {old} is None else {old} + 1"
+    function = gen.constant(f"function_{i}", node.function)
+    if node.op == "reduce":
+        value = flow.value_object
+        return f"{value} if {old} is None else {function}({old}, {value})"
+    initializer = gen.constant(f"initializer_{i}", node.initializer)
+    start = f"{initializer}() if {old} is None else {old}"
+    return f"{function}({flow.key_object}, {flow.value_object}, {start})"
