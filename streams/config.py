@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from streams.client_settings import (
     TRANSACTION_TIMEOUT_MS,
@@ -34,6 +34,8 @@ from streams.settings import (
     setting,
     setting_of,
 )
+from topology import serdes
+from topology.serdes import Serde
 
 MIB = 1024 * 1024
 TRANSACTION_MARGIN_MS = 2_000
@@ -53,20 +55,23 @@ NOT_SUPPORTED = {
     "transaction.timeout.ms": "write producer.transaction.timeout.ms",
 }
 
-SERDE_NAMES = ("string", "bytes", "integer", "long", "double", "json")
+SERDES: Mapping[str, Serde[Any]] = {
+    name: getattr(serdes, name) for name in ("string", "bytes", "integer", "long", "double", "json")
+}
+_SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
 
 
 def _serde() -> Kind:
-    def parse(value: object) -> object:
-        if isinstance(value, str):
-            if value in SERDE_NAMES:
-                return value
-        elif callable(getattr(value, "serialize", None)):
-            return value
-        names = ", ".join(SERDE_NAMES)
-        raise ValueError(f"must be a Serde or one of {names}, not {value!r}")
+    """A serde, or the name of one that comes along."""
 
-    return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDE_NAMES), parse)
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in SERDES:
+            return SERDES[value]
+        if all(hasattr(value, member) for member in _SERDE_MEMBERS):
+            return value
+        raise ValueError(f"must be a Serde or one of {', '.join(SERDES)}, not {value!r}")
+
+    return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDES), parse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +117,7 @@ topics and groups are named after it
         "only under exactly-once.",
         default=True,
     )
-    state_dir: Path = setting(  # noqa: RUF009 - declares a field, as `field` does
+    state_dir: Path = setting(  # noqa: RUF009 - declares a field
         directory(),
         "Where local state lives, shared by the workers of a host; must survive a restart.",
         default=None,
@@ -124,11 +129,17 @@ topics and groups are named after it
         "a pod's name; without it the worker takes a free slot in state.dir.",
         default=None,
     )
-    default_key_serde: object = setting(
-        _serde(), "How keys are read and written where the topology does not say.", default="json"
+    default_key_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
+        _serde(),
+        "How keys are read and written where the topology does not say.",
+        default=serdes.json,
+        default_words="json",
     )
-    default_value_serde: object = setting(
-        _serde(), "How values are read and written where the topology does not say.", default="json"
+    default_value_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
+        _serde(),
+        "How values are read and written where the topology does not say.",
+        default=serdes.json,
+        default_words="json",
     )
     statestore_cache_max_bytes: int = setting(
         integer(0, unit="bytes"),
