@@ -1,0 +1,28 @@
+"""Real Apache Kafka on this machine for development and tests: see `DevBroker`."""
+
+from __future__ import annotations
+
+from .cluster import ClusterStatus, DevBroker, NodeState, NodeStatus
+from .errors import (
+    AlreadyRunningError,
+    DevBrokerError,
+    DirectoryRefusedError,
+    JarsUnavailableError,
+    JavaNotFoundError,
+    NodeFailedError,
+    PortTakenError,
+)
+
+__all__ = [
+    "AlreadyRunningError",
+    "ClusterStatus",
+    "DevBroker",
+    "DevBrokerError",
+    "DirectoryRefusedError",
+    "JarsUnavailableError",
+    "JavaNotFoundError",
+    "NodeFailedError",
+    "NodeState",
+    "NodeStatus",
+    "PortTakenError",
+]

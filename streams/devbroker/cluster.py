@@ -1,0 +1,308 @@
+"""The dev broker: real Kafka of one or three nodes on this machine, in one directory."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from .errors import (
+    AlreadyRunningError,
+    DevBrokerError,
+    DirectoryRefusedError,
+    NodeFailedError,
+    PortTakenError,
+)
+from .jars import kafka_jars
+from .java import find_java
+from .node import Runtime, format_node, launch_node, log_directory, log_tail
+from .ports import choose_base, choose_ports, is_free
+from .probe import Probe
+from .process import is_alive, is_paused, send, wait_gone
+from .record import ClusterRecord, NodeRecord, load, locked, save
+
+__all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
+
+_START_TIMEOUT = timedelta(seconds=90)
+_STOP_TIMEOUT = timedelta(seconds=30)
+_KILL_TIMEOUT = timedelta(seconds=10)
+_ANSWER_TIMEOUT = timedelta(seconds=5)
+_POLL_TIMEOUT = timedelta(milliseconds=500)
+
+
+class NodeState(enum.Enum):
+    """What a node does right now."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    SILENT = "not answering"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node as `status` sees it."""
+
+    id: int
+    endpoint: str
+    state: NodeState
+    pid: int | None
+    logs: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """All nodes as `status` sees them; no nodes where none was ever started."""
+
+    nodes: tuple[NodeStatus, ...]
+
+    @property
+    def serving(self) -> bool:
+        """Whether every node answers its clients."""
+        return bool(self.nodes) and all(node.state is NodeState.RUNNING for node in self.nodes)
+
+
+class DevBroker:
+    """Apache Kafka on this machine, for development and tests.
+
+    `directory` holds data, logs and `broker.json`; data stay over stop and start. `nodes` is 1
+    or 3. Node n listens on `port` + n - 1; `port` 0 means free ones, chosen at start. `report`
+    receives lines for the user about steps that take long. The processes outlive this object:
+    another one with the same directory finds them.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        nodes: int = 1,
+        port: int = 9092,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if nodes not in (1, 3):
+            raise ValueError(f"nodes is {nodes}: a dev broker has 1 node or 3")
+        self.directory = Path(directory).absolute()
+        self._node_count = nodes
+        self._port = port
+        self._report = report
+
+    @property
+    def bootstrap(self) -> str:
+        """The bootstrap servers of the broker in this directory; `DevBrokerError` if none."""
+        record = load(self.directory)
+        if record is None:
+            raise DevBrokerError(f"no broker was ever started in {self.directory}")
+        return record.bootstrap
+
+    def start(self) -> str:
+        """Start every node that does not run, wait until all serve, return the bootstrap servers.
+
+        Raises a `DevBrokerError` that says what to do; nodes started by this call are then
+        stopped again.
+        """
+        load(self.directory)  # refuses a foreign directory before anything is written there
+        with locked(self.directory, report=self._report):
+            record = load(self.directory)
+            if record is not None:
+                self._refuse_other_shape(record)
+            if record is None or not any(_runs(node) for node in record.nodes):
+                record = self._lay_out(record)
+            self._refuse_taken_ports(record)
+            return self._start_missing(record).bootstrap
+
+    def stop(self, *, timeout: timedelta = _STOP_TIMEOUT) -> bool:
+        """Stop every node cleanly; one that takes longer than `timeout` is killed.
+
+        Returns whether anything ran.
+        """
+        if load(self.directory) is None:
+            return False
+        with locked(self.directory, report=self._report):
+            record = load(self.directory)
+            running = [node for node in record.nodes if _runs(node)] if record else []
+            _stop_nodes(running, timeout=timeout)
+            return bool(running)
+
+    def status(self) -> ClusterStatus:
+        """Look at every node: its process, and whether it answers."""
+        record = load(self.directory)
+        if record is None:
+            return ClusterStatus(nodes=())
+        return ClusterStatus(tuple(self._status_of(record, node) for node in record.nodes))
+
+    def kill(self, node: int) -> None:
+        """End a node at once, as a power cut would; `start` brings it back."""
+        record = self._signal(node, signal.SIGKILL)
+        if record.process and not wait_gone(record.process, timeout=_KILL_TIMEOUT):
+            raise NodeFailedError(f"node {node} (process {record.process.pid}) survived SIGKILL")
+
+    def pause(self, node: int) -> None:
+        """Freeze a node: it keeps its connections and answers nothing."""
+        self._signal(node, signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """Let a paused node go on."""
+        self._signal(node, signal.SIGCONT)
+
+    def __enter__(self) -> DevBroker:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _refuse_other_shape(self, record: ClusterRecord) -> None:
+        if len(record.nodes) != self._node_count:
+            raise DirectoryRefusedError(
+                f"{self.directory} holds a broker of {len(record.nodes)} nodes, "
+                f"not {self._node_count}.\n"
+                f"Start with --nodes {len(record.nodes)}, choose another --dir, "
+                "or remove the directory."
+            )
+        running = any(_runs(node) for node in record.nodes)
+        if running and self._port not in (0, record.nodes[0].port):
+            raise AlreadyRunningError(
+                f"the broker in {self.directory} already runs, at {record.bootstrap}, "
+                f"not at port {self._port}.\n"
+                f"Use it there, or stop it first: headrace broker stop --dir {self.directory}"
+            )
+
+    def _lay_out(self, record: ClusterRecord | None) -> ClusterRecord:
+        """Choose the ports; nothing runs, so they may differ from the last time."""
+        count = self._node_count
+        base = self._port or choose_base(count)
+        ports = range(base, base + count)
+        controller_ports = choose_ports(count, avoiding=ports)
+        nodes = tuple(
+            NodeRecord(id=number, port=port, controller_port=controller_port)
+            for number, (port, controller_port) in enumerate(
+                zip(ports, controller_ports, strict=True), start=1
+            )
+        )
+        cluster_id = record.cluster_id if record else _new_cluster_id()
+        return ClusterRecord(cluster_id=cluster_id, nodes=nodes)
+
+    def _refuse_taken_ports(self, record: ClusterRecord) -> None:
+        idle = [node for node in record.nodes if not _runs(node)]
+        ports = [port for node in idle for port in (node.port, node.controller_port)]
+        taken = [str(port) for port in ports if not is_free(port)]
+        if taken:
+            raise PortTakenError(
+                f"port {', '.join(taken)} is taken by another process.\n"
+                "Stop that process, or choose another port with --port."
+            )
+
+    def _start_missing(self, record: ClusterRecord) -> ClusterRecord:
+        missing = [node for node in record.nodes if not _runs(node)]
+        started: list[NodeRecord] = []
+        try:
+            if missing:
+                record = self._launch(record, missing, started)
+            for node in record.nodes:
+                if node.process and is_paused(node.process):
+                    send(node.process, signal.SIGCONT)
+            self._await_serving(record)
+        except BaseException:
+            _stop_nodes(started, timeout=timedelta(0))
+            raise
+        return record
+
+    def _launch(
+        self, record: ClusterRecord, missing: list[NodeRecord], started: list[NodeRecord]
+    ) -> ClusterRecord:
+        """Format and start nodes; `started` tells the caller what to undo, even on an error."""
+        java = find_java()
+        runtime = Runtime(java=java, jars=kafka_jars(java, report=self._report))
+        save(self.directory, record)
+        for node in missing:
+            format_node(self.directory, record, node, runtime=runtime)
+        for node in missing:
+            launched = launch_node(self.directory, node, runtime=runtime)
+            started.append(launched)
+            record = record.with_node(launched)
+            save(self.directory, record)
+        return record
+
+    def _await_serving(self, record: ClusterRecord) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT.total_seconds()
+        everyone = [node.id for node in record.nodes]
+        for node in record.nodes:
+            probe = Probe(node.endpoint, cluster_id=record.cluster_id)
+            while not probe.serves(everyone, timeout=_POLL_TIMEOUT):
+                self._raise_if_dead(record)
+                if time.monotonic() > deadline:
+                    raise NodeFailedError(
+                        f"node {node.id} at {node.endpoint} does not serve after "
+                        f"{_START_TIMEOUT.total_seconds():.0f} seconds. Its last words:\n"
+                        f"{log_tail(self.directory, node)}"
+                    )
+                time.sleep(0.05)
+
+    def _raise_if_dead(self, record: ClusterRecord) -> None:
+        for node in record.nodes:
+            if not _runs(node):
+                raise NodeFailedError(
+                    f"node {node.id} at {node.endpoint} died. Its last words:\n"
+                    f"{log_tail(self.directory, node)}"
+                )
+
+    def _status_of(self, record: ClusterRecord, node: NodeRecord) -> NodeStatus:
+        pid = node.process.pid if node.process and _runs(node) else None
+        if node.process is None or pid is None:
+            state = NodeState.STOPPED
+        elif is_paused(node.process):
+            state = NodeState.PAUSED
+        else:
+            probe = Probe(node.endpoint, cluster_id=record.cluster_id)
+            answers = probe.serves([node.id], timeout=_ANSWER_TIMEOUT)
+            state = NodeState.RUNNING if answers else NodeState.SILENT
+        logs = log_directory(self.directory, node)
+        return NodeStatus(id=node.id, endpoint=node.endpoint, state=state, pid=pid, logs=logs)
+
+    def _signal(self, node: int, signum: signal.Signals) -> NodeRecord:
+        record = load(self.directory)
+        found = [peer for peer in record.nodes if peer.id == node] if record else []
+        if not found:
+            raise ValueError(f"no node {node} in {self.directory}")
+        process = found[0].process
+        if process is None or not send(process, signum):
+            raise DevBrokerError(f"node {node} in {self.directory} does not run: start it first")
+        return found[0]
+
+
+def _runs(node: NodeRecord) -> bool:
+    return node.process is not None and is_alive(node.process)
+
+
+def _stop_nodes(nodes: list[NodeRecord], *, timeout: timedelta) -> None:
+    """Ask all to end at once; kill those that do not within `timeout`."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    processes = [node.process for node in nodes if node.process]
+    for process in processes:
+        send(process, signal.SIGTERM)
+        send(process, signal.SIGCONT)  # a paused process would never see the first
+    for process in processes:
+        left = timedelta(seconds=max(0.0, deadline - time.monotonic()))
+        if not wait_gone(process, timeout=left):
+            send(process, signal.SIGKILL)
+            wait_gone(process, timeout=_KILL_TIMEOUT)
+
+
+def _new_cluster_id() -> str:
+    """A random id in Kafka's spelling, which must not look like an option."""
+    while True:
+        spelled = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not spelled.startswith("-"):
+            return spelled

@@ -1,0 +1,121 @@
+"""The commands `headrace broker start`, `stop` and `status`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .cluster import ClusterStatus, DevBroker
+from .errors import DevBrokerError, DirectoryRefusedError
+
+__all__ = ["broker"]
+
+_DEFAULT_DIRECTORY = Path(".headrace", "broker")
+_DEFAULT_PORT = 9092
+_EXIT_NOT_SERVING = 3
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _directory_option(command: _Command) -> _Command:
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=_DEFAULT_DIRECTORY,
+        show_default=True,
+        help="Where data and logs live.",
+    )(command)
+
+
+def _shape_options(command: _Command) -> _Command:
+    port = click.option(
+        "--port",
+        type=click.IntRange(0, 65_000),
+        help=f"The first node's port, others follow; 0: free ones.  [default: {_DEFAULT_PORT}]",
+    )
+    nodes = click.option(
+        "--nodes", type=click.Choice(["1", "3"]), help="How many nodes.  [default: 1]"
+    )
+    return nodes(port(command))
+
+
+@click.group()
+def broker() -> None:
+    """Run a real Kafka on this machine, for development."""
+
+
+@broker.command()
+@_shape_options
+@_directory_option
+def start(nodes: str | None, port: int | None, directory: Path) -> None:
+    """Start the broker, or say that it runs."""
+    with _errors_told():
+        status = DevBroker(directory).status()
+        ran = status.serving
+        if port is None:
+            # Without --port a running broker is fine wherever it listens.
+            port = 0 if any(node.pid for node in status.nodes) else _DEFAULT_PORT
+        cluster = DevBroker(directory, nodes=int(nodes or 1), port=port, report=click.echo)
+        bootstrap = cluster.start()
+    click.echo(f"{'Already running' if ran else 'Started'}: {bootstrap}")
+    click.echo(f"Data: {cluster.directory}")
+    for node in cluster.status().nodes:
+        click.echo(f"Logs of node {node.id}: {node.logs}")
+
+
+@broker.command()
+@_shape_options
+@_directory_option
+def stop(nodes: str | None, port: int | None, directory: Path) -> None:
+    """Stop the broker; its data stay."""
+    with _errors_told():
+        cluster = DevBroker(directory)
+        _check_shape(cluster.status(), directory, nodes=nodes, port=port)
+        ran = cluster.stop()
+    click.echo(f"{'Stopped' if ran else 'Not running'}: {cluster.directory}")
+
+
+@broker.command()
+@_shape_options
+@_directory_option
+def status(nodes: str | None, port: int | None, directory: Path) -> None:
+    """Say which nodes run; exit status 0 when all serve, else 3."""
+    with _errors_told():
+        cluster = DevBroker(directory)
+        seen = cluster.status()
+        _check_shape(seen, directory, nodes=nodes, port=port)
+    if not seen.nodes:
+        click.echo(f"No broker in {cluster.directory}. Start one: headrace broker start")
+    for node in seen.nodes:
+        process = f" (process {node.pid})" if node.pid else ""
+        click.echo(f"node {node.id} {node.endpoint} {node.state.value}{process}")
+    if not seen.serving:
+        sys.exit(_EXIT_NOT_SERVING)
+
+
+def _check_shape(
+    seen: ClusterStatus, directory: Path, *, nodes: str | None, port: int | None
+) -> None:
+    """Refuse to speak of, or stop, a broker that is not the one the options describe."""
+    if not seen.nodes:
+        return
+    first = seen.nodes[0].endpoint
+    if nodes is not None and int(nodes) != len(seen.nodes):
+        raise DirectoryRefusedError(f"the broker in {directory} has {len(seen.nodes)} nodes.")
+    if port and not first.endswith(f":{port}"):
+        raise DirectoryRefusedError(f"the broker in {directory} is the one at {first}.")
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Turn our errors into a message on stderr and exit status 1."""
+    try:
+        yield
+    except DevBrokerError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,184 @@
+"""Kafka's jars: fetched once per user and version with Maven, or with the Ivy inside pyspark."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import JarsUnavailableError
+from .java import Java
+from .trust import trust_options
+
+__all__ = ["KAFKA_VERSION", "kafka_jars"]
+
+KAFKA_VERSION = "4.3.1"
+_LOG4J_VERSION = "2.25.4"
+_COPY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+# The second is no dependency of the first: without it Kafka finds no place for its log.
+_ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION),
+)
+_FETCH_TIMEOUT_S = 900
+_TAIL_LINES = 15
+
+Report = Callable[[str], None]
+
+
+def kafka_jars(java: Java, *, report: Report) -> Path:
+    """Return the directory with Kafka's jars, fetching them first where it is missing.
+
+    A fetch goes to a temporary directory that is renamed when complete, under a lock, so that
+    neither an interruption nor a second process leaves half a set.
+
+    Raises `JarsUnavailableError` when no tool is there or none succeeds.
+    """
+    target = _cache_home() / "headrace" / f"kafka-{KAFKA_VERSION}"
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(target.with_name(f"{target.name}.lock")):
+        if not target.is_dir():
+            _fetch(java, target, report=report)
+    return target
+
+
+def _cache_home() -> Path:
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    # The standard asks to ignore a relative path.
+    return Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(java: Java, target: Path, *, report: Report) -> None:
+    failures: list[str] = []
+    for name, command in _tools(java):
+        report(f"Fetching Kafka {KAFKA_VERSION} with {name} (some 45 MB, once per user)")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
+            failure = _run(command(Path(work)), java, Path(work))
+            libraries = Path(work, "lib")
+            failure = failure or _incomplete(libraries)
+            if failure is None:
+                libraries.rename(target)
+                return
+        failures.append(f"{name}: {failure}")
+    raise JarsUnavailableError(_advice(failures))
+
+
+def _tools(java: Java) -> list[tuple[str, Callable[[Path], list[str]]]]:
+    tools: list[tuple[str, Callable[[Path], list[str]]]] = []
+    if mvn := shutil.which("mvn"):
+        tools.append(("Maven", lambda work: _maven_command(mvn, work)))
+    if ivy := _ivy_jar():
+        tools.append(("Ivy", lambda work: _ivy_command(java, ivy, work)))
+    return tools
+
+
+def _maven_command(mvn: str, work: Path) -> list[str]:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, name, version in _ARTIFACTS
+    )
+    pom = work / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId>"
+        "<artifactId>dev-broker</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+    options = ["--batch-mode", "--quiet", "--strict-checksums", "--file", str(pom)]
+    places = [f"-DoutputDirectory={work / 'lib'}", "-DincludeScope=runtime"]
+    return [mvn, *options, _COPY_PLUGIN, *places]
+
+
+def _ivy_jar() -> Path | None:
+    """The Ivy that an installed pyspark carries; pyspark itself is not imported."""
+    spec = importlib.util.find_spec("pyspark")
+    roots = (spec.submodule_search_locations or []) if spec else []
+    found = [jar for root in roots for jar in sorted(Path(root, "jars").glob("ivy-*.jar"))]
+    return found[-1] if found else None
+
+
+def _ivy_command(java: Java, ivy: Path, work: Path) -> list[str]:
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"/>'
+        for group, name, version in _ARTIFACTS
+    )
+    module = work / "ivy.xml"
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="headrace" module="dev-broker"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>\n"
+    )
+    pattern = work / "lib" / "[artifact]-[revision](-[classifier]).[ext]"
+    options = ["-warn", "-confs", "default", "-cache", str(work / "cache")]
+    launcher = [str(java.executable), *_trust(java, work), "-jar", str(ivy)]
+    return [*launcher, *options, "-ivy", str(module), "-retrieve", str(pattern)]
+
+
+def _trust(java: Java, work: Path) -> list[str]:
+    return trust_options(work) if java.from_wheel else []
+
+
+def _run(command: list[str], java: Java, work: Path) -> str | None:
+    """Run a tool; None if it succeeded, else why not, with the tail of what it said."""
+    options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust(java, work)]).strip()
+    environment = os.environ | {"JAVA_HOME": str(java.home), "MAVEN_OPTS": options}
+    try:
+        result = subprocess.run(
+            command,
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        return f"{command[0]} does not start: {error}"
+    except subprocess.TimeoutExpired:
+        return f"no end after {_FETCH_TIMEOUT_S} seconds"
+    if result.returncode == 0:
+        return None
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
+    return f"exit status {result.returncode}, its last words:\n{tail}"
+
+
+def _incomplete(libraries: Path) -> str | None:
+    missing = [
+        f"{name}-{version}.jar"
+        for _, name, version in _ARTIFACTS
+        if not libraries.joinpath(f"{name}-{version}.jar").is_file()
+    ]
+    return f"it reported success, but left no {', '.join(missing)}" if missing else None
+
+
+def _advice(failures: list[str]) -> str:
+    if not failures:
+        return (
+            f"Kafka {KAFKA_VERSION} is not in the cache, and nothing is there to fetch it with: "
+            "no mvn on PATH and no pyspark in this Python.\n"
+            "Install Maven, or: pip install 'headrace[broker]'"
+        )
+    return (
+        f"Kafka {KAFKA_VERSION} could not be fetched.\n"
+        + "\n".join(failures)
+        + "\nCheck the network, or mirrors and proxies in Maven's settings.xml, and start again."
+    )

@@ -1,0 +1,96 @@
+"""One node: its directory, its java process, its log."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .errors import NodeFailedError
+from .java import Java
+from .process import launch
+from .record import ClusterRecord, NodeRecord
+from .settings import LOG_NAME, log4j_xml, server_properties
+
+__all__ = ["Runtime", "format_node", "launch_node", "log_directory", "log_tail"]
+
+_CONSOLE_NAME = "console.log"
+_TAIL_LINES = 20
+_FORMAT_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What runs a node: Java and the directory of Kafka's jars."""
+
+    java: Java
+    jars: Path
+
+    def command(self, main_class: str, *options: str) -> list[str]:
+        """The command line up to and including the main class."""
+        classpath = f"{self.jars}/*"
+        log4j = "-Dlog4j2.configurationFile=log4j2.xml"
+        return [str(self.java.executable), *options, log4j, "-cp", classpath, main_class]
+
+
+def format_node(
+    directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
+) -> None:
+    """Write the node's settings, and format its data directory if that was never done.
+
+    Raises `NodeFailedError` with what Kafka's tool said.
+    """
+    home = _home(directory, node)
+    home.joinpath("logs").mkdir(parents=True, exist_ok=True)
+    home.joinpath("server.properties").write_text(server_properties(cluster, node))
+    home.joinpath("log4j2.xml").write_text(log4j_xml())
+    if home.joinpath("data", "meta.properties").exists():
+        return
+    tool = runtime.command("kafka.tools.StorageTool", "-Xmx128m", "-XX:TieredStopAtLevel=1")
+    identity = ["--cluster-id", cluster.cluster_id, "--config", "server.properties"]
+    result = subprocess.run(
+        [*tool, "format", "--ignore-formatted", *identity],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_FORMAT_TIMEOUT_S,
+        check=False,
+    )
+    if result.returncode != 0:
+        said = (result.stdout + result.stderr).strip()
+        raise NodeFailedError(f"Kafka could not format {home / 'data'}:\n{said}")
+
+
+def launch_node(directory: Path, node: NodeRecord, *, runtime: Runtime) -> NodeRecord:
+    """Start the node's process and return the node with the process recorded."""
+    home = _home(directory, node)
+    token = secrets.token_hex(16)
+    options = ["-Xmx512m", "-Djava.awt.headless=true", f"-Dheadrace.broker.token={token}"]
+    command = [*runtime.command("kafka.Kafka", *options), "server.properties"]
+    output = home / "logs" / _CONSOLE_NAME
+    return replace(node, process=launch(command, token=token, cwd=home, output=output))
+
+
+def log_directory(directory: Path, node: NodeRecord) -> Path:
+    """Where the node's log files are."""
+    return _home(directory, node) / "logs"
+
+
+def log_tail(directory: Path, node: NodeRecord) -> str:
+    """The last lines of the node's log and of its console, for an error message."""
+    shown: list[str] = []
+    for name in (LOG_NAME, _CONSOLE_NAME):
+        path = log_directory(directory, node) / name
+        try:
+            lines = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        except OSError:
+            continue
+        if lines:
+            shown += [f"{path}:", *(f"  {line}" for line in lines)]
+    return "\n".join(shown) or f"no log in {log_directory(directory, node)}"
+
+
+def _home(directory: Path, node: NodeRecord) -> Path:
+    return directory / f"node-{node.id}"

@@ -1,0 +1,147 @@
+"""Processes that outlive the one that started them, and signals that never hit a stranger.
+
+A process id alone proves nothing: the process may be gone and its id given to another one. A
+process is taken for ours only if its start time is the recorded one *and* its command line
+carries the random token it was started with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+__all__ = ["Identity", "is_alive", "is_paused", "launch", "send", "wait_gone"]
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process that we started: its id, its start time as the system spells it, its token."""
+
+    pid: int
+    started: str
+    token: str
+
+
+def launch(command: Sequence[str], *, token: str, cwd: Path, output: Path) -> Identity:
+    """Start `command`, which must carry `token`, in a session of its own.
+
+    The process holds no pipe of ours: it reads nothing and writes to the file `output`.
+    """
+    assert any(token in word for word in command), "the command line must carry the token"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # A recorded identity, not the handle, says what runs: without this the handle would warn
+    # about the living process when it is collected. `_reap` takes its exit status.
+    process.returncode = 0
+    return Identity(pid=process.pid, started=_started(process.pid) or "", token=token)
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether this very process still runs (paused counts; a zombie does not)."""
+    if _started(identity.pid) != identity.started:
+        return False
+    _reap(identity.pid)
+    if _state(identity.pid) in (None, "Z", "X"):
+        return False
+    return identity.token in _command_line(identity.pid)
+
+
+def is_paused(identity: Identity) -> bool:
+    """Whether this very process is stopped by a signal."""
+    return is_alive(identity) and _state(identity.pid) == "T"
+
+
+def send(identity: Identity, signum: signal.Signals) -> bool:
+    """Send a signal to this very process; False, and no signal, if it does not run."""
+    try:
+        handle = os.pidfd_open(identity.pid) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        return False
+    except OSError:
+        handle = None
+    try:
+        # The handle is taken before the check, so the id cannot change hands in between.
+        if not is_alive(identity):
+            return False
+        if handle is None:
+            os.kill(identity.pid, signum)
+        else:
+            signal.pidfd_send_signal(handle, signum)
+    except ProcessLookupError:
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
+
+
+def wait_gone(identity: Identity, *, timeout: timedelta) -> bool:
+    """Wait until this very process is gone; False if it still runs after `timeout`."""
+    deadline = time.monotonic() + timeout.total_seconds()
+    while is_alive(identity):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _reap(pid: int) -> None:
+    """Take the exit status of a child, which else stays in the process table as a zombie."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _state(pid: int) -> str | None:
+    if _PROC.joinpath("self", "stat").exists():
+        fields = _proc_stat(pid)
+        return fields[0] if fields else None
+    return _ps(pid, "state")[:1] or None
+
+
+def _started(pid: int) -> str | None:
+    if _PROC.joinpath("self", "stat").exists():
+        fields = _proc_stat(pid)
+        return fields[19] if fields else None
+    return _ps(pid, "lstart") or None
+
+
+def _command_line(pid: int) -> str:
+    if _PROC.joinpath("self", "cmdline").exists():
+        try:
+            raw = _PROC.joinpath(str(pid), "cmdline").read_bytes()
+        except OSError:
+            return ""
+        return raw.replace(b"\0", b" ").decode(errors="replace")
+    return _ps(pid, "command")
+
+
+def _proc_stat(pid: int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the state on; the name before may hold anything."""
+    try:
+        text = _PROC.joinpath(str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def _ps(pid: int, column: str) -> str:
+    """One column of ps, for systems without /proc."""
+    command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip()

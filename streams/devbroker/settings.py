@@ -1,0 +1,75 @@
+"""The two files a node starts from: Kafka's own settings and those of its log."""
+
+from __future__ import annotations
+
+from .record import ClusterRecord, NodeRecord
+
+__all__ = ["LOG_NAME", "log4j_xml", "server_properties"]
+
+LOG_NAME = "server.log"
+
+# Sized for one machine and short tests: small internal topics that appear at once, groups that
+# do not wait for more members, sessions short enough to watch them expire.
+_COMMON = """\
+auto.create.topics.enable=false
+num.partitions=1
+unclean.leader.election.enable=false
+log.retention.ms=-1
+log.cleaner.dedupe.buffer.size=16777216
+num.network.threads=2
+num.io.threads=4
+offsets.topic.num.partitions=4
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.min.heartbeat.interval.ms=200
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+"""
+
+
+def server_properties(cluster: ClusterRecord, node: NodeRecord) -> str:
+    """Kafka's settings for one node; paths are relative to the node's directory."""
+    voters = ",".join(f"{peer.id}@localhost:{peer.controller_port}" for peer in cluster.nodes)
+    copies = len(cluster.nodes)
+    # With three copies two must be written, so that one node may fail without a loss or a halt.
+    in_sync = 2 if copies == 3 else 1
+    return f"""\
+process.roles=broker,controller
+node.id={node.id}
+controller.quorum.voters={voters}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://localhost:{node.port},CONTROLLER://localhost:{node.controller_port}
+advertised.listeners=PLAINTEXT://{node.endpoint}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+log.dirs=data
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
+{_COMMON}"""
+
+
+def log4j_xml() -> str:
+    """Log4j settings: one file of at most 10 MB and two older ones."""
+    return f"""\
+<Configuration status="warn">
+  <Appenders>
+    <RollingFile name="file" fileName="logs/{LOG_NAME}" filePattern="logs/{LOG_NAME}.%i">
+      <PatternLayout pattern="%d %p %m (%c)%n%throwable"/>
+      <SizeBasedTriggeringPolicy size="10 MB"/>
+      <DefaultRolloverStrategy max="2"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers>
+    <Root level="info"><AppenderRef ref="file"/></Root>
+    <Logger name="org.apache.kafka.common.config" level="warn"/>
+    <Logger name="kafka.server.KafkaConfig" level="warn"/>
+  </Loggers>
+</Configuration>
+"""
