@@ -258,9 +258,9 @@ def test_librdkafka_accepts_what_is_produced(guarantee: str, more: dict[str, obj
 
 
 def test_every_client_accepts_the_callbacks() -> None:
-    names = ("error_cb", "stats_cb", "throttle_cb", "oauth_cb")
-    callbacks = dict.fromkeys(names, lambda _: None)
-    config = StreamsConfig.parse({**BASE, **callbacks})
+    callbacks = dict.fromkeys(("error_cb", "stats_cb", "throttle_cb"), lambda _: None)
+    token = {"oauth_cb": lambda _: ("token", 4_000_000_000.0)}
+    config = StreamsConfig.parse({**BASE, **callbacks, **token})
     Consumer(silent(config.consumer_config("w-0"))).close()
     Producer(silent(config.producer_config(None)))
     AdminClient(silent(config.admin_config()))
