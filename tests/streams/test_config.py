@@ -259,8 +259,12 @@ def test_librdkafka_accepts_what_is_produced(guarantee: str, more: dict[str, obj
 
 def test_every_client_accepts_the_callbacks() -> None:
     callbacks = dict.fromkeys(("error_cb", "stats_cb", "throttle_cb"), lambda _: None)
-    token = {"oauth_cb": lambda _: ("token", 4_000_000_000.0)}
-    config = StreamsConfig.parse({**BASE, **callbacks, **token})
+    oauth = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda _: ("token", 4_000_000_000.0),
+    }
+    config = StreamsConfig.parse({**BASE, **callbacks, **oauth})
     Consumer(silent(config.consumer_config("w-0"))).close()
     Producer(silent(config.producer_config(None)))
     AdminClient(silent(config.admin_config()))
