@@ -183,3 +183,56 @@ class FatalClientError(StreamsError):
 
     The worker does not catch it: it stops, and the supervisor may start it again with back-off.
     """
+
+
+class OffsetLostError(StreamsError):
+    """The next offset to read is not on the broker: records were deleted before they were read.
+
+    Nobody catches it: going on elsewhere would lose or repeat records without anyone having said
+    so. Retention ran past the application, or the topic was created anew.
+
+    Args:
+        where: the partition.
+        reason: what the client says.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where = where
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the next offset of {self.where} is not on the broker ({self.reason}): records were "
+            "deleted before they were read, or the topic is a new one; decide where to go on and "
+            "set the group's offset there with kafka-consumer-groups --reset-offsets"
+        )
+
+
+class RecordTooLargeError(StreamsError):
+    """A record is larger than its topic takes; the task adds which input it came from.
+
+    Args:
+        topic: the topic that refuses it.
+        size: bytes of key and value, where known.
+        limit: the topic's max.message.bytes, where known.
+        key: the encoded key of a store's row, where it is one.
+    """
+
+    def __init__(
+        self, topic: str, size: int | None, limit: int | None, *, key: bytes | None = None
+    ) -> None:
+        super().__init__(topic, size, limit, key)
+        self.topic = topic
+        self.size = size
+        self.limit = limit
+        self.key = key
+
+    def __str__(self) -> str:
+        size = f" of {self.size} bytes" if self.size is not None else ""
+        limit = f" of {self.limit}" if self.limit is not None else ""
+        row = f" (the row of key {self.key[:64]!r})" if self.key is not None else ""
+        return (
+            f"a record{size} is larger than the max.message.bytes{limit} of {self.topic}{row}; "
+            "store less per key, or raise the topic's max.message.bytes"
+        )

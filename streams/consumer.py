@@ -1,0 +1,251 @@
+"""The live consumer behind `streams.clients.Consumer`.
+
+Hot path: `poll` groups each batch by partition; benchmarks/consume.py times it.
+
+The group's assignment and what is read are kept apart: nothing is read on a rebalance by itself,
+the runtime adds partitions, at explicit offsets, when their tasks are ready for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from streams.clients import (
+    CommittedOffset,
+    GroupMetadata,
+    Offsets,
+    RebalanceListener,
+    ReceivedMessage,
+    TopicPartition,
+)
+from streams.errors import (
+    FatalClientError,
+    IdentityError,
+    MissingTopicError,
+    OffsetLostError,
+    TaskMigratedError,
+)
+from streams.reactions import Reaction, reaction_to
+
+Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
+
+_NOTHING: Batches = {}
+_RETRY_WAIT_S = 0.1
+_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_LOST = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class LiveConsumer:
+    """A confluent-kafka consumer that raises the runtime's own errors."""
+
+    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
+        # An offset that is not there must be an error: a silent reset would lose records.
+        self._client = confluent_kafka.Consumer({**config, "auto.offset.reset": "error"})
+        self._timeout_s = timeout_s
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics."""
+
+        def assigned(client: Any, partitions: Any) -> None:
+            # A call of one's own, even an empty one, keeps the client from its default: to read.
+            client.incremental_assign([])
+            listener.on_assigned(_places(partitions))
+
+        def revoked(client: Any, partitions: Any) -> None:
+            listener.on_revoked(_places(partitions))
+            client.incremental_unassign([])
+
+        def lost(client: Any, partitions: Any) -> None:
+            listener.on_lost(_places(partitions))
+            client.incremental_unassign([])
+
+        self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def poll(self, max_records: int, timeout_s: float) -> Batches:
+        """Return what is there at once, or wait for the first record until the timeout."""
+        messages = self._client.consume(max_records, 0)
+        if not messages and timeout_s > 0:
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return _NOTHING
+            messages = [first, *self._client.consume(max_records - 1, 0)]
+        return _by_partition(messages) if messages else _NOTHING
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Start to read these partitions at these offsets."""
+        self._client.incremental_assign(
+            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in offsets.items()]
+        )
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop to read these partitions."""
+        self._client.incremental_unassign(_positions(partitions))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until they are resumed."""
+        self._client.pause(_positions(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of paused partitions again."""
+        self._client.resume(_positions(partitions))
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Return the group's committed offsets, or None while they are undecided."""
+        try:
+            found = self._client.committed(_positions(partitions), timeout_s)
+        except KafkaException as error:
+            # An undecided transaction shows as a time-out that is marked not retriable.
+            if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
+                return None
+            _raise(error.args[0], "committed offsets")
+        result: dict[TopicPartition, CommittedOffset | None] = {}
+        for position in found:
+            if position.error is not None:
+                if reaction_to(position.error, "query") is Reaction.RETRY:
+                    return None
+                _raise(position.error, f"committed offset of {_place(position)}")
+            known = position.offset >= 0
+            result[_place(position)] = (
+                CommittedOffset(position.offset, position.metadata or "") if known else None
+            )
+        return result
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after what was handed out last, control records passed over."""
+        found = self._client.position(_positions(partitions))
+        return {_place(position): position.offset for position in found if position.offset >= 0}
+
+    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+        """Return how many offsets the broker is known to have from `next_offset` on.
+
+        None as long as nothing was heard of the partition.
+        """
+        ends = self._client.get_watermark_offsets(_position(place), cached=True)
+        if ends is None or ends[1] < 0:
+            return None
+        return max(0, int(ends[1]) - next_offset)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the present membership."""
+        metadata: GroupMetadata = self._client.consumer_group_metadata()
+        return metadata
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets outside of a transaction, and wait for the answer."""
+        wanted = [
+            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
+            for place, c in offsets.items()
+        ]
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                answers = self._client.commit(offsets=wanted, asynchronous=False)
+            except KafkaException as error:
+                cause = error.args[0]
+            else:
+                cause = next((a.error for a in answers or [] if a.error is not None), None)
+                if cause is None:
+                    return
+            retry = reaction_to(cause, "offsets") is Reaction.RETRY
+            if not retry or time.monotonic() > deadline:
+                _raise(cause, "offset commit")
+            time.sleep(_RETRY_WAIT_S)
+
+    def close(self, *, leave: bool) -> None:
+        """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+        if leave:
+            self._client.unsubscribe()
+            # The leave request goes out, and the last callbacks run, in a poll.
+            self._client.poll(0.1)
+        self._client.close()
+
+
+def _by_partition(messages: list[Message]) -> Batches:
+    # One C loop each instead of a Python loop: most batches are of one partition.
+    if set(map(Message.error, messages)) != {None}:
+        messages = _checked(messages)
+        if not messages:
+            return _NOTHING
+    topics = set(map(Message.topic, messages))
+    partitions = set(map(Message.partition, messages))
+    if len(topics) == 1 and len(partitions) == 1:
+        return {TopicPartition(topics.pop(), partitions.pop()): messages}  # type: ignore[arg-type, dict-item]
+    groups: dict[tuple[Any, Any], list[Message]] = {}
+    places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+    for place, message in zip(places, messages, strict=True):
+        group = groups.get(place)
+        if group is None:
+            groups[place] = [message]
+        else:
+            group.append(message)
+    return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
+
+
+def _checked(messages: list[Message]) -> list[Message]:
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+            continue
+        where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+        _raise_if_final(error, where)
+    return records
+
+
+def _raise_if_final(error: KafkaError, where: str) -> None:
+    code = error.code()
+    if code in _LOST:
+        raise OffsetLostError(where, error.str())
+    if code in _GONE:
+        raise MissingTopicError(
+            f"{where} does not exist any more; create the topic again, or take it out of the "
+            "topology, then start the application"
+        )
+    if code == KafkaError._MAX_POLL_EXCEEDED:
+        raise TaskMigratedError(
+            f"no poll within max.poll.interval.ms: {error.str()}; a user function took too long: "
+            "make it faster, or set consumer.max.poll.interval.ms higher"
+        )
+    if reaction_to(error, "consumer") is not Reaction.RETRY:
+        _raise(error, where)
+
+
+def _raise(error: KafkaError, where: str) -> NoReturn:
+    reaction = reaction_to(error, "query")
+    if reaction is Reaction.IDENTITY:
+        raise IdentityError(
+            f"consumer, {where}: {error.str()}; another live worker has the same identity: give "
+            "each its own worker.id"
+        )
+    if reaction is Reaction.MIGRATED:
+        raise TaskMigratedError(f"consumer, {where}: {error.str()}")
+    raise FatalClientError(f"consumer, {where}: {error.str()}")
+
+
+def _place(position: confluent_kafka.TopicPartition) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition)
+
+
+def _places(positions: Iterable[confluent_kafka.TopicPartition]) -> list[TopicPartition]:
+    return [_place(position) for position in positions]
+
+
+def _position(place: TopicPartition) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(place.topic, place.partition)
+
+
+def _positions(places: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    return [_position(place) for place in places]
+
+
+Factory = Callable[[], LiveConsumer]

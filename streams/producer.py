@@ -1,0 +1,312 @@
+"""The live producers, one per guarantee, behind `streams.clients.Producer`.
+
+Hot path: `send` runs for every record that leaves a task; benchmarks/produce.py times it.
+
+Every retry rule of a producer's calls is here. What a call cannot settle itself becomes one of
+`streams.errors`, by the table in `streams.reactions`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.clients import GroupMetadata, Offsets, TopicPartition
+from streams.errors import (
+    AbortableError,
+    FatalClientError,
+    IdentityError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+    TaskMigratedError,
+)
+from streams.reactions import Call, Reaction, reaction_to
+from topology.compiler import Headers
+
+_RETRY_WAIT_S = 0.05
+_PRESSURE_WAIT_S = 0.05
+
+EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+class _LiveProducer:
+    """What both guarantees share: sending, back-pressure, and the translation of errors."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        max_in_flight: int = 200_000,
+        topic_limits: Mapping[str, int] | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._max_in_flight = max_in_flight
+        self._topic_limits = topic_limits or {}
+        self._failure: KafkaError | None = None
+        self._failed_place = ""
+        self._client = confluent_kafka.Producer(self._with_callbacks(dict(config)))
+        self.send = self._make_send()
+
+    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
+        return config
+
+    def _make_send(
+        self,
+    ) -> Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]:
+        produce: Callable[..., None] = self._client.produce
+        poll, refuse = self._client.poll, self._refuse_record
+
+        def send(
+            topic: str,
+            value: bytes | None,
+            key: bytes | None,
+            partition: int,
+            timestamp: int,
+            headers: Headers | None,
+        ) -> None:
+            while True:
+                try:
+                    produce(topic, value, key, partition, None, None, timestamp, headers)
+                except BufferError:
+                    poll(_PRESSURE_WAIT_S)
+                    continue
+                except KafkaException as error:
+                    refuse(error, topic, key, value)
+                return
+
+        return send
+
+    def _refuse_record(
+        self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None
+    ) -> NoReturn:
+        cause: KafkaError = error.args[0]
+        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
+            size = len(key or b"") + len(value or b"")
+            raise RecordTooLargeError(topic, size, self._topic_limits.get(topic)) from error
+        self._raise(error, "send")
+
+    def pressure(self, timeout_s: float) -> None:
+        """Serve delivery reports, and wait while too much is under way."""
+        self._client.poll(0)
+        deadline = time.monotonic() + timeout_s
+        while len(self._client) > self._max_in_flight and time.monotonic() < deadline:
+            self._client.poll(_PRESSURE_WAIT_S)
+
+    def _changelog_limit(self, topic: str) -> int:
+        return self._topic_limits.get(topic, 1 << 62)
+
+    def _call(self, call: Call, function: Callable[..., Any], *args: Any) -> None:
+        """Call the client; again within the bound for what passes, else raise the reaction."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                function(*args)
+            except KafkaException as error:
+                retry = reaction_to(error.args[0], call) is Reaction.RETRY
+                if not retry or time.monotonic() > deadline:
+                    self._raise(error, call)
+                time.sleep(_RETRY_WAIT_S)
+            else:
+                return
+
+    def _raise(self, error: KafkaException, call: Call) -> NoReturn:
+        cause: KafkaError = error.args[0]
+        reaction = reaction_to(cause, call)
+        if reaction is Reaction.IDENTITY:
+            raise IdentityError(f"producer, {call}: {cause.str()}") from error
+        if reaction is Reaction.MIGRATED:
+            raise TaskMigratedError(f"producer, {call}: {cause.str()}") from error
+        if reaction is Reaction.ABORT:
+            raise AbortableError(f"producer, {call}: {cause.str()}") from error
+        if reaction in (Reaction.REPLACE, Reaction.RETRY):
+            raise OutcomeUnknownError(f"producer, {call}: {cause.str()}") from error
+        raise FatalClientError(f"producer, {call}: {cause.str()}") from error
+
+
+class TransactionalProducer(_LiveProducer):
+    """Exactly-once: everything between `begin` and `commit` becomes visible together."""
+
+    def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
+        super().__init__(config, **limits)
+        self._ends: dict[TopicPartition, int] = {}
+
+    def init(self) -> None:
+        """Decide what an earlier producer of the same identity left open."""
+        self._call("init", self._client.init_transactions, self._timeout_s)
+
+    def begin(self) -> None:
+        """Begin a transaction; the client tells the broker with the first send."""
+        self._ends.clear()
+        self._call("send", self._client.begin_transaction)
+
+    def send_changelog(
+        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+    ) -> None:
+        """Write a store's delta; the report of the last record says where it ends."""
+        topic, partition = place
+        limit = self._changelog_limit(topic)
+        send = self.send
+        for key, value, timestamp in rows[:-1]:
+            if value is not None and len(value) > limit:
+                raise RecordTooLargeError(topic, len(value), limit, key=key)
+            send(topic, value, key, partition, timestamp, None)
+        key, value, timestamp = rows[-1]
+        if value is not None and len(value) > limit:
+            raise RecordTooLargeError(topic, len(value), limit, key=key)
+        self._send_reported(place, key, value, timestamp)
+
+    def _send_reported(
+        self, place: TopicPartition, key: bytes, value: bytes | None, timestamp: int
+    ) -> None:
+        topic, partition = place
+        while True:
+            try:
+                self._client.produce(
+                    topic, value, key, partition, None, self._reported, timestamp, None
+                )
+            except BufferError:
+                self._client.poll(_PRESSURE_WAIT_S)
+                continue
+            except KafkaException as error:
+                self._refuse_record(error, topic, key, value)
+            return
+
+    def _reported(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        # A failed record makes the whole transaction abortable, so the commit will say so.
+        if error is None:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            self._ends[TopicPartition(topic, partition)] = offset + 1
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
+        """Add the input offsets to the transaction, fenced by the membership."""
+        positions = [
+            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
+            for place, c in offsets.items()
+        ]
+        self._call(
+            "offsets",
+            self._client.send_offsets_to_transaction,
+            positions,
+            metadata,
+            self._timeout_s,
+        )
+
+    def commit(self) -> None:
+        """Make everything since `begin` final: called once, whatever the answer."""
+        try:
+            self._client.commit_transaction(self._timeout_s)
+        except KafkaException as error:
+            self._raise(error, "commit")
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset behind the last record of each changelog, from the reports."""
+        self._client.poll(0)
+        return {place: self._ends[place] for place in places}
+
+    def abort(self) -> None:
+        """Make everything since `begin` void."""
+        self._call("abort", self._client.abort_transaction, self._timeout_s)
+        self._ends.clear()
+
+    def close(self) -> None:
+        """Drop what is queued; an open transaction is left for the successor to decide."""
+        self._client.purge()
+        self._client.poll(0)
+
+
+class PlainProducer(_LiveProducer):
+    """At-least-once: all records are on the brokers before the offsets are committed."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        commit_offsets: Callable[[Offsets], None],
+        end_offsets: EndOffsets,
+        **limits: Any,
+    ) -> None:
+        super().__init__(config, **limits)
+        self._commit_offsets = commit_offsets
+        self._end_offsets = end_offsets
+        self._offsets: Offsets = {}
+
+    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
+        # The client reports failures alone, for every record (delivery.report.only.error).
+        return {**config, "on_delivery": self._failed}
+
+    def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._failed_place = f"{message.topic()}-{message.partition()}"
+
+    def init(self) -> None:
+        """Nothing to decide without transactions."""
+
+    def begin(self) -> None:
+        """Nothing to begin without transactions."""
+
+    def send_changelog(
+        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+    ) -> None:
+        """Write a store's delta."""
+        topic, partition = place
+        limit = self._changelog_limit(topic)
+        for key, value, timestamp in rows:
+            if value is not None and len(value) > limit:
+                raise RecordTooLargeError(topic, len(value), limit, key=key)
+            self.send(topic, value, key, partition, timestamp, None)
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
+        """Keep the offsets until everything before them is on the brokers."""
+        self._offsets = offsets
+
+    def commit(self) -> None:
+        """Flush, refuse to go on if any record failed, then commit the offsets."""
+        deadline = time.monotonic() + self._timeout_s
+        while self._client.flush(1.0) > 0 and self._failure is None:
+            if time.monotonic() > deadline:
+                raise OutcomeUnknownError(
+                    f"{len(self._client)} records were not acknowledged within "
+                    f"{self._timeout_s:.0f} s; check that the brokers are reachable"
+                )
+        self._check()
+        if self._offsets:
+            self._commit_offsets(self._offsets)
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the changelogs' end offsets, as only this task writes there."""
+        wanted = list(places)
+        return self._end_offsets(wanted) if wanted else {}
+
+    def abort(self) -> None:
+        """What was sent stays sent; forget what is still queued, and the failure."""
+        self._client.purge()
+        self._client.flush(self._timeout_s)
+        self._failure = None
+
+    def pressure(self, timeout_s: float) -> None:
+        """Serve failure reports, and wait while too much is under way."""
+        super().pressure(timeout_s)
+        self._check()
+
+    def close(self) -> None:
+        """Drop what is still queued: its offsets are not committed."""
+        self._client.purge()
+        self._client.poll(0)
+
+    def _check(self) -> None:
+        failure = self._failure
+        if failure is None:
+            return
+        if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
+            topic = self._failed_place.rsplit("-", 1)[0]
+            raise RecordTooLargeError(topic, None, self._topic_limits.get(topic))
+        raise FatalClientError(f"a record for {self._failed_place} failed: {failure.str()}")

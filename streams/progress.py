@@ -1,0 +1,89 @@
+"""What is committed beside an input offset, in the offset's metadata.
+
+The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
+of names to numbers, all big-endian, in base64. Ours is in the map, so either side reads the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MAGIC = 2
+MAX_BYTES = 4096
+"""Kafka's default bound on an offset's metadata (offset.metadata.max.bytes)."""
+
+COMMIT_ID = "headrace.commit.id"
+
+_HEAD = struct.Struct(">bq")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a partition has come besides its offset.
+
+    Args:
+        partition_time: the largest timestamp seen, in milliseconds, or -1.
+        values: named numbers of 64 bits.
+
+    Example:
+        >>> Progress.decode(Progress(5, {"headrace.commit.id": 7}).encode())
+        Progress(partition_time=5, values={'headrace.commit.id': 7})
+    """
+
+    partition_time: int = -1
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """Return the text to commit.
+
+        Raises:
+            ValueError: the text would be larger than the broker takes.
+        """
+        parts = [_HEAD.pack(MAGIC, self.partition_time)]
+        if self.values:
+            parts.append(_INT.pack(len(self.values)))
+        for name, value in self.values.items():
+            encoded = name.encode()
+            parts += [_INT.pack(len(encoded)), encoded, _LONG.pack(value)]
+        text = base64.b64encode(b"".join(parts)).decode("ascii")
+        if len(text) > MAX_BYTES:
+            raise ValueError(
+                f"the progress of a partition takes {len(text)} bytes of offset metadata and "
+                f"{MAX_BYTES} are allowed; use fewer stateful operators in one sub-topology"
+            )
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> Progress:
+        """Read what was committed; text of another origin reads as no progress."""
+        try:
+            data = base64.b64decode(text, validate=True)
+            return cls._decode(data)
+        except (binascii.Error, struct.error, UnicodeDecodeError, ValueError):
+            return cls()
+
+    @classmethod
+    def _decode(cls, data: bytes) -> Progress:
+        # Magic 1, of older Kafka Streams versions, ends after the partition time.
+        magic, partition_time = _HEAD.unpack_from(data)
+        if magic not in (1, MAGIC):
+            return cls()
+        values: dict[str, int] = {}
+        position = _HEAD.size
+        if magic == MAGIC and position < len(data):
+            (count,) = _INT.unpack_from(data, position)
+            position += _INT.size
+            for _ in range(count):
+                (length,) = _INT.unpack_from(data, position)
+                position += _INT.size
+                name = data[position : position + length].decode()
+                position += length
+                (values[name],) = _LONG.unpack_from(data, position)
+                position += _LONG.size
+        return cls(partition_time, values)

@@ -1,0 +1,124 @@
+"""The one table of what each error of a Kafka client means for the worker.
+
+A client error has a code and three marks: `fatal` (the client instance is done), `abortable` (this
+transaction is) and `retriable`. The worker has few ways to react; `reaction_to` picks one from the
+call that failed and the error. The page docs/guarantees.md shows the same table.
+
+| error | in | reaction |
+|---|---|---|
+| fenced: another producer has the transactional id, or the broker expired it | any | `REPLACE` |
+| stale membership: unknown member, old generation, rebalance under way | offsets | `MIGRATED` |
+| another live member has the group.instance.id | consumer | `IDENTITY` |
+| not authorised, unsupported version, bad configuration | any | `STOP` |
+| marked fatal | any | `REPLACE` |
+| marked abortable | transaction | `ABORT` |
+| anything that is no clean first answer | commit | `REPLACE`: the outcome is unknown |
+| marked retriable, timed out, transport, coordinator moving | all but commit | `RETRY` |
+| anything else | any | `STOP` |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+from confluent_kafka import KafkaError
+
+Call = Literal["init", "send", "offsets", "commit", "abort", "consumer", "query"]
+
+
+class Reaction(Enum):
+    """What the worker does."""
+
+    RETRY = "call again, within the bound of task.timeout.ms"
+    ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
+    REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
+    MIGRATED = "drop the tasks without a commit, rejoin the group"
+    IDENTITY = "stop: another live worker has this worker's identity"
+    STOP = "stop: nothing here can put it right"
+
+
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+    }
+)
+_STALE = frozenset(
+    {
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
+    }
+)
+_DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError._INVALID_ARG,
+    }
+)
+_PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError._RESOLVE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+
+
+def reaction_to(error: KafkaError, call: Call) -> Reaction:
+    """Pick the reaction to an error of one client call.
+
+    Example:
+        >>> from confluent_kafka import KafkaError
+        >>> reaction_to(KafkaError(KafkaError._TIMED_OUT), "offsets").name
+        'RETRY'
+        >>> reaction_to(KafkaError(KafkaError._TIMED_OUT), "commit").name
+        'REPLACE'
+    """
+    code = error.code()
+    if code == KafkaError.FENCED_INSTANCE_ID:
+        return Reaction.IDENTITY
+    if code in _DENIED:
+        return Reaction.STOP
+    if code in _FENCED:
+        return Reaction.REPLACE
+    if code in _STALE:
+        return Reaction.MIGRATED
+    if call == "consumer":
+        # A consumer goes on by itself after everything that is not final.
+        return Reaction.STOP if error.fatal() else Reaction.RETRY
+    if error.fatal():
+        return Reaction.REPLACE
+    if error.txn_requires_abort():
+        return Reaction.ABORT
+    if call == "commit":
+        return Reaction.REPLACE
+    if error.retriable() or code in _PASSING:
+        return Reaction.RETRY
+    return Reaction.STOP

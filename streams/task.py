@@ -1,0 +1,390 @@
+"""A task: one sub-topology on one partition, from committed facts to the next commit.
+
+Hot path: `process` runs once a batch; per record only the generated code runs.
+
+    CREATED ──► RESTORING ──► RUNNING ──► CLOSED
+        └───────────┴──────────────────────▲
+
+Who owns what: the task alone moves `next_offset` and `partition_time`, in `process`; its buffers
+alone hold uncommitted rows; the local state is written by `written`, after the transaction, and by
+the restore. An abort ends the task: a new one is made from committed facts, around the same local
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from state.buffer import Buffer, timestamped_rows
+from state.codec import decode_timestamped
+from state.errors import ValueEncodingError
+from state.store import Position, TaskState
+from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
+from streams.errors import RecordError, RecordTooLargeError, StreamsError
+from streams.progress import COMMIT_ID, Progress
+from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
+from topology.errors import BadRecordError, NullKeyError, SerdeError
+from topology.graph import Store, stores_of
+
+Delta = list[tuple[bytes, "bytes | None", int]]
+
+
+class TaskId(NamedTuple):
+    """A sub-topology and a partition, as Kafka Streams writes it: ``0_3``."""
+
+    sub_topology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.sub_topology}_{self.partition}"
+
+
+class Phase(Enum):
+    """Where a task is in its life."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+    def may_become(self, phase: Phase) -> bool:
+        """Whether the life of a task allows this step."""
+        return phase in _NEXT[self]
+
+
+_NEXT = {
+    Phase.CREATED: frozenset({Phase.RESTORING, Phase.RUNNING, Phase.CLOSED}),
+    Phase.RESTORING: frozenset({Phase.RUNNING, Phase.CLOSED}),
+    Phase.RUNNING: frozenset({Phase.CLOSED}),
+    Phase.CLOSED: frozenset[Phase](),
+}
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The records of one input partition that wait, from `start` on."""
+
+    records: Sequence[ReceivedMessage] = ()
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(self.records) - self.start
+
+    def extend(self, records: Sequence[ReceivedMessage]) -> None:
+        if self:
+            self.records = [*self.records[self.start :], *records]
+        else:
+            self.records = records
+        self.start = 0
+
+    def take(self, count: int) -> Sequence[ReceivedMessage]:
+        if self.start == 0 and count >= len(self.records):
+            batch, self.records = self.records, ()
+            return batch
+        batch = self.records[self.start : self.start + count]
+        self.start += len(batch)
+        return batch
+
+    def head_timestamp(self) -> int:
+        return self.records[self.start].timestamp()[1]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What makes a task, besides the facts that are committed.
+
+    Args:
+        id: sub-topology and partition.
+        program: the compiled sub-topology.
+        changelogs: the changelog partition of each logged store.
+        default_value: the decode and encode functions' serde where a store names none.
+        read_cache_bytes: the bound of each store's cache of committed rows.
+    """
+
+    id: TaskId
+    program: Program
+    changelogs: Mapping[str, TopicPartition]
+    value_serdes: Mapping[str, Any]
+    read_cache_bytes: int = 16 << 20
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The sub-topology's stores."""
+        return self.program.sub_topology.stores
+
+
+@dataclass(slots=True)
+class Task:
+    """See the module."""
+
+    spec: TaskSpec
+    state: TaskState
+    start: Offsets
+    """The committed offset, or the first one, of each input partition."""
+    send: Send
+    dropped: Callable[[str, str], None]
+    write_line: Callable[[str], None] = print
+    phase: Phase = Phase.CREATED
+    next_offset: dict[TopicPartition, int] = field(init=False)
+    partition_time: dict[TopicPartition, int] = field(init=False)
+    moved: bool = False
+    """Whether records were processed since the last commit."""
+    _queues: dict[TopicPartition, _Queue] = field(init=False)
+    _buffers: dict[str, Buffer] = field(init=False)
+    _bound: BoundProgram = field(init=False)
+    _extra_values: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
+        self.next_offset = {place: committed.offset for place, committed in self.start.items()}
+        self.partition_time = {place: p.partition_time for place, p in progress.items()}
+        self._queues = {place: _Queue() for place in self.start}
+        self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
+        self._bound = self.spec.program.bind(
+            TaskEnvironment(self.send, self._buffers, self.dropped, self.write_line)
+        )
+        # Numbers that another writer of this group put there stay there.
+        self._extra_values = {}
+        for p in progress.values():
+            self._extra_values.update({k: v for k, v in p.values.items() if k != COMMIT_ID})
+
+    def _make_buffer(self, store: Store) -> Buffer:
+        serde = self.spec.value_serdes[store.name]
+        return Buffer(
+            store.name,
+            self.state.store(store.name),
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            hold=self.spec.program.holds[store.name],
+            clean_limit_bytes=self.spec.read_cache_bytes,
+        )
+
+    @property
+    def id(self) -> TaskId:
+        """Sub-topology and partition."""
+        return self.spec.id
+
+    @property
+    def inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions."""
+        return tuple(self.start)
+
+    def become(self, phase: Phase) -> None:
+        """Step to the next phase of the task's life."""
+        assert self.phase.may_become(phase), f"task {self.id}: {self.phase} -> {phase}"
+        self.phase = phase
+
+    # -- input -------------------------------------------------------------------------------
+
+    def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records of one input partition, in the order of their offsets."""
+        self._queues[place].extend(records)
+
+    def queued(self) -> int:
+        """How many records wait."""
+        return sum(map(len, self._queues.values()))
+
+    def queued_in(self, place: TopicPartition) -> int:
+        """How many records of one input partition wait."""
+        return len(self._queues[place])
+
+    def empty_inputs(self) -> list[TopicPartition]:
+        """The input partitions of which nothing waits."""
+        return [place for place, queue in self._queues.items() if not queue]
+
+    # -- processing --------------------------------------------------------------------------
+
+    def process(self, max_records: int) -> int:
+        """Run the waiting records with the lowest timestamps through the sub-topology.
+
+        Records of one partition keep their order; among partitions the lowest head timestamp goes
+        first (Kafka Streams: `PartitionGroup`).
+
+        Args:
+            max_records: where to stop.
+
+        Returns:
+            How many records were processed.
+
+        Raises:
+            RecordError: a record cannot be processed.
+        """
+        done = 0
+        while done < max_records:
+            waiting = [place for place, queue in self._queues.items() if queue]
+            if not waiting:
+                break
+            place = waiting[0]
+            count = max_records - done
+            if len(waiting) > 1:
+                place, count = self._first_run(waiting, count)
+            batch = self._queues[place].take(count)
+            self._run(place, batch)
+            done += len(batch)
+        return done
+
+    def _first_run(
+        self, waiting: Sequence[TopicPartition], count: int
+    ) -> tuple[TopicPartition, int]:
+        """Choose the partition to go on with, and how many of its records come before others."""
+        heads = sorted((self._queues[place].head_timestamp(), place) for place in waiting)
+        (_, place), (limit, other) = heads[0], heads[1]
+        queue = self._queues[place]
+        run = 0
+        for record in queue.records[queue.start : queue.start + count]:
+            timestamp = record.timestamp()[1]
+            if (timestamp, place) > (limit, other):
+                break
+            run += 1
+        return place, max(run, 1)
+
+    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+        try:
+            stream_time = self._bound.process[place.topic](batch)
+        except RecordTooLargeError as error:
+            raise self._record_error(error, str(error)) from error
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise self._record_error(error, _what_happened(error)) from error
+        self.moved = True
+        self.next_offset[place] = batch[-1].offset() + 1
+        if stream_time > self.partition_time[place]:
+            self.partition_time[place] = stream_time
+
+    def _record_error(self, error: Exception, message: str) -> RecordError:
+        node, record = self.spec.program.locate(error.__traceback__)
+        store = error.store if isinstance(error, NullKeyError) else self._store_of(node)
+        if record is None:
+            return self._range_error(message, node=node, store=store)
+        return RecordError(
+            message,
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            timestamp=record.timestamp()[1],
+            node=node,
+            store=store,
+            task_id=str(self.id),
+        )
+
+    def _range_error(self, message: str, *, node: str | None, store: str | None) -> RecordError:
+        """An error behind a cache or at the commit: one of the records since the last commit."""
+        place = max(self.inputs, key=lambda p: self.next_offset[p] - self.start[p].offset)
+        first, last = self.start[place].offset, self.next_offset[place] - 1
+        return RecordError(
+            f"{message}; it was written by a record between offsets {first} and {last}",
+            topic=place.topic,
+            partition=place.partition,
+            offset=last,
+            node=node,
+            store=store,
+            task_id=str(self.id),
+        )
+
+    def _store_of(self, node: str | None) -> str | None:
+        nodes = self.spec.program.sub_topology.nodes
+        return next((s for n in nodes if n.name == node for s in stores_of(n)), None)
+
+    # -- the commit --------------------------------------------------------------------------
+
+    def needs_commit(self) -> bool:
+        """Whether anything happened since the last commit."""
+        return self.moved or any(buffer.dirty for buffer in self._buffers.values())
+
+    def uncommitted_bytes(self) -> int:
+        """Estimate the memory that uncommitted rows take."""
+        return sum(buffer.uncommitted_bytes() for buffer in self._buffers.values())
+
+    def held_back(self) -> int:
+        """How many updates caches hold back."""
+        return sum(map(len, self._bound.pending))
+
+    def flush(self) -> None:
+        """Send on everything that caches hold back."""
+        try:
+            self._bound.flush()
+        except RecordTooLargeError as error:
+            raise self._record_error(error, str(error)) from error
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise self._record_error(error, _what_happened(error)) from error
+
+    def deltas(self) -> dict[str, Delta]:
+        """Encode the rows that changed since the last commit, by store.
+
+        Raises:
+            RecordError: a row cannot be encoded.
+        """
+        try:
+            return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
+        except ValueEncodingError as error:
+            raise self._range_error(str(error), node=None, store=error.store) from error
+
+    def too_large(self, store: str, error: RecordTooLargeError) -> RecordError:
+        """Say which input a row came from that the changelog refuses."""
+        return self._range_error(str(error), node=None, store=store)
+
+    def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
+        """Return what to commit: for every input partition, moved or not, the next offset.
+
+        Args:
+            positions: the consumer's positions. Where no record waits they say the same, past
+                control records; where records wait they are too far and are not used.
+            commit_id: the number of this commit.
+        """
+        values = {**self._extra_values, COMMIT_ID: commit_id}
+        result = {}
+        for place, offset in self.next_offset.items():
+            if not self._queues[place]:
+                offset = max(offset, positions.get(place, offset))
+            progress = Progress(self.partition_time[place], values)
+            result[place] = CommittedOffset(offset, progress.encode())
+        return result
+
+    def written(
+        self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
+    ) -> None:
+        """Make a committed transaction's rows the local state's: one batch, then start afresh."""
+        rows = {name: timestamped_rows(delta) for name, delta in deltas.items()}
+        if rows or positions:
+            self.state.write(rows, positions)
+        for name in deltas:
+            self._buffers[name].committed()
+        self.start = offsets
+        self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+        self.moved = False
+
+    # -- reading from outside ----------------------------------------------------------------
+
+    def rows(self, store: str, *, committed: bool = False) -> Iterable[tuple[bytes, Any, int]]:
+        """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
+
+        Args:
+            store: the store's name.
+            committed: leave out what is not committed.
+        """
+        if not committed:
+            yield from self._buffers[store].scan()
+            return
+        decode = self.spec.value_serdes[store].deserialize
+        for key, row in self.state.store(store).scan():
+            timestamp, data = decode_timestamped(row)
+            yield key, decode(data), timestamp
+
+    def close(self) -> None:
+        """End the task; uncommitted rows are forgotten, the local state stays open."""
+        self.become(Phase.CLOSED)
+        for buffer in self._buffers.values():
+            buffer.discard()
+
+
+def _what_happened(error: Exception) -> str:
+    """Name the error without its text where a user's function may have quoted the record."""
+    if isinstance(error, (BadRecordError, SerdeError)):
+        return str(error)
+    return f"a user function raised {type(error).__name__}"
