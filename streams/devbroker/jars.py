@@ -68,14 +68,13 @@ def _fetch(java: Java, target: Path, *, report: Report) -> None:
     for name, command in _tools(java):
         report(f"Fetching Kafka {KAFKA_VERSION} with {name} (some 45 MB, once per user)")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
-            failure = _run(command(Path(work)), java, Path(work))
             libraries = Path(work, "lib")
-            failure = failure or _incomplete(libraries)
+            failure = _run(command(Path(work)), java, Path(work), libraries)
             if failure is None:
                 libraries.rename(target)
                 return
         failures.append(f"{name}: {failure}")
-    raise JarsUnavailableError(_advice(failures))
+    raise JarsUnavailableError(_advice(failures, target))
 
 
 def _tools(java: Java) -> list[tuple[str, Callable[[Path], list[str]]]]:
@@ -133,8 +132,8 @@ def _trust(java: Java, work: Path) -> list[str]:
     return trust_options(work) if java.from_wheel else []
 
 
-def _run(command: list[str], java: Java, work: Path) -> str | None:
-    """Run a tool; None if it succeeded, else why not, with the tail of what it said."""
+def _run(command: list[str], java: Java, work: Path, libraries: Path) -> str | None:
+    """Run a tool; None if it left the jars, else why not, with the tail of what it said."""
     options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust(java, work)]).strip()
     environment = os.environ | {"JAVA_HOME": str(java.home), "MAVEN_OPTS": options}
     try:
@@ -154,31 +153,31 @@ def _run(command: list[str], java: Java, work: Path) -> str | None:
         return f"{command[0]} does not start: {error}"
     except subprocess.TimeoutExpired:
         return f"no end after {_FETCH_TIMEOUT_S} seconds"
-    if result.returncode == 0:
+    missing = [name for name in _jar_names() if not libraries.joinpath(name).is_file()]
+    if result.returncode == 0 and not missing:
         return None
     lines = [line for line in result.stdout.splitlines() if line.strip()]
     tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
-    return f"exit status {result.returncode}, its last words:\n{tail}"
+    lack = f", without {', '.join(missing)}" if missing else ""
+    return f"it ended with status {result.returncode}{lack}. Its last words:\n{tail}"
 
 
-def _incomplete(libraries: Path) -> str | None:
-    missing = [
-        f"{name}-{version}.jar"
-        for _, name, version in _ARTIFACTS
-        if not libraries.joinpath(f"{name}-{version}.jar").is_file()
-    ]
-    return f"it reported success, but left no {', '.join(missing)}" if missing else None
+def _jar_names() -> list[str]:
+    return [f"{name}-{version}.jar" for _, name, version in _ARTIFACTS]
 
 
-def _advice(failures: list[str]) -> str:
+def _advice(failures: list[str], target: Path) -> str:
+    artifacts = ", ".join(":".join(artifact) for artifact in _ARTIFACTS)
+    by_hand = f"or put {artifacts} with all they depend on into {target}"
     if not failures:
         return (
             f"Kafka {KAFKA_VERSION} is not in the cache, and nothing is there to fetch it with: "
             "no mvn on PATH and no pyspark in this Python.\n"
-            "Install Maven, or: pip install 'headrace[broker]'"
+            f"Install Maven; or: pip install 'headrace[broker]'; {by_hand}"
         )
     return (
         f"Kafka {KAFKA_VERSION} could not be fetched.\n"
         + "\n".join(failures)
-        + "\nCheck the network, or mirrors and proxies in Maven's settings.xml, and start again."
+        + "\nCheck the network (mirrors and proxies: Maven's settings.xml) and start again; "
+        + by_hand
     )

@@ -56,9 +56,9 @@ share.coordinator.state.topic.min.isr={in_sync}
 
 
 def log4j_xml() -> str:
-    """Log4j settings: one file of at most 10 MB and two older ones."""
+    """Log4j settings: one file of at most 10 MB and two older ones, written to the very end."""
     return f"""\
-<Configuration status="warn">
+<Configuration status="warn" shutdownHook="disable">
   <Appenders>
     <RollingFile name="file" fileName="logs/{LOG_NAME}" filePattern="logs/{LOG_NAME}.%i">
       <PatternLayout pattern="%d %p %m (%c)%n%throwable"/>
