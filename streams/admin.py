@@ -1,0 +1,275 @@
+"""The live `TopicAdmin`: confluent-kafka's futures become results, its errors the runtime's own.
+
+Calls concern many topics at once, and each topic has its own answer; only those that failed for a
+passing reason are asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, NoReturn, TypeVar
+
+import confluent_kafka
+import confluent_kafka.admin
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from streams.clients import TopicPartition
+from streams.errors import ConfigError, FatalClientError, MissingTopicError
+from streams.reactions import Reaction, reaction_to
+from streams.topic_plan import NewTopic, TopicFacts
+
+# The package offers these classes without declaring it, which a strict type check refuses.
+_kafka: Any = confluent_kafka.admin
+
+K = TypeVar("K", bound=Hashable)
+"""What a call asks about: a topic's name or a partition."""
+
+_REQUEST_TIMEOUT_S = 10.0
+_WAIT_MIN_S = 0.1
+_WAIT_MAX_S = 2.0
+_GONE_AFTER_S = 10.0
+"""How long a topic may be unknown to a broker, which may only not have heard of it yet."""
+
+_CONFIGS = ("cleanup.policy", "max.message.bytes", "delete.retention.ms", "retention.ms")
+_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_PASSING = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED})
+_REFUSED = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+_DENIED = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+)
+
+
+class LiveAdmin:
+    """Topics of a real cluster.
+
+    Args:
+        config: librdkafka's settings, from `StreamsConfig.admin_config`.
+        timeout_s: how long a call repeats itself after temporary errors, in seconds.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
+        self._client = _kafka.AdminClient(dict(config))
+        self._timeout_s = timeout_s
+        self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+        described = self._ask(
+            "describe",
+            names,
+            lambda some: self._client.describe_topics(
+                TopicCollection(some), request_timeout=self._request_s
+            ),
+            ignored=_GONE,
+        )
+        configs = self._describe_configs(described)
+        return {
+            name: TopicFacts(
+                name, len(topic.partitions), str(topic.topic_id), configs.get(name, {})
+            )
+            for name, topic in described.items()
+        }
+
+    def _describe_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            resources = [_kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in some]
+            futures = self._client.describe_configs(resources, request_timeout=self._request_s)
+            return {resource.name: future for resource, future in futures.items()}
+
+        # Reading configs is a right of its own, and a source's are of use but not needed.
+        entries = self._ask("describe the configs of", names, send, ignored=_GONE | _DENIED)
+        return {
+            name: {entry: found[entry].value for entry in _CONFIGS if entry in found}
+            for name, found in entries.items()
+        }
+
+    def names(self) -> frozenset[str]:
+        """All topics that this client may see, for suggestions; empty when that cannot be told."""
+        try:
+            return frozenset(self._client.list_topics(timeout=self._request_s).topics)
+        except KafkaException:
+            return frozenset()
+
+    def create(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left as it is."""
+        by_name = {topic.name: topic for topic in topics}
+
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            new = [
+                _kafka.NewTopic(
+                    name,
+                    num_partitions=by_name[name].partitions,
+                    replication_factor=by_name[name].replication_factor,
+                    config=dict(by_name[name].config),
+                )
+                for name in some
+            ]
+            futures: dict[str, Future[Any]] = self._client.create_topics(
+                new, request_timeout=self._request_s, operation_timeout=self._request_s
+            )
+            return futures
+
+        self._ask("create", by_name, send, ignored=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last record, committed or not: the high watermark."""
+        return self._list_offsets("find the end of", partitions, _kafka.OffsetSpec.latest())
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is still there."""
+        return self._list_offsets("find the start of", partitions, _kafka.OffsetSpec.earliest())
+
+    def _list_offsets(
+        self, action: str, partitions: Iterable[TopicPartition], spec: Any
+    ) -> dict[TopicPartition, int]:
+        def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+            return _by_place(
+                self._client.list_offsets(
+                    {_client_place(place): spec for place in some},
+                    # The last stable offset would hide what an open transaction holds back.
+                    isolation_level=confluent_kafka.IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=self._request_s,
+                )
+            )
+
+        found = self._ask(action, partitions, send)
+        return {place: result.offset for place, result in found.items()}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records before these offsets."""
+
+        def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+            return _by_place(
+                self._client.delete_records(
+                    [_client_place(place, before[place]) for place in some],
+                    request_timeout=self._request_s,
+                    operation_timeout=self._request_s,
+                )
+            )
+
+        self._ask("delete records of", before, send)
+
+    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Set some configs of a topic and leave the others; None goes back to the default."""
+        entries = [
+            _kafka.ConfigEntry(
+                name,
+                value,
+                incremental_operation=(
+                    _kafka.AlterConfigOpType.DELETE
+                    if value is None
+                    else _kafka.AlterConfigOpType.SET
+                ),
+            )
+            for name, value in config.items()
+        ]
+
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            resources = [
+                _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
+                for name in some
+            ]
+            futures = self._client.incremental_alter_configs(
+                resources, request_timeout=self._request_s
+            )
+            return {resource.name: future for resource, future in futures.items()}
+
+        self._ask("alter the configs of", [topic] if entries else [], send)
+
+    def _ask(
+        self,
+        action: str,
+        items: Iterable[K],
+        send: Callable[[list[K]], Mapping[K, Future[Any]]],
+        *,
+        ignored: frozenset[int] = frozenset(),
+    ) -> dict[K, Any]:
+        """Ask about each item until each has an answer; those with an ignored error have none."""
+        begun_at = time.monotonic()
+        answers: dict[K, Any] = {}
+        pending = list(dict.fromkeys(items))
+        wait_s = _WAIT_MIN_S
+        while pending:
+            failed: dict[K, KafkaError] = {}
+            for item, future in send(pending).items():
+                error = _outcome(future, answers, item)
+                if error is not None and error.code() not in ignored:
+                    failed[item] = error
+            elapsed_s = time.monotonic() - begun_at
+            for item, error in failed.items():
+                if not _passes(error, elapsed_s) or elapsed_s >= self._timeout_s:
+                    _raise(action, item, error, elapsed_s)
+            pending = list(failed)
+            if pending:
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _WAIT_MAX_S)
+        return answers
+
+
+def _outcome(future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
+    try:
+        # The request's own time-out comes first; this one is for an answer that never comes.
+        answers[item] = future.result(2 * _REQUEST_TIMEOUT_S)
+    except KafkaException as exc:
+        error: KafkaError = exc.args[0]
+        return error
+    except FutureTimeoutError:
+        return KafkaError(KafkaError._TIMED_OUT)
+    return None
+
+
+def _passes(error: KafkaError, elapsed_s: float) -> bool:
+    code = error.code()
+    if code in _GONE:
+        return elapsed_s < _GONE_AFTER_S
+    return code in _PASSING or reaction_to(error, "query") is Reaction.RETRY
+
+
+def _raise(action: str, item: object, error: KafkaError, elapsed_s: float) -> NoReturn:
+    what = f"cannot {action} {item}: {error.str()}"
+    code = error.code()
+    if code in _GONE:
+        raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
+    if code == KafkaError.INVALID_REPLICATION_FACTOR:
+        raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
+    if code in _REFUSED:
+        raise ConfigError(f"{what}; correct the settings topic.* or the topology")
+    if code in _DENIED:
+        raise FatalClientError(
+            f"{what}; grant this client Describe, DescribeConfigs, Create, AlterConfigs and "
+            "Delete on the topics whose names begin with the application.id, and Describe on the "
+            "sources"
+        )
+    if _passes(error, elapsed_s):
+        raise FatalClientError(
+            f"{what}, for {elapsed_s:.0f} s; see that the brokers at bootstrap.servers are up, or "
+            "raise task.timeout.ms"
+        )
+    raise FatalClientError(what)
+
+
+def _topic(item: object) -> str:
+    return item.topic if isinstance(item, TopicPartition) else str(item)
+
+
+def _client_place(place: TopicPartition, offset: int = -1) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(place.topic, place.partition, offset)
+
+
+def _by_place(
+    futures: Mapping[confluent_kafka.TopicPartition, Future[Any]],
+) -> dict[TopicPartition, Future[Any]]:
+    return {TopicPartition(p.topic, p.partition): future for p, future in futures.items()}

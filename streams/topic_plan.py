@@ -1,0 +1,415 @@
+"""Which internal topics a topology needs, and whether those that exist fit: pure functions.
+
+A repartition topic has, in this order: the partition count asked for with ``partitions=``; that of
+the external topics it must be co-partitioned with; the count it already has; the most partitions
+of any source of the sub-topologies that write it, looked up through other repartition topics. A
+changelog has as many as its sub-topology has tasks, which is the most of any of its sources.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
+from streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
+
+REPARTITION_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": str(50 * 1024 * 1024),
+    "message.timestamp.type": "CreateTime",
+}
+CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+
+_RESET = (
+    "reset the application (delete its internal topics, its committed offsets and its local "
+    "state) so that it reads its input again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionTopic:
+    """A topic between two sub-topologies: its full name and the partition count asked for."""
+
+    name: str
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogTopic:
+    """The topic behind a store: its full name, and what differs from a changelog's config."""
+
+    name: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopologyTopics:
+    """The topics of one sub-topology.
+
+    Args:
+        id: the sub-topology's number.
+        sources: external topics that it reads.
+        repartition_sources: repartition topics that it reads.
+        repartition_sinks: names of the repartition topics that it writes.
+        changelogs: topics that its stores need; not those that reuse a source topic.
+        copartitioned: sets of source topics that must have equal partition counts; None puts all
+            sources into one set.
+    """
+
+    id: int
+    sources: tuple[str, ...] = ()
+    repartition_sources: tuple[RepartitionTopic, ...] = ()
+    repartition_sinks: tuple[str, ...] = ()
+    changelogs: tuple[ChangelogTopic, ...] = ()
+    copartitioned: tuple[frozenset[str], ...] | None = None
+
+    @property
+    def all_sources(self) -> tuple[str, ...]:
+        """The names of everything that it reads."""
+        return self.sources + tuple(topic.name for topic in self.repartition_sources)
+
+    @property
+    def groups(self) -> tuple[frozenset[str], ...]:
+        """The sets of topics that must have equal partition counts."""
+        return (frozenset(self.all_sources),) if self.copartitioned is None else self.copartitioned
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the cluster says of a topic; `config` is empty where reading it is not allowed."""
+
+    name: str
+    partitions: int
+    topic_id: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cleanup_policy(self) -> frozenset[str] | None:
+        """The policies, without order: compact, delete or both."""
+        policy = self.config.get("cleanup.policy")
+        return None if policy is None else _policies(policy)
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The largest record batch that the topic takes."""
+        return self._number("max.message.bytes")
+
+    @property
+    def delete_retention_ms(self) -> int | None:
+        """How long a tombstone stays after compaction, in milliseconds."""
+        return self._number("delete.retention.ms")
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long records stay where the policy deletes, in milliseconds; -1 is for ever."""
+        return self._number("retention.ms")
+
+    def _number(self, name: str) -> int | None:
+        value = self.config.get(name)
+        return None if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """An internal topic as it should be; `because` says where its partition count comes from."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+    because: str
+    changelog: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """The internal topics as they should be, and which of them are to be created."""
+
+    sources: tuple[str, ...]
+    internal: tuple[NewTopic, ...]
+    create: tuple[NewTopic, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every topic that the application reads or restores from."""
+        return self.sources + tuple(topic.name for topic in self.internal)
+
+
+def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
+    """The topics of which `plan_internal_topics` must know whether and how they exist."""
+    names: dict[str, None] = {}
+    for sub in sub_topologies:
+        names.update(dict.fromkeys(sub.all_sources))
+        names.update(dict.fromkeys(changelog.name for changelog in sub.changelogs))
+    return tuple(names)
+
+
+def plan_internal_topics(
+    sub_topologies: Sequence[SubTopologyTopics],
+    existing: Mapping[str, TopicFacts],
+    *,
+    replication_factor: int = -1,
+    topic_configs: Mapping[str, str] | None = None,
+    names: Iterable[str] = (),
+) -> TopicPlan:
+    """Decide the internal topics' partition counts and configs, and check what exists.
+
+    Args:
+        sub_topologies: the topics that the topology names.
+        existing: those of `topic_names` that exist.
+        replication_factor: replicas of new topics; -1 takes the brokers' default.
+        topic_configs: configs of new topics, under what a store asks for its own.
+        names: all topics of the cluster, for suggestions.
+
+    Raises:
+        MissingTopicError: a source topic does not exist.
+        MisconfiguredTopicError: topics do not fit each other or the topology.
+        ConfigError: an internal topic would have a name that Kafka refuses.
+
+    Example:
+        >>> word_count = SubTopologyTopics(0, ("lines",), changelogs=(ChangelogTopic("counts"),))
+        >>> lines = TopicFacts("lines", 6, "id-1")
+        >>> plan = plan_internal_topics([word_count], {"lines": lines})
+        >>> [(topic.name, topic.partitions) for topic in plan.create]
+        [('counts', 6)]
+    """
+    _require_sources(sub_topologies, existing, names)
+    counts = _Counts(sub_topologies, existing)
+    internal = tuple(
+        _internal_topics(sub_topologies, counts, replication_factor, topic_configs or {})
+    )
+    _check_names(internal)
+    plan = TopicPlan(
+        sources=tuple(dict.fromkeys(name for sub in sub_topologies for name in sub.sources)),
+        internal=internal,
+        create=tuple(topic for topic in internal if topic.name not in existing),
+    )
+    check_internal_topics(plan, existing)
+    return plan
+
+
+def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
+    """Compare the internal topics that exist with what they should be.
+
+    Raises:
+        MisconfiguredTopicError: naming every difference, and what to do about it.
+    """
+    problems = [
+        problem
+        for topic in plan.internal
+        if topic.name in existing
+        for problem in _differences(topic, existing[topic.name])
+    ]
+    if problems:
+        raise MisconfiguredTopicError("; ".join(problems))
+
+
+def _require_sources(
+    sub_topologies: Iterable[SubTopologyTopics],
+    existing: Mapping[str, TopicFacts],
+    names: Iterable[str],
+) -> None:
+    sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
+    missing = [name for name in sources if name not in existing]
+    if not missing:
+        return
+    known = {*names, *existing}
+    words = []
+    for name in missing:
+        nearest = difflib.get_close_matches(name, sorted(known), n=1)
+        words.append(f"{name} (did you mean {nearest[0]}?)" if nearest else name)
+    raise MissingTopicError(
+        f"source topics that do not exist: {', '.join(words)}; create them with the partition "
+        "count you want to keep, or correct the names in the topology",
+        topics=missing,
+    )
+
+
+class _Counts:
+    """The partition counts of all sources, external and internal, and where they come from."""
+
+    def __init__(
+        self, sub_topologies: Sequence[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+    ) -> None:
+        self.of: dict[str, int] = {}
+        self.because: dict[str, str] = {}
+        self._repartition = {t.name: t for sub in sub_topologies for t in sub.repartition_sources}
+        self._existing = existing
+        for sub in sub_topologies:
+            for name in sub.sources:
+                self.of[name] = existing[name].partitions
+        for topic in self._repartition.values():
+            if topic.partitions is not None:
+                self._settle(topic.name, topic.partitions, "asked for with partitions=")
+            elif topic.name in existing:
+                self._settle(topic.name, existing[topic.name].partitions, "it has so many")
+        self._derive(sub_topologies)
+        for sub in sub_topologies:
+            for group in sub.groups:
+                self._agree(sub.id, group)
+
+    def _settle(self, name: str, count: int, because: str) -> None:
+        self.of[name] = count
+        self.because[name] = because
+
+    def _derive(self, sub_topologies: Sequence[SubTopologyTopics]) -> None:
+        """Spread the largest count along the repartition topics until nothing changes.
+
+        A sub-topology may read what it writes, so there is no order that would need one round.
+        """
+        open_names = [name for name in self._repartition if name not in self.of]
+        self.of.update(dict.fromkeys(open_names, 0))
+        changed = True
+        while changed:
+            changed = False
+            for name in open_names:
+                for sub in sub_topologies:
+                    if name not in sub.repartition_sinks:
+                        continue
+                    widest = max(sub.all_sources, key=self.of.__getitem__)
+                    if self.of[widest] > self.of[name]:
+                        self._settle(name, self.of[widest], f"as many as {widest}")
+                        changed = True
+        for name in open_names:
+            if self.of[name] == 0:
+                raise ValueError(f"repartition topic {name} is written by no sub-topology")
+
+    def _agree(self, sub_id: int, group: frozenset[str]) -> None:
+        """Give the repartition topics of a co-partitioned group the count that is settled."""
+        free = [name for name in sorted(group) if self._is_free(name)]
+        settled = [name for name in sorted(group) if not self._is_free(name)]
+        if not settled:
+            # What exists keeps its count as long as nobody asked for another one.
+            settled = [name for name in free if name in self._existing] or free
+            settled.sort(key=self.of.__getitem__, reverse=True)
+            settled = settled[:1]
+        if len({self.of[name] for name in settled}) > 1:
+            raise MisconfiguredTopicError(self._unequal(sub_id, settled))
+        for name in free:
+            if self.of[name] != self.of[settled[0]]:
+                self._settle(name, self.of[settled[0]], f"co-partitioned with {settled[0]}")
+
+    def _is_free(self, name: str) -> bool:
+        """Whether the topic is internal and nobody asked for a partition count."""
+        topic = self._repartition.get(name)
+        return topic is not None and topic.partitions is None
+
+    def _unequal(self, sub_id: int, settled: Sequence[str]) -> str:
+        counted = ", ".join(f"{name} has {self.of[name]}" for name in settled)
+        asked = [name for name in settled if name in self._repartition]
+        advice = (
+            f"leave out partitions= of {', '.join(asked)}"
+            if asked
+            else "put .repartition() in front of the join on one side, or create one of the topics "
+            "anew with the other's count"
+        )
+        return (
+            f"topics that sub-topology {sub_id} joins must have equal partition counts, so that "
+            f"equal keys meet in one task, but {counted}; {advice}"
+        )
+
+
+def _internal_topics(
+    sub_topologies: Iterable[SubTopologyTopics],
+    counts: _Counts,
+    replication_factor: int,
+    topic_configs: Mapping[str, str],
+) -> Iterator[NewTopic]:
+    for sub in sub_topologies:
+        for topic in sub.repartition_sources:
+            yield NewTopic(
+                name=topic.name,
+                partitions=counts.of[topic.name],
+                replication_factor=replication_factor,
+                config={**REPARTITION_CONFIG, **topic_configs, **topic.config},
+                because=counts.because[topic.name],
+                changelog=False,
+            )
+        for changelog in sub.changelogs:
+            widest = max(sub.all_sources, key=counts.of.__getitem__)
+            yield NewTopic(
+                name=changelog.name,
+                partitions=counts.of[widest],
+                replication_factor=replication_factor,
+                config={**CHANGELOG_CONFIG, **topic_configs, **changelog.config},
+                because=f"as many as {widest}",
+                changelog=True,
+            )
+
+
+def _check_names(topics: Iterable[NewTopic]) -> None:
+    problems = []
+    for name in (topic.name for topic in topics):
+        if len(name) > NAME_LENGTH_MAX:
+            problems.append(
+                f"internal topic {name} would have {len(name)} characters, and Kafka takes "
+                f"{NAME_LENGTH_MAX}; shorten application.id or the name of the step"
+            )
+        elif not LEGAL_NAME.fullmatch(name):
+            problems.append(
+                f"internal topic {name!r} would have characters that Kafka refuses; use letters, "
+                "digits, '.', '_' and '-' in the name of the step"
+            )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
+    """What is wrong with an internal topic that exists, and what to do about it."""
+    if found.partitions != topic.partitions:
+        advice = _other_changelog if topic.changelog else _other_repartition
+        yield advice(topic, found)
+    policy = topic.config["cleanup.policy"]
+    if found.cleanup_policy not in (None, _policies(policy)):
+        lost = f"; if rows were deleted already, {_RESET}" if topic.changelog else ""
+        yield (
+            f"{topic.name} has cleanup.policy {found.config['cleanup.policy']} and needs {policy}; "
+            f"{_alter(topic.name, 'cleanup.policy', f'[{policy}]')}{lost}"
+        )
+    needed_ms = topic.config.get("retention.ms")
+    if needed_ms is None or "delete" not in _policies(policy) or found.retention_ms is None:
+        return
+    if _span(found.retention_ms) < _span(int(needed_ms)):
+        yield (
+            f"{topic.name} has retention.ms {found.retention_ms} and needs {needed_ms}, else "
+            f"records are deleted before they are read; "
+            f"{_alter(topic.name, 'retention.ms', needed_ms)}"
+        )
+
+
+def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
+    return (
+        f"repartition topic {topic.name} has {found.partitions} partitions and needs "
+        f"{topic.partitions} ({topic.because}); give the step another name=, which makes a new "
+        "topic, after the application has read the old one to its end"
+    )
+
+
+def _other_changelog(topic: NewTopic, found: TopicFacts) -> str:
+    source = topic.because.removeprefix("as many as ")
+    grown = "grew" if found.partitions < topic.partitions else "was another one"
+    return (
+        f"changelog {topic.name} has {found.partitions} partitions but source {source} has "
+        f"{topic.partitions}: the source {grown}, and keys are now in other partitions than their "
+        f"state. Nothing was read. Put .repartition(partitions={found.partitions}) in front of the "
+        f"stateful step, which sends each key to its state, or {_RESET}"
+    )
+
+
+def _alter(topic: str, name: str, value: str) -> str:
+    return (
+        f"run kafka-configs --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {name}={value}"
+    )
+
+
+def _policies(policy: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in policy.split(",") if part.strip())
+
+
+def _span(retention_ms: int) -> float:
+    return float("inf") if retention_ms < 0 else retention_ms

@@ -1,0 +1,179 @@
+"""The topics of an application on a cluster: make the internal ones, check all, look again later.
+
+What is needed follows from `streams.topic_plan`, which is pure; here is the order of the calls.
+Several workers start at once and each does all of this: whoever comes second finds the topics
+there and checks them like topics of long ago.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+import structlog
+
+from streams.clients import TopicPartition
+from streams.errors import FatalClientError, MisconfiguredTopicError
+from streams.topic_plan import (
+    NewTopic,
+    SubTopologyTopics,
+    TopicFacts,
+    TopicPlan,
+    check_internal_topics,
+    plan_internal_topics,
+    topic_names,
+)
+
+_LOOK_AGAIN_S = 0.1
+_SECOND_LOOK_S = 1.0
+
+_log = structlog.get_logger()
+
+
+class TopicAdmin(Protocol):
+    """What the runtime asks of a cluster about topics; the live one is `streams.admin.LiveAdmin`.
+
+    Every call repeats itself after temporary errors and raises one of `streams.errors` after
+    others, or when its time is up.
+    """
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+
+    def names(self) -> frozenset[str]:
+        """All topics that this client may see, for suggestions; empty when that cannot be told."""
+
+    def create(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left as it is."""
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last record, committed or not: the high watermark."""
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is still there."""
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records before these offsets."""
+
+    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Set some configs of a topic and leave the others; None goes back to the default."""
+
+
+def prepare_topics(
+    admin: TopicAdmin,
+    sub_topologies: Sequence[SubTopologyTopics],
+    *,
+    replication_factor: int,
+    topic_configs: Mapping[str, str],
+    timeout_s: float,
+) -> dict[str, TopicFacts]:
+    """Make the cluster ready for a topology, before the first record is read.
+
+    Args:
+        admin: the cluster.
+        sub_topologies: the topics that the topology names.
+        replication_factor: replicas of new topics; -1 takes the brokers' default.
+        topic_configs: configs of new topics, from the settings ``topic.*``.
+        timeout_s: how long new topics may take to appear, in seconds.
+
+    Returns:
+        The facts of every topic that the application reads or restores from.
+
+    Raises:
+        MissingTopicError: a source topic does not exist.
+        MisconfiguredTopicError: topics do not fit each other or the topology.
+        ConfigError: an internal topic cannot be made with these settings.
+        FatalClientError: the cluster does not answer, or does not permit it.
+    """
+    sources = {name for sub in sub_topologies for name in sub.sources}
+    existing = _describe(admin, sub_topologies, sources)
+    plan = plan_internal_topics(
+        sub_topologies,
+        existing,
+        replication_factor=replication_factor,
+        topic_configs=topic_configs,
+        names=() if sources <= existing.keys() else admin.names(),
+    )
+    return ensure_topics(admin, plan, timeout_s=timeout_s)
+
+
+def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> dict[str, TopicFacts]:
+    """Create what the plan says is to be created, and return the facts of all its topics.
+
+    Raises:
+        MisconfiguredTopicError: someone else made one of the topics otherwise in the meantime.
+        FatalClientError: a new topic did not appear in time.
+    """
+    if plan.create:
+        admin.create(plan.create)
+        for topic in plan.create:
+            _log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        facts = admin.describe(plan.names)
+        absent = [name for name in plan.names if name not in facts]
+        if not absent:
+            break
+        if time.monotonic() >= give_up_at:
+            raise FatalClientError(
+                f"topics {', '.join(absent)} were created but did not appear within {timeout_s:g} "
+                "s; look into the brokers' logs, or raise task.timeout.ms"
+            )
+        # A broker hears of a new topic a moment after the controller has made it.
+        time.sleep(_LOOK_AGAIN_S)
+    check_internal_topics(plan, facts)
+    return facts
+
+
+def recheck_topics(
+    admin: TopicAdmin,
+    sub_topologies: Sequence[SubTopologyTopics],
+    before: Mapping[str, TopicFacts],
+) -> dict[str, TopicFacts]:
+    """Check the topics of a running application; nothing is created.
+
+    Args:
+        admin: the cluster.
+        sub_topologies: the topics that the topology names.
+        before: what `prepare_topics` or the last call returned.
+
+    Returns:
+        The facts as they are now; the partition count of a source without state may have grown.
+
+    Raises:
+        MissingTopicError: a source topic was deleted.
+        MisconfiguredTopicError: an internal topic was deleted, a topic was deleted and created
+            anew, or a source grew past its changelog.
+    """
+    facts = _describe(admin, sub_topologies, before.keys())
+    plan = plan_internal_topics(sub_topologies, facts)
+    deleted = [topic.name for topic in plan.create]
+    anew = [
+        name
+        for name, found in facts.items()
+        if name in before and found.topic_id != before[name].topic_id
+    ]
+    for names, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
+        if names:
+            raise MisconfiguredTopicError(
+                f"topics {', '.join(names)} were {what} while the application runs: committed "
+                "offsets and local state belong to what was there before; stop all workers and "
+                "reset the application, or restore the topics"
+            )
+    return facts
+
+
+def _describe(
+    admin: TopicAdmin, sub_topologies: Sequence[SubTopologyTopics], expected: AbstractSet[str]
+) -> dict[str, TopicFacts]:
+    """Describe all topics, and look twice before one that is expected counts as missing.
+
+    The broker that answers may hear a moment later than others of a topic that is new.
+    """
+    facts = admin.describe(topic_names(sub_topologies))
+    if expected <= facts.keys():
+        return facts
+    time.sleep(_SECOND_LOOK_S)
+    return admin.describe(topic_names(sub_topologies))
