@@ -179,6 +179,19 @@ class Clock(Protocol):
         """Wait."""
 
 
+class Log(Protocol):
+    """A structlog logger with its context bound; events are ``noun_verbed`` with fields."""
+
+    def info(self, event: str, /, **fields: Any) -> Any:
+        """Say what happened."""
+
+    def warning(self, event: str, /, **fields: Any) -> Any:
+        """Say what went wrong and was put right."""
+
+    def error(self, event: str, /, **fields: Any) -> Any:
+        """Say what stopped the worker."""
+
+
 Probe = Callable[[str], Any]
 """Called with the name of each step of the commit and the restore, so that tests can fail there."""
 

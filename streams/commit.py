@@ -23,8 +23,6 @@ from streams.task import Delta, Task
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
-TaskDeltas = dict[Task, dict[str, Delta]]
-
 
 @dataclass(frozen=True, slots=True)
 class Commit:

@@ -100,7 +100,8 @@ class TaskSpec:
         id: sub-topology and partition.
         program: the compiled sub-topology.
         changelogs: the changelog partition of each logged store.
-        default_value: the decode and encode functions' serde where a store names none.
+        value_serdes: the serde of each store's values.
+        internal_topics: inputs that this application writes itself.
         read_cache_bytes: the bound of each store's cache of committed rows.
     """
 
@@ -108,6 +109,7 @@ class TaskSpec:
     program: Program
     changelogs: Mapping[str, TopicPartition]
     value_serdes: Mapping[str, Any]
+    internal_topics: frozenset[str] = frozenset()
     read_cache_bytes: int = 16 << 20
 
     @property
@@ -116,7 +118,7 @@ class TaskSpec:
         return self.program.sub_topology.stores
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Task:
     """See the module."""
 
@@ -172,6 +174,11 @@ class Task:
         """The input partitions."""
         return tuple(self.start)
 
+    @property
+    def external_inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions that this application does not write itself."""
+        return [place for place in self.start if place.topic not in self.spec.internal_topics]
+
     def become(self, phase: Phase) -> None:
         """Step to the next phase of the task's life."""
         assert self.phase.may_become(phase), f"task {self.id}: {self.phase} -> {phase}"
@@ -181,7 +188,10 @@ class Task:
 
     def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records of one input partition, in the order of their offsets."""
-        self._queues[place].extend(records)
+        queue = self._queues[place]
+        expected = queue.records[-1].offset() + 1 if queue else self.next_offset[place]
+        assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
+        queue.extend(records)
 
     def queued(self) -> int:
         """How many records wait."""

@@ -1,0 +1,272 @@
+"""`KafkaStreams`: an application's topology running on Kafka, in this process.
+
+CREATED ─► REBALANCING ◄─► RUNNING ─► PENDING_SHUTDOWN ─► NOT_RUNNING
+                └────────────┴──────► PENDING_ERROR ─────► ERROR
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from types import FrameType, TracebackType
+from typing import Self
+
+import structlog
+
+from streams.clients import Clock, Probe, no_probe
+from streams.config import StreamsConfig
+from streams.plan import plan_application
+from streams.restore import RestoreListener, SilentRestoreListener
+from streams.runtime import SystemClock, make_worker
+from streams.task import TaskId
+from streams.worker import SilentListener, Worker, WorkerListener
+from topology.graph import Topology
+
+
+class State(Enum):
+    """What an application is doing."""
+
+    CREATED = "created"
+    REBALANCING = "rebalancing"
+    RUNNING = "running"
+    PENDING_SHUTDOWN = "pending shutdown"
+    NOT_RUNNING = "not running"
+    PENDING_ERROR = "pending error"
+    ERROR = "error"
+
+    def may_become(self, state: State) -> bool:
+        """Whether an application can go from this state to `state`."""
+        return state in _NEXT[self]
+
+
+_NEXT = {
+    State.CREATED: frozenset({State.REBALANCING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
+    State.REBALANCING: frozenset({State.RUNNING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
+    State.RUNNING: frozenset({State.REBALANCING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
+    State.PENDING_SHUTDOWN: frozenset({State.NOT_RUNNING, State.PENDING_ERROR}),
+    State.NOT_RUNNING: frozenset[State](),
+    State.PENDING_ERROR: frozenset({State.ERROR}),
+    State.ERROR: frozenset[State](),
+}
+
+StateListener = Callable[[State, State], None]
+"""Called with the new and the old state, in the thread that changed it."""
+
+
+class KafkaStreams:
+    """Runs a topology on Kafka: in the calling thread with `run`, in its own with `start`.
+
+    Args:
+        topology: what ``StreamsBuilder().build()`` returned.
+        settings: dotted names, see docs/configuration.md.
+        state_listener: hears each change of `state`.
+        restore_listener: hears how local state is restored.
+        worker_listener: hears of assignments and commits.
+        clock: time, for tests.
+        probe: called between the steps of a commit and a restore, for tests.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        TopologyError: the topology cannot run.
+
+    Example:
+        >>> from topology import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", value=serdes.string).map_values(str.upper).to("out")
+        >>> app = KafkaStreams(builder.build(), {
+        ...     "application.id": "shout", "bootstrap.servers": "localhost:9092"})
+        >>> app.state.name
+        'CREATED'
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Mapping[str, object],
+        *,
+        state_listener: StateListener | None = None,
+        restore_listener: RestoreListener | None = None,
+        worker_listener: WorkerListener | None = None,
+        clock: Clock | None = None,
+        probe: Probe = no_probe,
+    ) -> None:
+        self.config = StreamsConfig.parse(settings)
+        self._plans = plan_application(topology, self.config)
+        self._state = State.CREATED
+        self._state_listener = state_listener
+        self._restore_listener = restore_listener or SilentRestoreListener()
+        self._worker_listener = worker_listener or SilentListener()
+        self._clock = clock or SystemClock()
+        self._probe = probe
+        self._worker: Worker | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._lock = threading.RLock()
+        self._log = structlog.get_logger().bind(application=self.config.application_id)
+
+    @property
+    def state(self) -> State:
+        """What the application is doing now."""
+        return self._state
+
+    # -- running -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Process until `close`, SIGTERM or SIGINT; then commit and close cleanly.
+
+        In a thread other than the main one signals are left alone.
+
+        Raises:
+            StreamsError: what stopped the application; nothing past it is committed.
+        """
+        with self._signals():
+            self._run()
+
+    def start(self) -> None:
+        """Run in a thread of its own; `close` ends it and raises what stopped it, if anything."""
+        if self._thread is not None:
+            raise RuntimeError("the application was started before; make a new KafkaStreams")
+        self._thread = threading.Thread(
+            target=self._run_quietly, name=f"headrace-{self.config.application_id}"
+        )
+        self._thread.start()
+
+    def close(self, timeout: timedelta | None = None) -> None:
+        """Stop: commit what was processed, leave the group as `on.stop` says.
+
+        Args:
+            timeout: how long to wait; None takes ``shutdown.timeout.ms``.
+
+        Raises:
+            StreamsError: what stopped an application that ran in its own thread.
+            TimeoutError: it did not end in time, and goes on in the background.
+        """
+        self._stopping.set()
+        if self._worker is not None:
+            self._worker.stop()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        seconds = (
+            self.config.shutdown_timeout_ms / 1000 if timeout is None else timeout.total_seconds()
+        )
+        thread.join(seconds)
+        if thread.is_alive():
+            raise TimeoutError(
+                f"the application did not stop within {seconds:g} s; a user function may take "
+                "long, or the brokers do not answer"
+            )
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def _run_quietly(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # handed over by close
+            self._failure = error
+
+    def _run(self) -> None:
+        if self._state is not State.CREATED:
+            raise RuntimeError("the application ran before; make a new KafkaStreams")
+        try:
+            if not self._stopping.is_set():
+                self._become(State.REBALANCING)
+                self._work()
+            self._become(State.PENDING_SHUTDOWN)
+            self._become(State.NOT_RUNNING)
+        except BaseException as error:
+            self._log.error("application_failed", error=type(error).__name__, reason=str(error))
+            self._become(State.PENDING_ERROR)
+            self._become(State.ERROR)
+            raise
+
+    def _work(self) -> None:
+        parts = make_worker(
+            self.config,
+            self._plans,
+            clock=self._clock,
+            listener=_StateTracker(self._worker_listener, self._become),
+            restore_listener=self._restore_listener,
+            probe=self._probe,
+            log=self._log,
+        )
+        self._worker = parts.worker
+        try:
+            if not self._stopping.is_set():
+                parts.worker.run()
+        finally:
+            parts.close()
+
+    # -- signals and states --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+            self._stopping.set()
+            if self._worker is not None:
+                self._worker.stop()
+
+        before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _become(self, state: State) -> None:
+        with self._lock:
+            old = self._state
+            if state is old:
+                return
+            assert old.may_become(state), f"{old} -> {state}"
+            self._state = state
+        self._log.info("state_changed", old=old.value, new=state.value)
+        if self._state_listener is not None:
+            self._state_listener(state, old)
+
+
+class _StateTracker:
+    """Turns what the worker does into the application's states, and passes it on."""
+
+    def __init__(self, inner: WorkerListener, become: Callable[[State], None]) -> None:
+        self._inner = inner
+        self._become = become
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The tasks changed; they run again when the worker says so."""
+        self._become(State.REBALANCING)
+        self._inner.on_assignment(tasks)
+
+    def on_running(self) -> None:
+        """All tasks process records."""
+        self._become(State.RUNNING)
+        self._inner.on_running()
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """A commit is final."""
+        self._inner.on_commit(tasks, records)

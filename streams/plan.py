@@ -1,0 +1,106 @@
+"""What an application is on a cluster: its programs, its topics by their full names, its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from streams.clients import TopicPartition
+from streams.config import StreamsConfig
+from streams.task import TaskId, TaskSpec
+from streams.topic_plan import ChangelogTopic, RepartitionTopic, SubTopologyTopics
+from topology.codegen import CompileOptions
+from topology.compiler import Program, compile_sub_topology
+from topology.errors import TopologyError
+from topology.graph import SubTopology, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SubPlan:
+    """One sub-topology of an application.
+
+    Args:
+        program: the compiled sub-topology.
+        topics: what the cluster must have for it.
+        changelogs: the changelog topic of each logged store.
+        value_serdes: the serde of each store's values.
+    """
+
+    program: Program
+    topics: SubTopologyTopics
+    changelogs: Mapping[str, str]
+    value_serdes: Mapping[str, Any]
+
+    @property
+    def id(self) -> int:
+        """The sub-topology's number."""
+        return self.program.sub_topology.id
+
+    def lead(self, partitions: Mapping[str, int]) -> str:
+        """The input topic with most partitions, which the group assigns; the others follow it."""
+        return max(self.topics.all_sources, key=lambda t: (partitions[t], t))
+
+    def inputs(self, partition: int, partitions: Mapping[str, int]) -> list[TopicPartition]:
+        """The input partitions of one of its tasks."""
+        topics = self.topics.all_sources
+        return [TopicPartition(t, partition) for t in topics if partition < partitions[t]]
+
+    def task(self, partition: int, read_cache_bytes: int) -> TaskSpec:
+        """The spec of one of its tasks."""
+        return TaskSpec(
+            id=TaskId(self.id, partition),
+            program=self.program,
+            changelogs={s: TopicPartition(t, partition) for s, t in self.changelogs.items()},
+            value_serdes=self.value_serdes,
+            internal_topics=frozenset(t.name for t in self.topics.repartition_sources),
+            read_cache_bytes=read_cache_bytes,
+        )
+
+
+def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
+    """Compile a topology and name its topics.
+
+    Args:
+        topology: what to run.
+        config: its settings.
+
+    Raises:
+        TopologyError: the topology has nothing to read.
+    """
+    if not topology.sub_topologies:
+        raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
+    options = CompileOptions(
+        application_id=config.application_id,
+        default_key=config.default_key_serde,
+        default_value=config.default_value_serde,
+        caching=config.statestore_cache_max_bytes > 0,
+        null_key_policy=config.null_key_policy,
+    )
+    return tuple(_sub_plan(sub, options) for sub in topology.sub_topologies)
+
+
+def _sub_plan(sub: SubTopology, options: CompileOptions) -> SubPlan:
+    prefix = f"{options.application_id}-"
+    logged = [store for store in sub.stores if store.spec.logged]
+    changelogs = {store.name: f"{prefix}{store.name}-changelog" for store in logged}
+    repartitions = [
+        RepartitionTopic(f"{prefix}{topic}", source.partitions)
+        for source in sub.sources
+        if source.internal
+        for topic in source.topics
+    ]
+    topics = SubTopologyTopics(
+        id=sub.id,
+        sources=tuple(t for source in sub.sources if not source.internal for t in source.topics),
+        repartition_sources=tuple(repartitions),
+        repartition_sinks=tuple(f"{prefix}{sink.topic}" for sink in sub.sinks if sink.internal),
+        changelogs=tuple(
+            ChangelogTopic(changelogs[store.name], dict(store.spec.topic_config))
+            for store in logged
+        ),
+        # Equal keys must meet in one task only where there is state for them to meet in.
+        copartitioned=None if sub.stores else (),
+    )
+    serdes = {store.name: store.value or options.default_value for store in sub.stores}
+    return SubPlan(compile_sub_topology(sub, options), topics, changelogs, serdes)

@@ -1,0 +1,322 @@
+"""Restoring local state from the changelogs, in slices, before a task runs.
+
+The order in which a new owner of a task looks at the cluster is what makes it exact:
+
+    1  the committed input offsets, once no transaction on them is undecided
+    2  only then the changelogs' high watermarks
+    3  read committed records until the consumer's position reaches them
+
+The last stable offset instead of the high watermark is not enough: the offsets of a transaction can
+be visible while its markers are not yet in the changelogs. The position passes control records and
+aborted records, so a changelog that ends in markers ends the restore too.
+
+`plan_restore` decides what of the local rows may be kept: everything, unless there is proof that
+they do not belong to this changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from state.codec import encode_timestamped
+from state.store import Position
+from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
+from streams.task import Task
+
+BULK_RECORDS = 20_000
+"""From this distance on a restore leaves the log out and flushes once at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogFacts:
+    """What the cluster says of one changelog partition.
+
+    Args:
+        topic_id: the topic's id.
+        start: the first offset that is there.
+        end: the high watermark.
+        delete_retention_ms: how long tombstones outlive compaction.
+    """
+
+    topic_id: str
+    start: int
+    end: int
+    delete_retention_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """From where to where a store is restored, and why its local rows are dropped, if so."""
+
+    begin: int
+    end: int
+    drop: str | None = None
+
+
+def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) -> RestorePlan:
+    """Decide what to restore of one store.
+
+    Local rows are dropped only with proof: of another topic, beyond the end of this one, or so old
+    that tombstones they have not seen may be gone.
+
+    Args:
+        position: what the local rows follow, or None without usable ones.
+        facts: of the changelog partition.
+        now_ms: wall-clock time.
+
+    Example:
+        >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
+        >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
+        RestorePlan(begin=8, end=10, drop=None)
+        >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
+        0
+    """
+    if position is None:
+        return RestorePlan(facts.start, facts.end)
+    reason = None
+    if position.topic_id != facts.topic_id:
+        reason = "the changelog was created anew"
+    elif position.offset > facts.end:
+        reason = f"it is at offset {position.offset} of a changelog that ends at {facts.end}"
+    elif _is_behind(position, facts) and now_ms - position.wall_ms > facts.delete_retention_ms:
+        reason = "deletions that it has not seen may have been compacted away"
+    if reason is not None:
+        return RestorePlan(facts.start, facts.end, reason)
+    return RestorePlan(max(position.offset, facts.start), facts.end)
+
+
+def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
+    # The commit's own marker is one offset, and never a deletion.
+    return facts.end - position.offset > 1
+
+
+class RestoreListener(Protocol):
+    """Hears how restores go on, store by store."""
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """A store's restore begins: offsets `begin` to `end`, exclusive."""
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """`count` records were applied, up to `offset`, exclusive."""
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """A store is complete; `total` records were applied."""
+
+
+class SilentRestoreListener:
+    """Does nothing: what is used where nobody asked."""
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """Do nothing."""
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Do nothing."""
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class _StoreRestore:
+    store: str
+    place: TopicPartition
+    plan: RestorePlan
+    facts: ChangelogFacts
+    applied: int = 0
+
+
+@dataclass(slots=True)
+class _TaskRestore:
+    task: Task
+    commit_id: int
+    bulk: bool
+    open: dict[TopicPartition, _StoreRestore]
+    done: dict[str, _StoreRestore] = field(default_factory=dict)
+
+
+class Restorer:
+    """Restores the tasks of one worker, with one consumer that belongs to no group.
+
+    Args:
+        make_consumer: makes that consumer when there is something to read.
+        clock: for the positions' time and for how long a slice may take.
+        listener: hears how it goes on.
+        probe: called between the steps.
+        batch_records: the largest batch.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_consumer: Callable[[], Consumer],
+        clock: Clock,
+        listener: RestoreListener,
+        probe: Probe,
+        batch_records: int,
+        log: Log,
+    ) -> None:
+        self._make_consumer = make_consumer
+        self._consumer: Consumer | None = None
+        self._clock = clock
+        self._listener = listener
+        self._probe = probe
+        self._batch_records = batch_records
+        self._active: list[_TaskRestore] = []
+        self._log = log
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a task is being restored."""
+        return bool(self._active)
+
+    def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
+        """Start to restore a task; returns False when there is nothing to restore.
+
+        Args:
+            task: it has local state and start offsets, and has not run yet.
+            facts: of its changelogs, asked for after its start offsets were.
+        """
+        restores = []
+        for store, place in task.spec.changelogs.items():
+            plan = plan_restore(task.state.position(store), facts[place], self._clock.now_ms())
+            if plan.drop is not None:
+                self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
+                task.state.drop_store(store)
+            if plan.begin < plan.end:
+                restores.append(_StoreRestore(store, place, plan, facts[place]))
+        if not restores:
+            return False
+        total = sum(r.plan.end - r.plan.begin for r in restores)
+        fresh = any(task.state.position(r.store) is None for r in restores)
+        commit_id = max(
+            (p.commit_id for s in task.spec.changelogs if (p := task.state.position(s))), default=0
+        )
+        bulk = fresh or total > BULK_RECORDS
+        if bulk:
+            task.state.begin_restore()
+        if self._consumer is None:
+            self._consumer = self._make_consumer()
+        self._consumer.add({r.place: r.plan.begin for r in restores})
+        self._active.append(_TaskRestore(task, commit_id, bulk, {r.place: r for r in restores}))
+        for r in restores:
+            self._listener.on_restore_start(r.place, r.store, r.plan.begin, r.plan.end)
+        return True
+
+    def advance(self, budget_s: float, wait_s: float) -> list[Task]:
+        """Restore for a while; returns the tasks that are complete now.
+
+        Args:
+            budget_s: how long to go on, in seconds.
+            wait_s: how long to wait for records that are not there yet.
+        """
+        if not self._active:
+            return []
+        assert self._consumer is not None
+        deadline = self._clock.monotonic_s() + budget_s
+        complete: list[Task] = []
+        while self._active:
+            batches = self._consumer.poll(self._batch_records, wait_s)
+            for place, records in batches.items():
+                self._apply(place, records)
+            complete += self._finish()
+            if not batches or self._clock.monotonic_s() >= deadline:
+                break
+        if not self._active:
+            self._close_consumer()
+        return complete
+
+    def forget(self, task: Task) -> None:
+        """Give up the restore of a task that moves away."""
+        for restore in [r for r in self._active if r.task is task]:
+            assert self._consumer is not None
+            self._consumer.remove(restore.open)
+            self._active.remove(restore)
+        if not self._active:
+            self._close_consumer()
+
+    def close(self) -> None:
+        """Give up everything."""
+        self._active.clear()
+        self._close_consumer()
+
+    def _close_consumer(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close(leave=False)
+            self._consumer = None
+
+    def _apply(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        restore = next((r for r in self._active if place in r.open), None)
+        if restore is None:
+            return
+        part = restore.open[place]
+        rows = changelog_rows(r for r in records if r.offset() < part.plan.end)
+        if not rows:
+            return
+        if restore.bulk:
+            restore.task.state.restore({part.store: rows})
+        else:
+            reached = records[-1].offset() + 1
+            position = self._position(restore, part, reached)
+            restore.task.state.write({part.store: list(dict(rows).items())}, {part.store: position})
+        part.applied += len(rows)
+        self._probe("records_restored")
+        self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(rows))
+
+    def _finish(self) -> list[Task]:
+        assert self._consumer is not None
+        complete = []
+        for restore in list(self._active):
+            positions = self._consumer.positions(list(restore.open))
+            for place, part in list(restore.open.items()):
+                if positions.get(place, -1) >= part.plan.end:
+                    self._consumer.remove([place])
+                    restore.done[part.store] = restore.open.pop(place)
+                    self._listener.on_restore_end(place, part.store, part.applied)
+            if not restore.open:
+                self._complete(restore)
+                self._active.remove(restore)
+                complete.append(restore.task)
+        return complete
+
+    def _complete(self, restore: _TaskRestore) -> None:
+        task = restore.task
+        positions = {
+            store: self._position(restore, part, part.plan.end)
+            for store, part in restore.done.items()
+        }
+        if restore.bulk:
+            task.state.end_restore(positions)
+        else:
+            task.state.write({}, positions)
+        self._probe("restore_ended")
+        self._log.info(
+            "task_restored",
+            task=str(task.id),
+            records=sum(part.applied for part in restore.done.values()),
+        )
+
+    def _position(self, restore: _TaskRestore, part: _StoreRestore, offset: int) -> Position:
+        return Position(part.facts.topic_id, offset, restore.commit_id, self._clock.now_ms())
+
+
+def changelog_rows(records: Iterable[ReceivedMessage]) -> list[tuple[bytes, bytes | None]]:
+    """Turn changelog records into rows: the value behind the record's timestamp, None deletes.
+
+    Raises:
+        ValueError: a record has no key, so it is not a row.
+    """
+    rows = []
+    for record in records:
+        key, value = record.key(), record.value()
+        if key is None:
+            raise ValueError(
+                f"changelog {record.topic()}-{record.partition()} has a record without a key at "
+                f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
+                "application"
+            )
+        row = None if value is None else encode_timestamped(record.timestamp()[1], value)
+        rows.append((key, row))
+    return rows

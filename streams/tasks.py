@@ -1,0 +1,289 @@
+"""The tasks of one worker: from the partitions that the group gives to tasks that run.
+
+A task needs, in this order: its directory and local state, the committed offsets of its inputs,
+the ends of its changelogs, the restore, and only then its input. `advance` takes each task as far
+as it gets without waiting, so that the others go on meanwhile.
+
+What a revocation takes away follows from this table, not from the list that the client hands over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from state.store import TaskState
+from streams.clients import CommittedOffset, Consumer, Log, Offsets, TopicPartition
+from streams.errors import StreamsError
+from streams.plan import SubPlan
+from streams.progress import COMMIT_ID, Progress
+from streams.restore import ChangelogFacts, Restorer
+from streams.task import Phase, Task, TaskId
+from topology.compiler import Send
+from topology.graph import Store
+
+
+class TaskHome(Protocol):
+    """A task's local state, and the lock on it."""
+
+    state: TaskState
+
+    def wipe(self) -> None:
+        """Empty the local state, keeping the lock."""
+
+    def close(self) -> None:
+        """Close the state and let go of the lock."""
+
+
+class Facts(Protocol):
+    """What tasks must ask of the cluster."""
+
+    def changelogs(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogFacts]:
+        """Ends and identities of changelog partitions, asked for now."""
+
+    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions for which nothing was ever committed."""
+
+
+OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome]
+MakeSend = Callable[[], Send]
+
+
+class StateWithoutOffsetsError(StreamsError):
+    """A task has state, but its group has no committed offsets: it would count twice.
+
+    Nobody catches it. The offsets expired, or somebody deleted the group.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A task that this worker owns, however far it is."""
+
+    id: TaskId
+    plan: SubPlan
+    inputs: list[TopicPartition]
+    home: TaskHome | None = None
+    task: Task | None = None
+    reads: bool = False
+    has_offsets: bool = False
+    """Whether the group has committed anything for the task."""
+
+
+class Tasks:
+    """See the module.
+
+    Args:
+        plans: the application's sub-topologies.
+        partitions: the partition count of each topic.
+        consumer: the group's.
+        restorer: of this worker.
+        facts: asks the cluster.
+        open_home: opens a task's local state.
+        make_send: gives the present producer's send.
+        exactly_once: whether offsets and state were committed together.
+        read_cache_bytes: the bound of each store's cache.
+        log: bound to the worker.
+        write_line: what `print` writes with.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Sequence[SubPlan],
+        partitions: Mapping[str, int],
+        consumer: Consumer,
+        restorer: Restorer,
+        facts: Facts,
+        open_home: OpenHome,
+        make_send: MakeSend,
+        exactly_once: bool,
+        read_cache_bytes: int,
+        log: Log,
+        write_line: Callable[[str], None] = print,
+    ) -> None:
+        self._by_lead = {plan.lead(partitions): plan for plan in plans}
+        self._partitions = partitions
+        self._consumer = consumer
+        self._restorer = restorer
+        self._facts = facts
+        self._open_home = open_home
+        self._make_send = make_send
+        self._exactly_once = exactly_once
+        self._read_cache_bytes = read_cache_bytes
+        self._write_line = write_line
+        self._slots: dict[TaskId, _Slot] = {}
+        self._readers: dict[TopicPartition, Task] = {}
+        self._log = log
+        self.dropped: dict[tuple[str, str], int] = {}
+
+    @property
+    def lead_topics(self) -> list[str]:
+        """What to subscribe to: one topic of each sub-topology."""
+        return sorted(self._by_lead)
+
+    @property
+    def running(self) -> list[Task]:
+        """The tasks that process records."""
+        return list(dict.fromkeys(self._readers.values()))
+
+    @property
+    def owned(self) -> list[TaskId]:
+        """All tasks of this worker."""
+        return sorted(self._slots)
+
+    @property
+    def all_running(self) -> bool:
+        """Whether no task is still on its way."""
+        return all(slot.reads for slot in self._slots.values())
+
+    def reader_of(self, place: TopicPartition) -> Task | None:
+        """The running task that reads a partition."""
+        return self._readers.get(place)
+
+    # -- the group's word --------------------------------------------------------------------
+
+    def assign(self, leads: Iterable[TopicPartition]) -> None:
+        """Own the tasks of these partitions of lead topics."""
+        for topic, partition in leads:
+            plan = self._by_lead[topic]
+            task_id = TaskId(plan.id, partition)
+            if task_id not in self._slots:
+                inputs = plan.inputs(partition, self._partitions)
+                self._slots[task_id] = _Slot(task_id, plan, inputs)
+
+    def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
+        """The tasks that these partitions of lead topics stand for."""
+        ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
+        return [task_id for task_id in ids if task_id in self._slots]
+
+    def release(self, ids: Iterable[TaskId]) -> None:
+        """Let go of tasks; what they have not committed is forgotten."""
+        for task_id in list(ids):
+            slot = self._slots.pop(task_id)
+            self._stop(slot)
+            if slot.home is not None:
+                slot.home.close()
+
+    # -- rebuilding --------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """End all tasks and begin them anew from committed facts; only local state stays."""
+        for slot in self._slots.values():
+            self._stop(slot)
+
+    def wipe(self, names: Iterable[str]) -> None:
+        """Rebuild the local state of tasks from their changelogs."""
+        wanted = set(names)
+        for slot in self._slots.values():
+            if str(slot.id) in wanted and slot.home is not None:
+                self._stop(slot)
+                slot.home.wipe()
+
+    def _stop(self, slot: _Slot) -> None:
+        if slot.task is None:
+            return
+        if slot.reads:
+            self._consumer.remove(slot.inputs)
+            for place in slot.inputs:
+                del self._readers[place]
+            slot.reads = False
+        self._restorer.forget(slot.task)
+        slot.task.close()
+        slot.task = None
+
+    # -- on the way to running ---------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Take tasks that do not run yet as far as they get without waiting."""
+        waiting = [slot for slot in self._slots.values() if slot.task is None]
+        if not waiting:
+            return
+        for slot in waiting:
+            if slot.home is None:
+                slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
+        inputs = [place for slot in waiting for place in slot.inputs]
+        # Committed offsets first, then the changelogs' ends: see streams.restore.
+        committed = self._consumer.committed(inputs, 1.0)
+        if committed is None:
+            self._log.info("offsets_undecided", tasks=[str(slot.id) for slot in waiting])
+            return
+        unknown = [place for place in inputs if committed[place] is None]
+        first = self._facts.first_offsets(unknown) if unknown else {}
+        changelogs = [
+            TopicPartition(topic, slot.id.partition)
+            for slot in waiting
+            for topic in slot.plan.changelogs.values()
+        ]
+        facts = self._facts.changelogs(changelogs) if changelogs else {}
+        for slot in waiting:
+            start = {p: committed[p] or CommittedOffset(first[p]) for p in slot.inputs}
+            slot.has_offsets = any(committed[place] is not None for place in slot.inputs)
+            self._begin(slot, start, facts)
+
+    def _begin(
+        self, slot: _Slot, start: Offsets, facts: Mapping[TopicPartition, ChangelogFacts]
+    ) -> None:
+        assert slot.home is not None
+        self._drop_unlogged(slot, start)
+        slot.task = Task(
+            spec=slot.plan.task(slot.id.partition, self._read_cache_bytes),
+            state=slot.home.state,
+            start=start,
+            send=self._make_send(),
+            dropped=self._drop,
+            write_line=self._write_line,
+        )
+        if self._restorer.begin(slot.task, facts):
+            slot.task.become(Phase.RESTORING)
+        else:
+            self.run(slot.task)
+
+    def _drop_unlogged(self, slot: _Slot, start: Offsets) -> None:
+        """Empty unlogged stores that belong to another commit than the offsets do."""
+        assert slot.home is not None
+        ids = {Progress.decode(c.metadata).values.get(COMMIT_ID) for c in start.values()}
+        for store in slot.plan.program.sub_topology.stores:
+            if store.spec.logged:
+                continue
+            position = slot.home.state.position(store.name)
+            if position is None or {position.commit_id} != ids:
+                slot.home.state.drop_store(store.name)
+
+    def run(self, task: Task) -> None:
+        """Let a task whose state is complete read its input."""
+        slot = self._slots[task.id]
+        assert slot.task is task
+        self._require_offsets(slot, task)
+        task.become(Phase.RUNNING)
+        self._consumer.add(task.next_offset)
+        for place in slot.inputs:
+            self._readers[place] = task
+        slot.reads = True
+        self._log.info(
+            "task_started",
+            task=str(task.id),
+            offsets={str(place): offset for place, offset in task.next_offset.items()},
+        )
+
+    def _require_offsets(self, slot: _Slot, task: Task) -> None:
+        """Refuse to count from the beginning on top of state that has counted already."""
+        if not self._exactly_once or slot.has_offsets:
+            return
+        for store in task.spec.changelogs:
+            if next(iter(task.state.store(store).scan()), None) is not None:
+                raise StateWithoutOffsetsError(
+                    f"task {task.id} has rows in store {store!r}, but its group has no committed "
+                    f"offsets for {', '.join(map(str, slot.inputs))}: starting from the beginning "
+                    "would count records twice; set the group's offsets to where the state "
+                    "belongs, or delete the application's internal topics and local state"
+                )
+
+    def _drop(self, node: str, reason: str) -> None:
+        count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
+        # Powers of two: seen at once, and never a flood.
+        if count & (count - 1) == 0:
+            self._log.warning("records_dropped", node=node, reason=reason, count=count)

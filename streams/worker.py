@@ -1,0 +1,418 @@
+"""The worker: one consumer, one producer, and the loop that moves its tasks.
+
+    poll ─► restore a slice ─► process ─► commit when due ─┐
+      ▲────────────────────────────────────────────────────┘
+
+Everything happens in one thread; rebalance callbacks run inside `poll`. The group metadata that
+fences a commit is taken in those callbacks alone: taken at the commit, it could be newer than the
+assignment that the commit believes in, and the broker would accept a commit of lost partitions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from streams.clients import (
+    Clock,
+    Consumer,
+    GroupMetadata,
+    Log,
+    Probe,
+    Producer,
+    TopicPartition,
+)
+from streams.commit import Commit
+from streams.config import StreamsConfig
+from streams.errors import (
+    AbortableError,
+    IdentityError,
+    OutcomeUnknownError,
+    StreamsError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
+from streams.restore import Restorer
+from streams.task import Task, TaskId
+from streams.tasks import Tasks
+
+IDLE_COMMIT_MIN_MS = 5
+IDLE_COMMIT_COST_FACTOR = 5
+IDLE_COMMITS_PER_S = 50
+CHUNK_TARGET_S = 0.05
+CHUNK_MIN = 16
+FENCED_AGAIN_S = 60.0
+
+
+class WorkerListener(Protocol):
+    """Hears what a worker does; called in the worker's thread."""
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The worker's tasks changed."""
+
+    def on_running(self) -> None:
+        """All tasks of the worker process records."""
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """A commit is final, local state included."""
+
+
+class SilentListener:
+    """Does nothing: what is used where nobody asked."""
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """Do nothing."""
+
+    def on_running(self) -> None:
+        """Do nothing."""
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How many records to process before looking at the clock and the consumer again."""
+
+    max_records: int
+    chunk: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chunk = min(1024, self.max_records)
+
+    def learn(self, records: int, seconds: float) -> None:
+        """Aim at chunks that take a small part of the commit interval, whatever functions cost."""
+        if records < self.chunk:
+            return
+        if seconds > CHUNK_TARGET_S:
+            self.chunk = max(CHUNK_MIN, self.chunk // 2)
+        elif seconds < CHUNK_TARGET_S / 2:
+            self.chunk = min(self.max_records, self.chunk * 2)
+
+
+class Worker:
+    """Runs tasks until it is told to stop.
+
+    Args:
+        config: the settings.
+        consumer: of the group.
+        make_producer: makes a producer of this worker's identity; called again to replace one.
+        make_tasks: makes the task table, given the way to the present producer.
+        restorer: restores the tasks.
+        topic_ids: the changelogs' topic ids.
+        clock: the worker's.
+        listener: hears what happens.
+        probe: called between the steps of commit and restore.
+        housekeeping: called after a commit with its tasks.
+        first_commit_id: commits are numbered from here; random enough to be this worker's own.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: StreamsConfig,
+        consumer: Consumer,
+        make_producer: Callable[[], Producer],
+        make_tasks: Callable[[Callable[[], Producer]], Tasks],
+        restorer: Restorer,
+        topic_ids: dict[str, str],
+        clock: Clock,
+        listener: WorkerListener,
+        probe: Probe,
+        housekeeping: Callable[[Sequence[Task]], None],
+        first_commit_id: int,
+        log: Log,
+    ) -> None:
+        self._config = config
+        self._exactly_once = config.processing_guarantee == "exactly_once_v2"
+        self._consumer = consumer
+        self._make_producer = make_producer
+        self._producer = make_producer()
+        self._restorer = restorer
+        self._topic_ids = topic_ids
+        self._clock = clock
+        self._listener = listener
+        self._probe = probe
+        self._housekeeping = housekeeping
+        self._stop = threading.Event()
+        self._metadata: GroupMetadata | None = None
+        self._in_transaction = False
+        self._was_running = False
+        self._records = 0
+        self._commit_id = first_commit_id
+        self._pace = _Pace(config.max_poll_records)
+        self._last_commit_s = clock.monotonic_s()
+        self._commit_cost_s = 0.0
+        self._last_fenced_s: float | None = None
+        self._log = log
+        self.tasks = make_tasks(lambda: self._producer)
+
+    # -- the life of a worker ----------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the loop to end after what it is doing; may be called from anywhere."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Join the group and process until `stop`.
+
+        Raises:
+            StreamsError: what stopped the worker; nothing that it was doing is committed.
+        """
+        try:
+            self._producer.init()
+            self._consumer.subscribe(self.tasks.lead_topics, self)
+            while not self._stop.is_set():
+                self.turn()
+            self._finish()
+        except BaseException:
+            self._give_up()
+            raise
+
+    def turn(self) -> None:
+        """Go once around the loop."""
+        try:
+            self._poll()
+            self._advance()
+            processed = self._process()
+            self._commit_if_due(processed)
+        except (AbortableError, TaskMigratedError) as error:
+            self._log.warning("transaction_aborted", reason=str(error))
+            self._abort()
+        except OutcomeUnknownError as error:
+            self._log.warning("producer_replaced", reason=str(error))
+            self._replace_producer()
+        except TaskCorruptedError as error:
+            self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
+            self._abort()
+            self.tasks.wipe(error.tasks)
+
+    def _finish(self) -> None:
+        """Close cleanly: commit what was done, keep what is committed, leave as told."""
+        self._log.info("worker_stopping")
+        try:
+            self._commit(self.tasks.running)
+        except (AbortableError, TaskMigratedError, OutcomeUnknownError) as error:
+            self._log.warning("last_commit_failed", reason=str(error))
+            self._abort_quietly()
+        self._consumer.close(leave=self._config.on_stop == "leave")
+        self.tasks.release(self.tasks.owned)
+        self._restorer.close()
+        self._producer.close()
+
+    def _give_up(self) -> None:
+        """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
+        for step in (
+            self._abort_quietly,
+            lambda: self._consumer.close(leave=self._config.on_stop == "leave"),
+            lambda: self.tasks.release(self.tasks.owned),
+            self._restorer.close,
+            self._producer.close,
+        ):
+            try:
+                step()
+            except Exception as error:
+                self._log.warning("close_failed", reason=str(error))
+
+    def _abort_quietly(self) -> None:
+        if self._in_transaction:
+            self._producer.abort()
+        self._in_transaction = False
+        self.tasks.rebuild()
+
+    # -- the group's word (RebalanceListener) --------------------------------------------------
+
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Own more tasks."""
+        self._metadata = self._consumer.group_metadata()
+        self.tasks.assign(partitions)
+        self._was_running = False
+        self._log.info("partitions_assigned", partitions=[str(p) for p in partitions])
+        self._listener.on_assignment(self.tasks.owned)
+
+    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit while the tasks are still this worker's, then let go of them."""
+        self._metadata = self._consumer.group_metadata()
+        leaving = self.tasks.owned_of(partitions)
+        self._log.info("partitions_revoked", partitions=[str(p) for p in partitions])
+        if leaving:
+            try:
+                # One transaction holds the work of all tasks, so all of it is committed.
+                self._commit(self.tasks.running)
+            except (AbortableError, TaskMigratedError) as error:
+                self._log.warning("transaction_aborted", reason=str(error))
+                self._abort()
+            except OutcomeUnknownError as error:
+                self._log.warning("producer_replaced", reason=str(error))
+                self._replace_producer()
+        self.tasks.release(leaving)
+        self._listener.on_assignment(self.tasks.owned)
+
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drop tasks that are somebody else's already, with all that is uncommitted."""
+        self._log.warning("partitions_lost", partitions=[str(p) for p in partitions])
+        self._abort()
+        self.tasks.release(self.tasks.owned_of(partitions))
+        self._listener.on_assignment(self.tasks.owned)
+
+    # -- the steps of a turn -------------------------------------------------------------------
+
+    def _poll(self) -> None:
+        busy = any(task.queued() for task in self.tasks.running) or self._restorer.is_active
+        idle_s = 0.0 if busy else self._config.poll_ms / 1000
+        if self._waits_to_commit_idle():
+            idle_s = min(idle_s, 0.005)
+        batches = self._consumer.poll(self._config.max_poll_records, idle_s)
+        for place, records in batches.items():
+            task = self.tasks.reader_of(place)
+            # A callback of this very poll may have taken the partition away.
+            if task is not None:
+                task.add(place, records)
+
+    def _advance(self) -> None:
+        self.tasks.advance()
+        if self._restorer.is_active:
+            idle = not any(task.queued() for task in self.tasks.running)
+            for task in self._restorer.advance(0.1, 0.1 if idle else 0.0):
+                self.tasks.run(task)
+        if not self._was_running and self.tasks.owned and self.tasks.all_running:
+            self._was_running = True
+            self._listener.on_running()
+
+    def _process(self) -> int:
+        processed = 0
+        for task in self.tasks.running:
+            if not task.queued() or self._must_wait(task):
+                continue
+            self._begin()
+            started = self._clock.monotonic_s()
+            count = task.process(self._pace.chunk)
+            self._pace.learn(count, self._clock.monotonic_s() - started)
+            processed += count
+            if task.held_back() * _HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+                task.flush()
+        if processed:
+            self._producer.pressure(self._config.task_timeout_ms / 1000)
+        self._records += processed
+        return processed
+
+    def _must_wait(self, task: Task) -> bool:
+        """Whether records with lower timestamps may be on the broker (max.task.idle.ms)."""
+        if self._config.max_task_idle_ms < 0:
+            return False
+        return any(
+            self._consumer.lag(place, task.next_offset[place]) for place in task.empty_inputs()
+        )
+
+    def _begin(self) -> None:
+        if not self._in_transaction:
+            self._producer.begin()
+            self._in_transaction = True
+
+    # -- committing ----------------------------------------------------------------------------
+
+    def _commit_if_due(self, processed: int) -> None:
+        dirty = [task for task in self.tasks.running if task.needs_commit()]
+        if not dirty:
+            self._last_commit_s = self._clock.monotonic_s()
+            return
+        waited_s = self._clock.monotonic_s() - self._last_commit_s
+        due = waited_s * 1000 >= self._config.commit_interval_ms
+        too_much = processed and self._uncommitted_bytes(dirty) > self._limit_bytes()
+        if due or too_much or (waited_s >= self._idle_wait_s() and self._is_drained()):
+            self._commit(self.tasks.running)
+
+    def _commits_idle(self) -> bool:
+        return self._exactly_once and self._config.commit_when_idle
+
+    def _is_drained(self) -> bool:
+        """Whether everything that is known to be there was processed."""
+        if not self._commits_idle():
+            return False
+        for task in self.tasks.running:
+            if task.queued():
+                return False
+            positions = self._consumer.positions(task.external_inputs)
+            for place, position in positions.items():
+                if self._consumer.lag(place, max(position, task.next_offset[place])):
+                    return False
+        return True
+
+    def _waits_to_commit_idle(self) -> bool:
+        return self._commits_idle() and any(task.needs_commit() for task in self.tasks.running)
+
+    def _idle_wait_s(self) -> float:
+        return max(
+            IDLE_COMMIT_MIN_MS / 1000,
+            IDLE_COMMIT_COST_FACTOR * self._commit_cost_s,
+            1 / IDLE_COMMITS_PER_S,
+        )
+
+    def _uncommitted_bytes(self, tasks: Sequence[Task]) -> int:
+        return sum(task.uncommitted_bytes() for task in tasks)
+
+    def _limit_bytes(self) -> int:
+        return self._config.statestore_uncommitted_max_bytes
+
+    def _commit(self, tasks: Sequence[Task]) -> None:
+        dirty = [task for task in tasks if task.needs_commit()]
+        if not dirty:
+            return
+        assert self._metadata is not None, "a commit without a membership"
+        owned = set(self.tasks.owned)
+        assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
+        started = self._clock.monotonic_s()
+        self._begin()
+        self._commit_id += 1
+        commit = Commit(
+            self._producer, self._consumer.positions, self._topic_ids, self._clock, self._probe
+        )
+        commit.run(dirty, self._metadata, self._commit_id)
+        self._in_transaction = False
+        self._last_commit_s = self._clock.monotonic_s()
+        self._commit_cost_s = self._last_commit_s - started
+        records, self._records = self._records, 0
+        self._listener.on_commit([task.id for task in dirty], records)
+        self._housekeeping(dirty)
+
+    # -- reactions -----------------------------------------------------------------------------
+
+    def _abort(self) -> None:
+        """Abort the transaction; the tasks begin anew from committed facts."""
+        try:
+            if self._in_transaction:
+                self._producer.abort()
+        except StreamsError as error:
+            self._log.warning("producer_replaced", reason=str(error))
+            self._replace_producer()
+        self._in_transaction = False
+        self._records = 0
+        self.tasks.rebuild()
+
+    def _replace_producer(self) -> None:
+        """Make a new producer, which decides the old one's transaction; tasks begin anew.
+
+        Raises:
+            IdentityError: it was needed twice within a minute, so another worker does the same.
+        """
+        now_s = self._clock.monotonic_s()
+        if self._last_fenced_s is not None and now_s - self._last_fenced_s < FENCED_AGAIN_S:
+            raise IdentityError(
+                "this worker's producer was fenced or lost twice within a minute: another live "
+                "worker has the same identity, or the brokers do not answer; give each worker its "
+                "own worker.id, and check the brokers"
+            )
+        self._last_fenced_s = now_s
+        self._producer.close()
+        self._producer = self._make_producer()
+        self._producer.init()
+        self._in_transaction = False
+        self._records = 0
+        self.tasks.rebuild()
+
+
+_HELD_BACK_BYTES = 250
+"""What one held-back update costs, roughly; its value is counted with the uncommitted rows."""
