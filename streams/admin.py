@@ -37,7 +37,9 @@ _CONFIGS = ("cleanup.policy", "max.message.bytes", "delete.retention.ms", "reten
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
-_PASSING = frozenset({KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED})
+_PASSING = frozenset(
+    {KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError._NOENT}
+)
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -205,7 +207,7 @@ class LiveAdmin:
         while pending:
             failed: dict[K, KafkaError] = {}
             for item, future in send(pending).items():
-                error = _outcome(future, answers, item)
+                error = self._outcome(future, answers, item)
                 if error is not None and error.code() not in ignored:
                     failed[item] = error
             elapsed_s = time.monotonic() - begun_at
@@ -218,17 +220,19 @@ class LiveAdmin:
                 wait_s = min(2 * wait_s, _WAIT_MAX_S)
         return answers
 
-
-def _outcome(future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
-    try:
-        # The request's own time-out comes first; this one is for an answer that never comes.
-        answers[item] = future.result(2 * _REQUEST_TIMEOUT_S)
-    except KafkaException as exc:
-        error: KafkaError = exc.args[0]
-        return error
-    except FutureTimeoutError:
-        return KafkaError(KafkaError._TIMED_OUT)
-    return None
+    def _outcome(self, future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
+        try:
+            # The request's own time-out comes first; this one is for an answer that never comes.
+            answers[item] = future.result(2 * self._request_s)
+        except KafkaException as exc:
+            error: KafkaError = exc.args[0]
+            if error.code() == KafkaError._NOENT and not self.describe([_topic(item)]):
+                # Where no partition has a leader, the client does not tell the two apart.
+                return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return error
+        except FutureTimeoutError:
+            return KafkaError(KafkaError._TIMED_OUT)
+        return None
 
 
 def _passes(error: KafkaError, elapsed_s: float) -> bool:

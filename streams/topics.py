@@ -135,7 +135,7 @@ def recheck_topics(
     """Check the topics of a running application; nothing is created.
 
     Args:
-        admin: the cluster.
+        admin: the cluster; with a short time-out, as records wait while it is asked.
         sub_topologies: the topics that the topology names.
         before: what `prepare_topics` or the last call returned.
 
@@ -146,6 +146,7 @@ def recheck_topics(
         MissingTopicError: a source topic was deleted.
         MisconfiguredTopicError: an internal topic was deleted, a topic was deleted and created
             anew, or a source grew past its changelog.
+        FatalClientError: the cluster does not answer, so nothing is known.
     """
     facts = _describe(admin, sub_topologies, before.keys())
     plan = plan_internal_topics(sub_topologies, facts)
