@@ -25,7 +25,7 @@ from .java import find_java
 from .node import Runtime, format_node, launch_node, log_directory, log_tail
 from .ports import choose_base, choose_ports, is_free
 from .probe import Probe
-from .process import is_alive, is_paused, send, wait_gone
+from .process import is_alive, is_paused, send, wait_gone, wait_until
 from .record import ClusterRecord, NodeRecord, load, locked, save
 
 __all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
@@ -145,7 +145,10 @@ class DevBroker:
 
     def pause(self, node: int) -> None:
         """Freeze a node: it keeps its connections and answers nothing."""
-        self._signal(node, signal.SIGSTOP)
+        process = self._signal(node, signal.SIGSTOP).process
+        # A process of many threads stops a moment after the signal was sent.
+        if process and not wait_until(lambda: is_paused(process), timeout=_KILL_TIMEOUT):
+            raise NodeFailedError(f"node {node} (process {process.pid}) does not pause")
 
     def resume(self, node: int) -> None:
         """Let a paused node go on."""

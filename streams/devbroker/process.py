@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-__all__ = ["Identity", "is_alive", "is_paused", "launch", "send", "wait_gone"]
+__all__ = ["Identity", "is_alive", "is_paused", "launch", "send", "wait_gone", "wait_until"]
 
 _PROC = Path("/proc")
 
@@ -93,8 +93,13 @@ def send(identity: Identity, signum: signal.Signals) -> bool:
 
 def wait_gone(identity: Identity, *, timeout: timedelta) -> bool:
     """Wait until this very process is gone; False if it still runs after `timeout`."""
+    return wait_until(lambda: not is_alive(identity), timeout=timeout)
+
+
+def wait_until(condition: Callable[[], bool], *, timeout: timedelta) -> bool:
+    """Wait until `condition` holds; False if it still does not after `timeout`."""
     deadline = time.monotonic() + timeout.total_seconds()
-    while is_alive(identity):
+    while not condition():
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.02)

@@ -9,13 +9,16 @@ __all__ = ["LOG_NAME", "log4j_xml", "server_properties"]
 LOG_NAME = "server.log"
 
 # Sized for one machine and short tests: small internal topics that appear at once, groups that
-# do not wait for more members, sessions short enough to watch them expire.
+# do not wait for more members, sessions short enough to watch them expire. A killed node may
+# come back only when its session has expired.
 _COMMON = """\
 auto.create.topics.enable=false
 num.partitions=1
 unclean.leader.election.enable=false
 log.retention.ms=-1
 log.cleaner.dedupe.buffer.size=16777216
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=500
 num.network.threads=2
 num.io.threads=4
 offsets.topic.num.partitions=4

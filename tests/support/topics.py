@@ -4,7 +4,8 @@ import time
 import uuid
 from collections.abc import Mapping
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 _APPEARS_WITHIN_S = 30
 
