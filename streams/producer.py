@@ -167,7 +167,7 @@ class TransactionalProducer(_LiveProducer):
         while True:
             try:
                 self._client.produce(
-                    topic, value, key, partition, None, self._reported, timestamp, None
+                    topic, value, key, partition, self._reported, None, timestamp, None
                 )
             except BufferError:
                 self._client.poll(_PRESSURE_WAIT_S)

@@ -218,10 +218,11 @@ class Worker:
                 self._log.warning("close_failed", reason=str(error))
 
     def _abort_quietly(self) -> None:
-        if self._in_transaction:
-            self._producer.abort()
-        self._in_transaction = False
+        # Without running tasks the callbacks of a closing consumer find nothing to commit.
         self.tasks.rebuild()
+        if self._in_transaction:
+            self._in_transaction = False
+            self._producer.abort()
 
     # -- the group's word (RebalanceListener) --------------------------------------------------
 

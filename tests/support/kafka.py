@@ -1,0 +1,100 @@
+"""Plain clients for tests: write records, read whole topics at either isolation level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import confluent_kafka
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+class Record(NamedTuple):
+    """A record as it was read."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: list[tuple[str, bytes | None]] | None
+
+
+def write(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    timestamp: int = 1_700_000_000_000,
+) -> None:
+    """Write records, partitioned as Kafka's own producer does it, and wait for all of them."""
+    failed = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "on_delivery": lambda error, _: failed.append(error) if error else None,
+        }
+    )
+    for number, (key, value) in enumerate(records):
+        producer.produce(topic, value, key, timestamp=timestamp + number)
+        if number % 1000 == 0:
+            producer.poll(0)
+    assert producer.flush(30) == 0
+    assert not failed, failed
+
+
+def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
+    """Read a topic from its start to its end: for read_committed to the last stable offset."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reads-without-a-group",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 2,
+        }
+    )
+    partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
+    open_partitions = set(partitions)
+    records = []
+    try:
+        while open_partitions:
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is None:
+                    records.append(
+                        Record(
+                            message.partition(),
+                            message.offset(),
+                            message.key(),
+                            message.value(),
+                            message.timestamp()[1],
+                            message.headers(),
+                        )
+                    )
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    open_partitions.discard(message.partition())
+                else:
+                    raise confluent_kafka.KafkaException(error)
+    finally:
+        consumer.close()
+    return records
+
+
+def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """The group's committed offset of each partition; a partition without one is left out."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        found = consumer.committed(
+            [confluent_kafka.TopicPartition(topic, p) for p in partitions], timeout=10
+        )
+        return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
+    finally:
+        consumer.close()
