@@ -5,20 +5,21 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from state.directory import Identity, StateDirectory, TaskDirectory
+from state.directory import Identity, StateDirectory
 from state.rocks import RocksMemory
-from state.store import TaskState
-from state.task_state import open_task_state
 from streams.admin import LiveAdmin
-from streams.clients import Clock, Log, Probe, Producer, TopicPartition
+from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
+from streams.facts import ClusterFacts
+from streams.home import LocalHome
 from streams.plan import SubPlan
 from streams.producer import PlainProducer, TransactionalProducer
-from streams.restore import ChangelogFacts, RestoreListener, Restorer
-from streams.task import Task, TaskId
+from streams.purge import Purger
+from streams.restore import RestoreListener, Restorer
+from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin, prepare_topics
@@ -26,8 +27,6 @@ from streams.worker import Worker, WorkerListener
 from topology.graph import Store
 
 LOCK_WAIT_MS = 2_000
-DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
-"""Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
 
 
 class SystemClock:
@@ -44,106 +43,6 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterFacts:
-    """Answers the tasks' questions with an admin client (see `streams.tasks.Facts`)."""
-
-    admin: TopicAdmin
-    topics: Mapping[str, TopicFacts]
-    from_earliest: bool
-
-    def changelogs(
-        self, places: Sequence[TopicPartition]
-    ) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Ends and identities of changelog partitions, asked for now."""
-        starts, ends = self.admin.start_offsets(places), self.admin.end_offsets(places)
-        facts = {}
-        for place in places:
-            topic = self.topics[place.topic]
-            kept_ms = topic.delete_retention_ms
-            facts[place] = ChangelogFacts(
-                topic.topic_id,
-                starts[place],
-                ends[place],
-                DELETE_RETENTION_MS if kept_ms is None else kept_ms,
-            )
-        return facts
-
-    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to begin with partitions for which nothing was ever committed."""
-        ask = self.admin.start_offsets if self.from_earliest else self.admin.end_offsets
-        return ask(places)
-
-
-@dataclass(slots=True)
-class LocalHome:
-    """A task's directory, locked, with its state open (see `streams.tasks.TaskHome`)."""
-
-    directory: TaskDirectory
-    stores: Sequence[Store]
-    memory: RocksMemory
-    state: TaskState = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = self._open()
-
-    def _open(self) -> TaskState:
-        specs = [store.spec for store in self.stores]
-        return open_task_state(self.directory.path, specs, memory=self.memory)
-
-    def wipe(self) -> None:
-        """Empty the local state, keeping the lock."""
-        for store in self.stores:
-            self.state.drop_store(store.name)
-
-    def close(self) -> None:
-        """Close the state and let go of the lock."""
-        self.state.close()
-        self.directory.release()
-
-
-class Purger:
-    """Deletes what was processed of repartition topics, now and then.
-
-    Args:
-        admin: the cluster.
-        topics: the repartition topics.
-        interval_s: the least time between two rounds, in seconds.
-        clock: for that time.
-        log: bound to the worker.
-    """
-
-    def __init__(
-        self, admin: TopicAdmin, topics: frozenset[str], interval_s: float, clock: Clock, log: Log
-    ) -> None:
-        self._admin = admin
-        self._topics = topics
-        self._interval_s = interval_s
-        self._clock = clock
-        self._log = log
-        self._last_s = clock.monotonic_s()
-        self._done: dict[TopicPartition, int] = {}
-
-    def __call__(self, tasks: Sequence[Task]) -> None:
-        """Note what `tasks` have committed, and delete it when it is time."""
-        if not self._topics:
-            return
-        for task in tasks:
-            for place, committed in task.start.items():
-                if place.topic in self._topics:
-                    self._done[place] = committed.offset
-        now_s = self._clock.monotonic_s()
-        if now_s - self._last_s < self._interval_s or not self._done:
-            return
-        self._last_s = now_s
-        try:
-            self._admin.delete_records(self._done)
-        except Exception as error:
-            # Nothing depends on it: the next round deletes the same and more.
-            self._log.warning("purge_failed", reason=str(error))
-        self._done.clear()
 
 
 @dataclass(frozen=True, slots=True)

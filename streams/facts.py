@@ -1,0 +1,45 @@
+"""What tasks ask of a cluster before they begin, answered by an admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from streams.clients import TopicPartition
+from streams.restore import ChangelogFacts
+from streams.topic_plan import TopicFacts
+from streams.topics import TopicAdmin
+
+DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
+"""Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Answers the tasks' questions with an admin client (see `streams.tasks.Facts`)."""
+
+    admin: TopicAdmin
+    topics: Mapping[str, TopicFacts]
+    from_earliest: bool
+
+    def changelogs(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogFacts]:
+        """Ends and identities of changelog partitions, asked for now."""
+        starts, ends = self.admin.start_offsets(places), self.admin.end_offsets(places)
+        facts = {}
+        for place in places:
+            topic = self.topics[place.topic]
+            kept_ms = topic.delete_retention_ms
+            facts[place] = ChangelogFacts(
+                topic.topic_id,
+                starts[place],
+                ends[place],
+                DELETE_RETENTION_MS if kept_ms is None else kept_ms,
+            )
+        return facts
+
+    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions for which nothing was ever committed."""
+        ask = self.admin.start_offsets if self.from_earliest else self.admin.end_offsets
+        return ask(places)
