@@ -138,6 +138,7 @@ class Worker:
         self._probe = probe
         self._housekeeping = housekeeping
         self._stop = threading.Event()
+        self._commit_requested = threading.Event()
         self._metadata: GroupMetadata | None = None
         self._in_transaction = False
         self._was_running = False
@@ -163,14 +164,22 @@ class Worker:
             StreamsError: what stopped the worker; nothing that it was doing is committed.
         """
         try:
-            self._producer.init()
-            self._consumer.subscribe(self.tasks.lead_topics, self)
+            self.begin()
             while not self._stop.is_set():
                 self.turn()
-            self._finish()
+            self.finish()
         except BaseException:
-            self._give_up()
+            self.give_up()
             raise
+
+    def begin(self) -> None:
+        """Decide what a predecessor left open, then join the group; tasks come with the turns."""
+        self._producer.init()
+        self._consumer.subscribe(self.tasks.lead_topics, self)
+
+    def request_commit(self) -> None:
+        """Commit in this turn or the next one; may be called from anywhere."""
+        self._commit_requested.set()
 
     def turn(self) -> None:
         """Go once around the loop."""
@@ -190,7 +199,7 @@ class Worker:
             self._abort()
             self.tasks.wipe(error.tasks)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
         self._log.info("worker_stopping")
         try:
@@ -203,7 +212,7 @@ class Worker:
         self._restorer.close()
         self._producer.close()
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
         for step in (
             self._abort_quietly,
@@ -317,11 +326,14 @@ class Worker:
 
     def _commit_if_due(self, processed: int) -> None:
         dirty = [task for task in self.tasks.running if task.needs_commit()]
+        requested = self._commit_requested.is_set()
+        if requested:
+            self._commit_requested.clear()
         if not dirty:
             self._last_commit_s = self._clock.monotonic_s()
             return
         waited_s = self._clock.monotonic_s() - self._last_commit_s
-        due = waited_s * 1000 >= self._config.commit_interval_ms
+        due = requested or waited_s * 1000 >= self._config.commit_interval_ms
         too_much = processed and self._uncommitted_bytes(dirty) > self._limit_bytes()
         if due or too_much or (waited_s >= self._idle_wait_s() and self._is_drained()):
             self._commit(self.tasks.running)
