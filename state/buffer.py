@@ -31,7 +31,7 @@ ATOMS = frozenset({int, float, str, bool, type(None)})
 ENTRY_OVERHEAD_BYTES = 200
 """What a key, a value and their tuple cost in dictionaries besides their payload, measured."""
 
-_SAMPLE = 32
+_SAMPLE = 16
 
 
 class Buffer:
@@ -44,7 +44,6 @@ class Buffer:
         "_encode",
         "_entry_bytes",
         "_objects",
-        "_sampled_at",
         "clean",
         "dirty",
         "name",
@@ -69,7 +68,6 @@ class Buffer:
         self._objects = hold == "objects"
         self._clean_limit_bytes = clean_limit_bytes
         self._entry_bytes = ENTRY_OVERHEAD_BYTES
-        self._sampled_at = 0
 
     def load(self, key: bytes) -> Entry:
         """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
@@ -149,7 +147,6 @@ class Buffer:
         clean = self.clean
         clean.update(self.dirty)
         self.dirty.clear()
-        self._sampled_at = 0
         surplus = len(clean) - self._clean_limit_bytes // self._entry_bytes
         if surplus > 0:
             for key in list(islice(clean, surplus + len(clean) // 8)):
@@ -163,8 +160,7 @@ class Buffer:
     def uncommitted_bytes(self) -> int:
         """Estimate the memory of the dirty rows from a sample of the latest ones."""
         count = len(self.dirty)
-        if count >= 2 * self._sampled_at and count > 0:
-            self._sampled_at = count
+        if count:
             self._entry_bytes = ENTRY_OVERHEAD_BYTES + self._sampled_payload()
         return count * self._entry_bytes
 

@@ -1,0 +1,196 @@
+"""The uncommitted buffer over a committed store, against a plain dictionary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from state.buffer import ABSENT, Buffer, timestamped_rows
+from state.codec import encode_timestamped
+from state.errors import ValueEncodingError
+
+
+class Rows:
+    """A committed store in a dictionary."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.reads = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        self.reads += 1
+        return self.rows.get(key)
+
+    def get_many(self, keys: Any) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for key in sorted(self.rows, reverse=reverse):
+            if (start is None or key >= start) and (end is None or key < end):
+                yield key, self.rows[key]
+
+    def approximate_count(self) -> int:
+        return len(self.rows)
+
+    def apply(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+        for key, row in rows:
+            if row is None:
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = row
+
+
+def encode(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def make(rows: Rows, hold: Any = "objects", limit: int = 1 << 20) -> Buffer:
+    return Buffer("s", rows, encode=encode, decode=json.loads, hold=hold, clean_limit_bytes=limit)
+
+
+KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c\xff", b"\xff"])
+VALUES = st.one_of(st.none(), st.integers(), st.text(max_size=3), st.lists(st.integers()))
+
+
+class BufferAgainstADictionary(RuleBasedStateMachine):
+    """Puts, scans, commits and aborts in any order; both ways to hold values at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores = {hold: Rows() for hold in ("objects", "bytes")}
+        self.buffers = {hold: make(rows, hold, 600) for hold, rows in self.stores.items()}
+        self.committed: dict[bytes, tuple[Any, int]] = {}
+        self.model: dict[bytes, tuple[Any, int]] = {}
+
+    @rule(key=KEYS, value=VALUES, timestamp=st.integers(0, 9))
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        for buffer in self.buffers.values():
+            buffer.put(key, value, timestamp)
+        if value is None:
+            self.model.pop(key, None)
+        else:
+            self.model[key] = (value, timestamp)
+
+    @rule(key=KEYS)
+    def get(self, key: bytes) -> None:
+        for buffer in self.buffers.values():
+            value, timestamp = buffer.get(key)
+            assert (value, timestamp) == self.model.get(key, (None, timestamp))
+
+    @rule(key=KEYS)
+    @precondition(lambda self: self.model)
+    def changing_what_a_get_of_held_bytes_returned_changes_nothing(self, key: bytes) -> None:
+        value, _ = self.buffers["bytes"].get(key)
+        if isinstance(value, list):
+            value.append(99)
+            assert self.buffers["bytes"].get(key)[0] == self.model[key][0]
+
+    @rule(start=st.none() | KEYS, end=st.none() | KEYS, reverse=st.booleans())
+    def scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> None:
+        expected = [
+            (key, *self.model[key])
+            for key in sorted(self.model, reverse=reverse)
+            if (start is None or key >= start) and (end is None or key < end)
+        ]
+        for buffer in self.buffers.values():
+            assert list(buffer.scan(start, end, reverse=reverse)) == expected
+
+    @rule()
+    def commit(self) -> None:
+        for hold, buffer in self.buffers.items():
+            self.stores[hold].apply(timestamped_rows(buffer.delta()))
+            buffer.committed()
+            assert not buffer.dirty
+        self.committed = dict(self.model)
+
+    @rule()
+    def abort(self) -> None:
+        for buffer in self.buffers.values():
+            buffer.discard()
+        self.model = dict(self.committed)
+
+    @invariant()
+    def the_committed_store_knows_nothing_uncommitted(self) -> None:
+        expected = {
+            key: encode_timestamped(timestamp, encode(value))
+            for key, (value, timestamp) in self.committed.items()
+        }
+        for rows in self.stores.values():
+            assert rows.rows == expected
+
+    @invariant()
+    def the_cache_stays_within_its_bound(self) -> None:
+        for buffer in self.buffers.values():
+            assert len(buffer.clean) <= 3 + len(KEYS.elements)  # type: ignore[attr-defined]
+
+
+TestBufferAgainstADictionary = BufferAgainstADictionary.TestCase
+
+
+def test_a_key_that_changes_often_is_encoded_once() -> None:
+    encoded = []
+
+    def counting(value: Any) -> bytes:
+        encoded.append(value)
+        return encode(value)
+
+    buffer = Buffer("s", Rows(), encode=counting, decode=json.loads)
+    for number in range(100):
+        buffer.put(b"k", number, number)
+    assert buffer.delta() == [(b"k", b"99", 99)]
+    assert encoded == [99]
+
+
+def test_a_missing_row_is_asked_for_once() -> None:
+    rows = Rows()
+    buffer = make(rows)
+    assert buffer.get(b"k") == ABSENT
+    assert buffer.get(b"k") == ABSENT
+    assert rows.reads == 1
+
+
+def test_the_cache_of_committed_rows_is_bounded() -> None:
+    rows = Rows()
+    buffer = make(rows, limit=100_000)
+    for number in range(5_000):
+        buffer.put(b"%d" % number, "x" * 100, 0)
+        if number % 500 == 0:
+            buffer.uncommitted_bytes()
+            rows.apply(timestamped_rows(buffer.delta()))
+            buffer.committed()
+    assert len(buffer.clean) < 100_000 // 250
+
+
+def test_the_estimate_of_uncommitted_bytes_follows_values_that_grow() -> None:
+    buffer = make(Rows())
+    for number in range(64):
+        buffer.put(b"%d" % number, "x", 0)
+    small = buffer.uncommitted_bytes()
+    for number in range(1_000):
+        buffer.put(b"k%d" % number, "x" * 10_000, 0)
+    assert small < 64 * 1_000
+    assert buffer.uncommitted_bytes() > 5_000_000
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(), st.integers(0, 9)), min_size=1))
+def test_a_delta_has_each_key_once_in_the_order_of_first_writes(writes: Any) -> None:
+    buffer = make(Rows())
+    for key, value, timestamp in writes:
+        buffer.put(key, value, timestamp)
+    assert [key for key, _, _ in buffer.delta()] == list(dict.fromkeys(k for k, _, _ in writes))
+
+
+def test_a_value_that_cannot_be_encoded_names_its_store_and_key() -> None:
+    buffer = make(Rows())
+    buffer.put(b"good", 1, 0)
+    buffer.put(b"bad", object(), 0)
+    with pytest.raises(ValueEncodingError, match=r"store 's' .* key b'bad'"):
+        buffer.delta()

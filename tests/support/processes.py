@@ -1,0 +1,81 @@
+"""Applications in processes of their own: start, kill, stop, and wait for what they do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+class AppProcess:
+    """`tests.support.count_app` in a process, its output in a file."""
+
+    def __init__(self, plan: dict[str, Any], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.count_app", json.dumps(plan)],
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for the end; returns the exit status, minus the signal's number if it was one."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(
+                f"still running after {seconds} s:\n{self.text()[-4000:]}"
+            ) from None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and a clean end."""
+        self._process.send_signal(signal.SIGTERM)
+        assert self.wait() == 0, self.text()[-4000:]
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def reports(self, kind: str) -> list[dict[str, Any]]:
+        """The lines that the restore listener wrote."""
+        lines = [line for line in self.text().splitlines() if line.startswith("{")]
+        return [found for line in lines if kind in (found := json.loads(line))]
+
+
+@contextmanager
+def running(plan: dict[str, Any], log: Path) -> Iterator[AppProcess]:
+    """Run an application; whatever happens, its process is gone afterwards."""
+    process = AppProcess(plan, log)
+    try:
+        yield process
+    finally:
+        if process.running:
+            process.kill()
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
+    """Wait for a condition, looking often enough."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.1)
