@@ -1,0 +1,196 @@
+"""Where a topology begins: streams and tables read from topics, and `build` in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from topology.draft import Draft, Edge
+from topology.errors import TopologyError
+from topology.graph import AnySerde, Source, Store, TableSource, Topology
+from topology.kstream import KStream
+from topology.ktable import KTable
+from topology.materialized import Materialized, materialized
+from topology.naming import legal
+from topology.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class StreamsBuilder:
+    """Collects the steps of a topology.
+
+    >>> from topology import serdes
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", value=serdes.string)
+    >>> lines.filter(lambda _, line: line != "").to("kept", value=serdes.string)
+    >>> print(builder.build().describe().rstrip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+          --> KSTREAM-FILTER-0000000001
+        Processor: KSTREAM-FILTER-0000000001 (stores: [])
+          --> KSTREAM-SINK-0000000002
+          <-- KSTREAM-SOURCE-0000000000
+        Sink: KSTREAM-SINK-0000000002 (topic: kept)
+          <-- KSTREAM-FILTER-0000000001
+    """
+
+    __slots__ = ("_draft",)
+
+    def __init__(self) -> None:
+        self._draft = Draft()
+
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        name: str | None = None,
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self, topics: str | Iterable[str], *, value: Serde[V], name: str | None = None
+    ) -> KStream[Any, V]: ...
+    @overload
+    def stream(
+        self, topics: str | Iterable[str], *, key: Serde[K], name: str | None = None
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self, topics: str | Iterable[str], *, name: str | None = None
+    ) -> KStream[Any, Any]: ...
+
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read one or several topics as a stream of records.
+
+        Reading the same topics twice gives one source with two followers.
+
+        Args:
+            topics: one topic, or several that are partitioned alike.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            name: name of the source node; None generates one.
+
+        Returns:
+            The stream.
+
+        Raises:
+            TopologyError: a name is not legal, or no topic is given.
+        """
+        node = Source(
+            self._draft.names.node("KSTREAM-SOURCE-", name),
+            topics=_topics(topics),
+            key=key,
+            value=value,
+        )
+        return KStream(Edge(self._draft, self._draft.add(node), key, value))
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]: ...
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the last value of each key, a null value deletes the row.
+
+        Args:
+            topic: the topic.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            store: name or options of the store; a table that is given no name is not stored.
+            name: name of the table node; None generates one.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: a name is not legal.
+        """
+        (topic,) = _topics(topic)
+        names = self._draft.names
+        kept = materialized(store)
+        if kept.store is None:
+            names.store(f"{topic}-")
+        source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
+        source = Source(source_name, topics=(topic,), key=key, value=value)
+        table = TableSource(names.node("KTABLE-SOURCE-", name), (source_name,), kept.store)
+        rows = None if kept.store is None else Store(kept.spec(kept.store), key, value)
+        return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))
+
+    def build(self) -> Topology:
+        """Check and return what was written so far.
+
+        Returns:
+            The topology; later calls on the builder do not change it.
+
+        Raises:
+            TopologyError: two stores or nodes have one name, or topics are read in two ways that
+                do not go together.
+        """
+        steps = list(self._draft.steps())
+        return Topology(
+            tuple(node for step in steps for node in step.nodes),
+            tuple(store for step in steps for store in step.stores),
+        )
+
+
+def _topics(topics: str | Iterable[str]) -> tuple[str, ...]:
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise TopologyError("stream() was given no topic; name at least one")
+    for name in names:
+        legal(name, "topic")
+        if names.count(name) > 1:
+            raise TopologyError(f"topic {name!r} is given twice to one stream(); name it once")
+    return names

@@ -1,0 +1,179 @@
+"""The topology while it is being written: what the fluent faces add to, and `build` reads.
+
+A draft only grows. A `Step` is what one call adds: mostly one node, for a repartition the three
+nodes around its topic. Steps are written in the order of the calls, which decides the ids of
+sub-topologies; a repartition that is used again moves to where it was used last (both as in Kafka
+Streams).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from topology.errors import TopologyError
+from topology.graph import AnySerde, Branch, Function, Node, Sink, Source, Stateless, Store
+from topology.naming import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The nodes of one call, in order; others are fed by the last one."""
+
+    nodes: tuple[Node, ...]
+    stores: tuple[Store, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The node that feeds what comes after."""
+        return self.nodes[-1].name
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The nodes that feed this step."""
+        return self.nodes[0].parents
+
+    @property
+    def source(self) -> Source | None:
+        """The source in this step, if it has one."""
+        return next((node for node in self.nodes if isinstance(node, Source)), None)
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """The steps of one builder, by name, in the order in which they are to be written."""
+
+    names: Names = field(default_factory=Names)
+    _steps: dict[str, Step] = field(default_factory=dict)
+    _nodes: set[str] = field(default_factory=set)
+
+    def add(self, *nodes: Node, store: Store | None = None) -> str:
+        """Add a step; returns the name of the node that feeds what comes after.
+
+        Raises:
+            TopologyError: a node of that name is there already.
+        """
+        step = Step(nodes, () if store is None else (store,))
+        for node in nodes:
+            if node.name in self._nodes:
+                raise TopologyError(
+                    f"two nodes are named {node.name!r}; give one of them another name="
+                )
+            self._nodes.add(node.name)
+        self._steps[step.name] = step
+        return step.name
+
+    def again(self, step: Step) -> bool:
+        """Use a step again that is there already, and move it behind the others."""
+        if self._steps.get(step.name) != step:
+            return False
+        self._steps[step.name] = self._steps.pop(step.name)
+        return True
+
+    def extend_branch(self, name: str, predicate: Function | None, child: str) -> None:
+        """Give a `Branch` one more child."""
+        (node,) = self._steps[name].nodes
+        assert isinstance(node, Branch)
+        node = replace(
+            node, predicates=(*node.predicates, predicate), children=(*node.children, child)
+        )
+        self._steps[name] = Step((node,))
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, each behind those that feed it; sources of the same topics are one."""
+        waiting = _merge_sources(list(self._steps.values()))
+        written: set[str] = set()
+        while waiting:
+            ready = next(s for s in waiting if written.issuperset(s.parents))
+            waiting.remove(ready)
+            written.add(ready.name)
+            yield ready
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """A place in a draft where records flow: where they come from, and how they are encoded.
+
+    `rekeyed` says that the key may have changed since the records were last partitioned.
+    """
+
+    draft: Draft
+    node: str
+    key: AnySerde | None
+    value: AnySerde | None
+    rekeyed: bool = False
+
+    def then(self, node: Node) -> Edge:
+        """Add a node behind this edge that changes neither key nor value."""
+        return replace(self, node=self.draft.add(node))
+
+    def repartitioned(self, prefix: str, *, partitions: int | None = None) -> Edge:
+        """Add a repartition topic behind this edge, named after `prefix`.
+
+        One that was added to the same edge under the same name is used again.
+        """
+        names = self.draft.names.repartition(prefix)
+        step = Step(
+            (
+                Stateless(names.filter, (self.node,), op="null_key_filter"),
+                Sink(names.sink, (names.filter,), names.topic, self.key, self.value, internal=True),
+                Source(
+                    names.source,
+                    topics=(names.topic,),
+                    key=self.key,
+                    value=self.value,
+                    internal=True,
+                    partitions=partitions,
+                ),
+            )
+        )
+        if not self.draft.again(step):
+            self.draft.add(*step.nodes)
+        return replace(self, node=names.source, rekeyed=False)
+
+
+def _merge_sources(steps: list[Step]) -> list[Step]:
+    """Let sources of the same topics be the first of them, whose name stays."""
+    readers: dict[str, Step] = {}
+    merged: dict[str, str] = {}
+    kept = []
+    for step in steps:
+        source = step.source
+        first = None
+        if source is not None:
+            first = next((readers[t] for t in source.topics if t in readers), None)
+        if first is not None:
+            _check_mergeable(first, step)
+            merged[step.name] = first.name
+            continue
+        kept.append(step)
+        if source is not None:
+            readers.update(dict.fromkeys(source.topics, step))
+    return [_fed_by_merged(step, merged) for step in kept]
+
+
+def _check_mergeable(first: Step, second: Step) -> None:
+    a, b = first.source, second.source
+    assert a is not None
+    assert b is not None
+    both = sorted(set(a.topics) & set(b.topics))
+    what = f"topic {both[0]!r} is read by {a.name!r} and by {b.name!r}"
+    if len(first.nodes) > 1 or len(second.nodes) > 1:
+        raise TopologyError(f"{what}, and not by stream() both times; read it once and use that")
+    if set(a.topics) != set(b.topics):
+        raise TopologyError(
+            f"{what}, each with other topics besides; give stream() the same topics both times, "
+            "or one topic each, and merge() the streams"
+        )
+    if (a.key, a.value) != (b.key, b.value):
+        raise TopologyError(f"{what} with different serdes; call stream() once and use it twice")
+
+
+def _fed_by_merged(step: Step, merged: dict[str, str]) -> Step:
+    node = step.nodes[0]
+    if merged.keys().isdisjoint(node.parents):
+        return step
+    kept = (p for p in node.parents if p not in merged)
+    moved = (first for second, first in merged.items() if second in node.parents)
+    parents = tuple(dict.fromkeys((*kept, *moved)))
+    return replace(step, nodes=(replace(node, parents=parents), *step.nodes[1:]))

@@ -1,0 +1,78 @@
+"""Names of nodes, stores and internal topics, numbered as Kafka Streams numbers them.
+
+A Java application's topics are recognised only if the same calls give the same names here. One
+counter numbers everything. A given name uses up a number all the same, except a store's: giving a
+store its name takes that number away from all that follows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from topology.errors import TopologyError
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+# Kafka's bound on the name of a topic; topics are named after nodes and stores.
+_LENGTH_MAX = 249
+_GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
+_REPARTITION = "-repartition"
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionNames:
+    """The names of a repartition topic and of the nodes that write and read it."""
+
+    topic: str
+    sink: str
+    filter: str
+    source: str
+
+
+class Names:
+    """The counter of one builder."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def node(self, prefix: str, given: str | None = None) -> str:
+        """Return the given name, or the next number behind `prefix`; either uses up a number."""
+        generated = self._numbered(prefix)
+        return generated if given is None else legal(given)
+
+    def store(self, prefix: str) -> str:
+        """Generate the name of a store that was given none."""
+        return self._numbered(f"{prefix}STATE-STORE-")
+
+    def repartition(self, prefix: str) -> RepartitionNames:
+        """Name a repartition topic and its nodes after a given or generated name."""
+        topic = prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
+        # The numbers are used up in this order even where the names do not show them.
+        numbered = [self._numbered(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
+        if _GENERATED.fullmatch(prefix):
+            return RepartitionNames(topic, *numbered)
+        return RepartitionNames(topic, f"{topic}-sink", f"{topic}-filter", f"{topic}-source")
+
+    def _numbered(self, prefix: str) -> str:
+        number, self._next = self._next, self._next + 1
+        return f"{prefix}{number:010d}"
+
+
+def legal(name: str, what: str = "name") -> str:
+    """Return `name` if Kafka allows it for a topic.
+
+    Raises:
+        TopologyError: naming the name and what is allowed.
+    """
+    if not isinstance(name, str) or not _LEGAL.fullmatch(name) or name in (".", ".."):
+        raise TopologyError(
+            f"{what} {name!r} is not legal: use letters, digits, '.', '_' and '-' (and not '.' or "
+            "'..' alone), as topics are named after it"
+        )
+    if len(name) > _LENGTH_MAX:
+        raise TopologyError(
+            f"{what} {name[:32]!r}... has {len(name)} characters; Kafka's limit is {_LENGTH_MAX}"
+        )
+    return name
