@@ -1,0 +1,735 @@
+"""The calls behind each file of tests/golden/kafka_streams; its README has them in Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from topology import serdes
+from topology.builder import StreamsBuilder
+from topology.kstream import KStream
+from topology.materialized import Materialized
+
+Build = Callable[[StreamsBuilder], object]
+Stream = KStream[Any, Any]
+
+CASES: dict[str, Build] = {}
+
+WAITING = {
+    "table-filter-materialized-as": "tables derived from tables have no store of their own",
+    "table-filter-materialized-with": "tables derived from tables have no store of their own",
+    "table-group-by-count": "tables cannot be grouped",
+    "optimized-two-groups": "the optimiser's own rewrites",
+    "optimized-two-groups-grouped-as": "the optimiser's own rewrites",
+    "optimized-two-groups-mapped": "the optimiser's own rewrites",
+}
+"""Files that nothing here can write yet, and what is missing."""
+
+
+def case(build: Build) -> Build:
+    """Register a case under the name of the function that builds it."""
+    CASES[build.__name__.replace("_", "-")] = build
+    return build
+
+
+def one(name: str, build: Build) -> None:
+    """Register a case of a single chain."""
+    CASES[name] = build
+
+
+def yes(key: object, value: object) -> bool:
+    return True
+
+
+def value_as_key(key: object, value: Any) -> Any:
+    return value
+
+
+def swap(key: Any, value: Any) -> tuple[Any, Any]:
+    return value, key
+
+
+def pairs(key: Any, value: Any) -> list[tuple[Any, Any]]:
+    return [(key, value)]
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def nothing(key: object, value: object) -> None:
+    pass
+
+
+def first(old: Any, value: Any) -> Any:
+    return old
+
+
+def empty() -> str:
+    return ""
+
+
+def keep(key: object, value: object, total: str) -> str:
+    return total
+
+
+def by_value(key: object, value: str) -> str:
+    return value
+
+
+def split(value: str) -> list[str]:
+    return value.split()
+
+
+def inp(b: StreamsBuilder) -> Stream:
+    return b.stream("in")
+
+
+# Stateless steps
+
+
+@case
+def stateless(b: StreamsBuilder) -> None:
+    s = inp(b).filter(yes).filter_not(yes).map(swap).map_values(same).flat_map(pairs)
+    s.flat_map_values(split).select_key(value_as_key).peek(nothing).to("out")
+
+
+@case
+def stateless_named(b: StreamsBuilder) -> None:
+    s: Stream = b.stream("in", name="src").filter(yes, name="a-filter")
+    s = s.filter_not(yes, name="a-filter-not").map(swap, name="a-map")
+    s = s.map_values(same, name="a-map-values").flat_map(pairs, name="a-flat-map")
+    s = s.flat_map_values(split, name="a-flat-map-values")
+    s.select_key(value_as_key, name="a-select-key").peek(nothing, name="a-peek").to(
+        "out", name="sink"
+    )
+
+
+one(
+    "stateless-half-named",
+    lambda b: inp(b).filter(yes).filter_not(yes, name="middle").map_values(same).to("out"),
+)
+one("source-named-chain", lambda b: b.stream("in", name="src").filter(yes).to("out"))
+
+
+@case
+def sink_named_then_more(b: StreamsBuilder) -> None:
+    s = inp(b)
+    s.to("out", name="sink")
+    s.filter(yes).to("out2")
+
+
+one("foreach", lambda b: inp(b).for_each(nothing))
+one("foreach-named", lambda b: inp(b).for_each(nothing, name="each"))
+one("print", lambda b: inp(b).print())
+one("print-named", lambda b: inp(b).print(label="l", name="show"))
+
+
+@case
+def fan_out(b: StreamsBuilder) -> None:
+    s = inp(b)
+    s.filter(yes).to("a")
+    s.map_values(same).to("b")
+    s.peek(nothing).for_each(nothing)
+
+
+@case
+def deep_and_wide(b: StreamsBuilder) -> None:
+    s = inp(b).filter(yes)
+    s.map_values(same).to("a")
+    s.filter_not(yes).peek(nothing).to("b")
+    s.to("c")
+
+
+@case
+def wide(b: StreamsBuilder) -> None:
+    s = inp(b)
+    for i in range(12):
+        x = s.filter(yes)
+        for _ in range(i % 3):
+            x = x.peek(nothing)
+        x.to(f"o{i}")
+
+
+one("empty", lambda b: None)
+one("select-key-then-to", lambda b: inp(b).select_key(value_as_key).to("out"))
+one("source-alone", inp)
+
+# Word count
+
+
+def words(b: StreamsBuilder) -> Stream:
+    return inp(b).flat_map_values(split)
+
+
+one(
+    "word-count",
+    lambda b: words(b).group_by(value_as_key).count().to_stream().to("out"),
+)
+one(
+    "word-count-grouped-as",
+    lambda b: words(b).group_by(value_as_key, name="by-word").count().to_stream().to("out"),
+)
+one(
+    "word-count-materialized-as",
+    lambda b: words(b).group_by(value_as_key).count(store="counts").to_stream().to("out"),
+)
+one(
+    "word-count-both",
+    lambda b: (
+        words(b).group_by(value_as_key, name="by-word").count(store="counts").to_stream().to("out")
+    ),
+)
+
+
+@case
+def word_count_all_named(b: StreamsBuilder) -> None:
+    s: Stream = b.stream("in", name="src").flat_map_values(split, name="split")
+    counts = s.group_by(value_as_key, name="by-word").count(store="counts", name="counter")
+    counts.to_stream(name="stream").to("out", name="sink")
+
+
+one(
+    "serdes-with-everywhere",
+    lambda b: (
+        b.stream("in", key=serdes.string, value=serdes.string)
+        .group_by(value_as_key, key=serdes.string, value=serdes.string)
+        .count()
+        .to_stream()
+        .to("out", key=serdes.string, value=serdes.long)
+    ),
+)
+
+# Counts
+
+LONG = serdes.long
+
+one("count-on-source", lambda b: inp(b).group_by_key().count())
+one("count-on-source-grouped-as", lambda b: inp(b).group_by_key(name="g").count())
+one("count-on-source-named", lambda b: inp(b).group_by_key().count(name="counter"))
+one("count-on-source-materialized-as", lambda b: inp(b).group_by_key().count(store="counts"))
+one(
+    "count-on-source-materialized-with",
+    lambda b: inp(b).group_by_key().count(key=serdes.string, value=LONG).to_stream().to("out"),
+)
+one(
+    "count-materialized-with-repartitioned",
+    lambda b: inp(b).group_by(value_as_key).count(store=Materialized()).to_stream().to("out"),
+)
+one(
+    "count-named-materialized-with",
+    lambda b: inp(b).group_by_key().count(name="counter", value=LONG).to_stream().to("out"),
+)
+one(
+    "count-after-filter",
+    lambda b: inp(b).filter(yes).group_by_key().count().to_stream().to("out"),
+)
+one(
+    "count-named-repartitioned",
+    lambda b: inp(b).group_by(value_as_key).count(name="counter").to_stream().to("out"),
+)
+one(
+    "count-named-materialized-repartitioned",
+    lambda b: (
+        inp(b).group_by(value_as_key).count(name="counter", store="counts").to_stream().to("out")
+    ),
+)
+one(
+    "store-logging-off",
+    lambda b: inp(b).group_by_key().count(store=Materialized("counts", logged=False)),
+)
+one(
+    "count-filter-to-stream",
+    lambda b: inp(b).group_by_key().count().filter(yes).map_values(same).to_stream().to("out"),
+)
+
+
+@case
+def aggregate_two_children(b: StreamsBuilder) -> None:
+    counts = inp(b).group_by_key().count(store="counts")
+    counts.to_stream().to("a")
+    counts.to_stream().filter(yes).to("b")
+
+
+# Grouping by a key that has changed
+
+
+def keyed(b: StreamsBuilder) -> Stream:
+    return inp(b).select_key(value_as_key)
+
+
+one(
+    "group-by-key-after-select-key",
+    lambda b: keyed(b).group_by_key().count().to_stream().to("out"),
+)
+one(
+    "group-by-key-after-select-key-grouped-as",
+    lambda b: keyed(b).group_by_key(name="g").count().to_stream().to("out"),
+)
+one(
+    "group-by-key-after-select-key-named",
+    lambda b: (
+        inp(b)
+        .select_key(value_as_key, name="sel")
+        .group_by_key(name="g")
+        .count(store="counts")
+        .to_stream()
+        .to("out")
+    ),
+)
+one(
+    "group-by-key-after-map",
+    lambda b: inp(b).map(swap).group_by_key().count().to_stream().to("out"),
+)
+one(
+    "group-by-key-after-flat-map",
+    lambda b: inp(b).flat_map(pairs).map_values(same).group_by_key().count().to_stream().to("out"),
+)
+one("group-by-key-not-used", lambda b: keyed(b).group_by_key())
+one("group-by-not-used", lambda b: inp(b).group_by(value_as_key))
+one(
+    "grouped-as-with-suffix",
+    lambda b: inp(b).group_by(value_as_key, name="x-repartition").count(store="counts"),
+)
+one(
+    "grouped-as-looking-generated",
+    lambda b: inp(b).group_by(value_as_key, name="KSTREAM-MINE-0000000042").count(store="counts"),
+)
+
+# Reduce and aggregate
+
+one("reduce", lambda b: inp(b).group_by_key().reduce(first).to_stream().to("out"))
+one(
+    "reduce-materialized-as",
+    lambda b: inp(b).group_by_key().reduce(first, store="last").to_stream().to("out"),
+)
+one(
+    "reduce-materialized-with",
+    lambda b: inp(b).group_by_key().reduce(first, value=serdes.string).to_stream().to("out"),
+)
+one(
+    "reduce-repartitioned",
+    lambda b: inp(b).group_by(value_as_key).reduce(first).to_stream().to("out"),
+)
+one(
+    "reduce-named-repartitioned",
+    lambda b: (
+        inp(b)
+        .group_by(value_as_key, name="g")
+        .reduce(first, name="reducer", store="last")
+        .to_stream()
+        .to("out")
+    ),
+)
+one("aggregate", lambda b: inp(b).group_by_key().aggregate(empty, keep).to_stream().to("out"))
+one(
+    "aggregate-materialized-as",
+    lambda b: inp(b).group_by_key().aggregate(empty, keep, store="sums").to_stream().to("out"),
+)
+one(
+    "aggregate-materialized-with",
+    lambda b: (
+        inp(b).group_by_key().aggregate(empty, keep, value=serdes.string).to_stream().to("out")
+    ),
+)
+one(
+    "aggregate-repartitioned",
+    lambda b: inp(b).group_by(value_as_key).aggregate(empty, keep).to_stream().to("out"),
+)
+one(
+    "aggregate-named-repartitioned",
+    lambda b: (
+        inp(b)
+        .group_by(value_as_key, name="g")
+        .aggregate(empty, keep, name="folder", store="sums")
+        .to_stream()
+        .to("out")
+    ),
+)
+
+# Several folds
+
+
+def two_folds(b: StreamsBuilder, name: str | None, count: str | None, reduce: str | None) -> None:
+    g = inp(b).group_by(value_as_key, name=name)
+    g.count(store=count).to_stream().to("counts")
+    g.reduce(first, store=reduce).to_stream().to("last")
+
+
+one("two-aggregates-off-one-group", lambda b: two_folds(b, None, None, None))
+one("two-aggregates-off-one-group-grouped-as", lambda b: two_folds(b, "g", None, None))
+one("two-aggregates-off-one-group-materialized", lambda b: two_folds(b, None, "c", "r"))
+one("two-aggregates-off-one-group-all-named", lambda b: two_folds(b, "g", "c", "r"))
+
+
+@case
+def two_aggregates_off_one_group_on_source(b: StreamsBuilder) -> None:
+    g = inp(b).group_by_key()
+    g.count()
+    g.reduce(first)
+
+
+@case
+def two_groups_after_select_key(b: StreamsBuilder) -> None:
+    s = keyed(b)
+    s.group_by_key().count().to_stream().to("a")
+    s.group_by_key().reduce(first).to_stream().to("b")
+
+
+@case
+def two_groups_after_select_key_grouped_as(b: StreamsBuilder) -> None:
+    s = keyed(b)
+    s.group_by_key(name="g1").count().to_stream().to("a")
+    s.group_by_key(name="g2").reduce(first).to_stream().to("b")
+
+
+@case
+def one_group_two_counts_and_a_chain_between(b: StreamsBuilder) -> None:
+    g = inp(b).group_by(value_as_key, name="g")
+    g.count(store="c")
+    b.stream("other").to("out")
+    g.reduce(first, store="r")
+
+
+one(
+    "count-of-counts",
+    lambda b: (
+        inp(b)
+        .group_by(value_as_key)
+        .count()
+        .to_stream()
+        .group_by(value_as_key)
+        .count()
+        .to_stream()
+        .to("out")
+    ),
+)
+one(
+    "count-of-counts-named",
+    lambda b: (
+        inp(b)
+        .group_by(value_as_key, name="one")
+        .count(store="c1")
+        .to_stream()
+        .group_by(value_as_key, name="two")
+        .count(store="c2")
+        .to_stream()
+        .to("out")
+    ),
+)
+one(
+    "count-on-source-then-group-by-key",
+    lambda b: (
+        inp(b).group_by_key().count().to_stream().group_by_key().count().to_stream().to("out")
+    ),
+)
+
+
+@case
+def three_sub_topologies(b: StreamsBuilder) -> None:
+    inp(b).group_by(value_as_key).count().to_stream().to("a")
+    inp(b).group_by(value_as_key).reduce(first).to_stream().to("b")
+
+
+# Repartition
+
+one("repartition", lambda b: inp(b).repartition().to("out"))
+one("repartition-named", lambda b: inp(b).repartition(name="again").to("out"))
+one("repartition-partitions", lambda b: inp(b).repartition(partitions=4).to("out"))
+one(
+    "repartition-named-partitions",
+    lambda b: inp(b).repartition(name="again", partitions=4).to("out"),
+)
+one(
+    "repartition-after-map",
+    lambda b: inp(b).map(swap).repartition().map_values(same).to("out"),
+)
+one(
+    "repartition-then-count",
+    lambda b: keyed(b).repartition(name="again").group_by_key().count().to_stream().to("out"),
+)
+one(
+    "repartition-then-count-unnamed",
+    lambda b: keyed(b).repartition().group_by_key().count().to_stream().to("out"),
+)
+
+
+@case
+def repartition_aggregate_to(b: StreamsBuilder) -> None:
+    s = inp(b).filter(yes).select_key(value_as_key).map_values(same).repartition(name="mid")
+    sums = s.group_by_key().aggregate(empty, keep, store="sums")
+    sums.to_stream().map_values(same).to("out")
+
+
+# Merge
+
+
+def merged(b: StreamsBuilder, name: str | None = None) -> Stream:
+    x, y = b.stream("a"), b.stream("b")
+    return x.merge(y, name=name)
+
+
+one("merge", lambda b: merged(b).to("out"))
+one("merge-named", lambda b: merged(b, "both").to("out"))
+one("merge-group-by-key", lambda b: merged(b).group_by_key().count().to_stream().to("out"))
+
+
+@case
+def merge_built_the_other_way(b: StreamsBuilder) -> None:
+    x, y = b.stream("a"), b.stream("b")
+    y.merge(x).to("out")
+
+
+@case
+def merge_one_side_rekeyed(b: StreamsBuilder) -> None:
+    x, y = b.stream("a"), b.stream("b")
+    both: Stream = x.merge(y.select_key(value_as_key))
+    both.group_by_key().count().to_stream().to("out")
+
+
+@case
+def merge_filtered(b: StreamsBuilder) -> None:
+    x, y = b.stream("a"), b.stream("b")
+    x.filter(yes).merge(y.map_values(same)).to("out")
+
+
+@case
+def merge_three(b: StreamsBuilder) -> None:
+    x, y, z = b.stream("a"), b.stream("b"), b.stream("c")
+    x.merge(y).merge(z).to("out")
+
+
+@case
+def merge_named_before_unnamed(b: StreamsBuilder) -> None:
+    x, y = b.stream("a", name="zz"), b.stream("b", name="aa")
+    x.merge(y).to("out")
+
+
+@case
+def merge_with_itself_filtered(b: StreamsBuilder) -> None:
+    s = inp(b)
+    s.filter(yes).merge(s.filter_not(yes)).to("out")
+
+
+@case
+def merge_of_late_sub_topologies(b: StreamsBuilder) -> None:
+    x, y, z = b.stream("a"), b.stream("b"), b.stream("c")
+    z.merge(x).to("x")
+    y.to("y")
+
+
+@case
+def merge_of_counts(b: StreamsBuilder) -> None:
+    x = b.stream("a").group_by(value_as_key).count().to_stream()
+    y = b.stream("b").group_by(value_as_key).count().to_stream()
+    x.merge(y).to("out")
+
+
+# Branches
+
+
+@case
+def branch(b: StreamsBuilder) -> None:
+    m = inp(b).split().branch(yes).branch(yes).default_branch()
+    m["KSTREAM-BRANCH-00000000011"].to("a")
+    m["KSTREAM-BRANCH-00000000012"].to("b")
+    m["KSTREAM-BRANCH-00000000010"].to("c")
+
+
+@case
+def branch_no_default(b: StreamsBuilder) -> None:
+    m = inp(b).split().branch(yes).branch(yes).no_default_branch()
+    m["KSTREAM-BRANCH-00000000011"].to("a")
+    m["KSTREAM-BRANCH-00000000012"].to("b")
+
+
+@case
+def branch_named(b: StreamsBuilder) -> None:
+    s = inp(b).split(name="br-").branch(yes, name="one").branch(yes, name="two")
+    m = s.default_branch(name="rest")
+    m["br-one"].to("a")
+    m["br-two"].to("b")
+    m["br-rest"].to("c")
+
+
+@case
+def branch_split_named(b: StreamsBuilder) -> None:
+    m = inp(b).split(name="br-").branch(yes).branch(yes).default_branch()
+    m["br-1"].to("a")
+    m["br-2"].to("b")
+    m["br-0"].to("c")
+
+
+@case
+def branch_named_unsplit(b: StreamsBuilder) -> None:
+    s = inp(b).split().branch(yes, name="-one").branch(yes, name="-two")
+    m = s.no_default_branch()
+    m["KSTREAM-BRANCH-0000000001-one"].to("a")
+    m["KSTREAM-BRANCH-0000000001-two"].to("b")
+
+
+one("branch-unused", lambda b: inp(b).split().branch(yes).branch(yes).default_branch())
+
+
+@case
+def branch_then_count(b: StreamsBuilder) -> None:
+    m = keyed(b).split(name="br-").branch(yes, name="one").default_branch(name="rest")
+    m["br-one"].group_by_key().count().to_stream().to("a")
+    m["br-rest"].map_values(same).to("b")
+
+
+@case
+def branch_only_default(b: StreamsBuilder) -> None:
+    (stream,) = inp(b).split().default_branch().values()
+    stream.to("a")
+
+
+# Tables
+
+one("table", lambda b: b.table("in"))
+one("table-to-stream", lambda b: b.table("in").to_stream().to("out"))
+one("table-optimized", lambda b: b.table("in").to_stream().to("out"))
+one("table-materialized-as", lambda b: b.table("in", store="rows"))
+one("table-materialized-as-to-stream", lambda b: b.table("in", store="rows").to_stream().to("out"))
+one("table-consumed-as", lambda b: b.table("in", name="src").to_stream().to("out"))
+one(
+    "table-consumed-as-materialized-as",
+    lambda b: b.table("in", name="src", store="rows").to_stream(name="st").to("out", name="sink"),
+)
+one(
+    "table-materialized-with",
+    lambda b: b.table("in", key=serdes.string, value=serdes.string).to_stream().to("out"),
+)
+one("table-to-stream-rekeyed", lambda b: b.table("in").to_stream(value_as_key).to("out"))
+one(
+    "table-to-stream-rekeyed-named",
+    lambda b: b.table("in").to_stream(value_as_key, name="st").to("out"),
+)
+one(
+    "table-to-stream-rekeyed-count",
+    lambda b: b.table("in").to_stream(value_as_key).group_by_key().count().to_stream().to("out"),
+)
+
+
+@case
+def table_to_stream_twice(b: StreamsBuilder) -> None:
+    t = b.table("in")
+    t.to_stream().to("a")
+    t.to_stream().to("b")
+
+
+one(
+    "table-filter",
+    lambda b: b.table("in").filter(yes).filter_not(yes).map_values(same).to_stream().to("out"),
+)
+one(
+    "table-filter-named",
+    lambda b: b.table("in").filter(yes, name="f").map_values(same, name="m").to_stream().to("out"),
+)
+one("to-table", lambda b: inp(b).to_table())
+one("to-table-to-stream", lambda b: inp(b).to_table().to_stream().to("out"))
+one("to-table-named", lambda b: inp(b).to_table(name="tab").to_stream().to("out"))
+one("to-table-materialized-as", lambda b: inp(b).to_table(store="rows").to_stream().to("out"))
+one(
+    "to-table-materialized-with",
+    lambda b: inp(b).to_table(key=serdes.string, value=serdes.string).to_stream().to("out"),
+)
+one("to-table-rekeyed", lambda b: keyed(b).to_table().to_stream().to("out"))
+one("to-table-rekeyed-named", lambda b: keyed(b).to_table(name="tab").to_stream().to("out"))
+one(
+    "to-table-rekeyed-materialized-as",
+    lambda b: keyed(b).to_table(store="rows").to_stream().to("out"),
+)
+one(
+    "to-table-rekeyed-all-named",
+    lambda b: keyed(b).to_table(name="tab", store="rows").to_stream().to("out"),
+)
+
+# Topics and sources
+
+one("to-extractor", lambda b: inp(b).to(by_value))
+one("to-extractor-named", lambda b: inp(b).to(by_value, name="sink"))
+one("several-topics", lambda b: b.stream(["b", "a", "c"]).to("out"))
+one(
+    "several-topics-many",
+    lambda b: b.stream([*(f"t{i}" for i in range(9, 0, -1)), "a"]).to("out"),
+)
+one("thirteen-topics", lambda b: b.stream([f"alpha{i}" for i in range(13)]).to("out"))
+
+
+@case
+def same_topic_twice(b: StreamsBuilder) -> None:
+    inp(b).to("a")
+    inp(b).filter(yes).to("b")
+
+
+@case
+def same_topic_twice_consumed_as(b: StreamsBuilder) -> None:
+    b.stream("in", name="one").to("a")
+    b.stream("in", name="two").filter(yes).to("b")
+
+
+@case
+def same_topic_twice_apart(b: StreamsBuilder) -> None:
+    inp(b).to("a")
+    b.stream("other").to("c")
+    inp(b).filter(yes).to("b")
+
+
+@case
+def same_topic_thrice(b: StreamsBuilder) -> None:
+    x, y, z = inp(b), inp(b), inp(b)
+    z.to("c")
+    y.to("b")
+    x.to("a")
+
+
+@case
+def same_topics_twice(b: StreamsBuilder) -> None:
+    b.stream(["a", "b"]).to("x")
+    b.stream(["b", "a"]).to("y")
+
+
+@case
+def two_chains(b: StreamsBuilder) -> None:
+    b.stream("a").to("x")
+    b.stream("b").to("y")
+
+
+@case
+def two_chains_interleaved(b: StreamsBuilder) -> None:
+    x, y = b.stream("a"), b.stream("b")
+    y.to("y")
+    x.filter(yes).to("x")
+
+
+@case
+def two_chains_named(b: StreamsBuilder) -> None:
+    b.stream("a", name="zz").to("x")
+    b.stream("b", name="aa").to("y")
+
+
+@case
+def two_chains_lower_and_upper(b: StreamsBuilder) -> None:
+    b.stream("a", name="low").to("x")
+    b.stream("b").to("y")
+    b.stream("c", name="A").to("z")
+
+
+@case
+def chain_over_out_topic(b: StreamsBuilder) -> None:
+    inp(b).to("mid")
+    b.stream("mid").to("out")
+
+
+@case
+def twelve_chains(b: StreamsBuilder) -> None:
+    for i in range(12):
+        b.stream(f"t{i}").to(f"o{i}")
+
+
+@case
+def one_source_built_late(b: StreamsBuilder) -> None:
+    x = b.stream("a")
+    b.stream("b").group_by(value_as_key).count()
+    x.group_by(value_as_key).count()

@@ -1,0 +1,88 @@
+"""A table that is filtered or mapped says downstream which rows are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topology import serdes
+from topology.builder import StreamsBuilder
+from topology.codegen import CompileOptions
+from topology.compiler import TaskEnvironment, compile_sub_topology
+from topology.ktable import KTable
+
+Record = tuple[bytes | None, bytes | None]
+
+
+class Message:
+    """One record of the topic ``in``."""
+
+    def __init__(self, key: bytes | None, value: bytes | None) -> None:
+        self._key, self._value = key, value
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 5
+
+    def headers(self) -> None:
+        return None
+
+
+def run(table: KTable[Any, Any], builder: StreamsBuilder, records: list[Record]) -> list[Record]:
+    """The records that the table's changes make of those that it reads."""
+    table.to_stream().to("out", value=serdes.string)
+    (sub,) = builder.build().sub_topologies
+    options = CompileOptions("app", serdes.string, serdes.string)
+    out: list[Record] = []
+    environment = TaskEnvironment(
+        send=lambda topic, value, key, partition, timestamp, headers: out.append((key, value)),
+        buffers={},
+        dropped=lambda node, reason: None,
+    )
+    program = compile_sub_topology(sub, options).bind(environment)
+    program.process["in"]([Message(key, value) for key, value in records])
+    return out
+
+
+def table(builder: StreamsBuilder) -> KTable[str, str]:
+    return builder.table("in", key=serdes.string, value=serdes.string)
+
+
+def test_a_row_that_no_longer_passes_a_filter_is_deleted_downstream() -> None:
+    b = StreamsBuilder()
+    kept = table(b).filter(lambda _, value: value != "no")
+    assert run(kept, b, [(b"k", b"yes"), (b"k", b"no")]) == [(b"k", b"yes"), (b"k", None)]
+
+
+def test_filter_not_keeps_the_others() -> None:
+    b = StreamsBuilder()
+    kept = table(b).filter_not(lambda _, value: value == "no")
+    assert run(kept, b, [(b"k", b"yes"), (b"k", b"no")]) == [(b"k", b"yes"), (b"k", None)]
+
+
+def test_a_predicate_never_sees_a_deleted_row() -> None:
+    b = StreamsBuilder()
+    kept = table(b).filter(lambda _, value: len(value) > 0).filter_not(lambda _, v: len(v) > 9)
+    assert run(kept, b, [(b"k", None)]) == [(b"k", None)]
+
+
+def test_a_mapper_never_sees_a_deleted_row() -> None:
+    b = StreamsBuilder()
+    mapped = table(b).map_values(str.upper)
+    assert run(mapped, b, [(b"k", b"a"), (b"k", None)]) == [(b"k", b"A"), (b"k", None)]
+
+
+def test_a_mapper_may_take_the_key() -> None:
+    b = StreamsBuilder()
+    mapped = table(b).map_values(lambda key, value: key + value, with_key=True)
+    assert run(mapped, b, [(b"k", b"a"), (b"k", None)]) == [(b"k", b"ka"), (b"k", None)]
+
+
+def test_a_mapper_that_returns_none_deletes_the_row() -> None:
+    b = StreamsBuilder()
+    mapped = table(b).map_values(lambda value: None)
+    assert run(mapped, b, [(b"k", b"a")]) == [(b"k", None)]
