@@ -228,12 +228,8 @@ def stopped_record(nodes: int = 1, process: Identity | None = None) -> ClusterRe
     return ClusterRecord(
         cluster_id="A" * 22,
         nodes=tuple(
-            NodeRecord(id=number, port=20_000 + number, controller_port=21_000 + number)
-            if process is None
-            else NodeRecord(
-                id=number, port=20_000 + number, controller_port=21_000 + number, process=process
-            )
-            for number in range(1, nodes + 1)
+            NodeRecord(id=n, port=20_000 + n, controller_port=21_000 + n, process=process)
+            for n in range(1, nodes + 1)
         ),
     )
 
