@@ -221,7 +221,7 @@ def stores_of(node: Node) -> tuple[str, ...]:
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
     """Group nodes that are connected by an edge or a shared store.
 
-    Ids follow the sorted names of the sources, as in Kafka Streams
+    Ids follow the order in which the first node of each was built, as in Kafka Streams
     (`InternalTopologyBuilder.makeNodeGroups`), so a Java application's task ids are the same.
     """
     groups = _Groups()
@@ -231,22 +231,23 @@ def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopolo
             groups.join(node.name, parent)
         for store in stores_of(node):
             groups.join(node.name, f"store:{store}")
-    roots: dict[str, int] = {}
-    for source in sorted(n.name for n in nodes if isinstance(n, Source)):
-        roots.setdefault(groups.root(source), len(roots))
-    members: dict[int, list[Node]] = {number: [] for number in roots.values()}
+    numbers: dict[str, int] = {}
+    members: list[list[Node]] = []
     for node in nodes:
-        number = roots.get(groups.root(node.name))
-        if number is None:
-            raise TopologyError(f"node {node.name!r} is not fed by any source")
+        number = numbers.setdefault(groups.root(node.name), len(members))
+        if number == len(members):
+            members.append([])
         members[number].append(node)
+    for group in members:
+        if not any(isinstance(node, Source) for node in group):
+            raise TopologyError(f"node {group[0].name!r} is not fed by any source")
     return tuple(
         SubTopology(
             number,
             tuple(group),
-            tuple(s for s in stores if roots.get(groups.root(f"store:{s.name}")) == number),
+            tuple(s for s in stores if numbers.get(groups.root(f"store:{s.name}")) == number),
         )
-        for number, group in members.items()
+        for number, group in enumerate(members)
     )
 
 

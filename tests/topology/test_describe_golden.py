@@ -13,18 +13,6 @@ from topology.builder import StreamsBuilder
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka_streams"
 PROGRAMS = sorted(path.stem for path in (GOLDEN / "random").glob("*.program"))
 
-# These have sources whose names sort otherwise than they were built.
-ORDER_OF_IDS = {"two-chains-named", "two-chains-lower-and-upper", "word-count-all-named"} | {
-    str(number) for number in range(13, 24)
-}
-
-
-def parameters(names: list[str]) -> list[object]:
-    """The names, with those marked of which the text is known to differ."""
-    reason = "sub-topologies are numbered by the sorted names of their sources"
-    xfail = pytest.mark.xfail(reason=reason, strict=True)
-    return [pytest.param(n, marks=[xfail] if n in ORDER_OF_IDS else []) for n in names]
-
 
 def test_every_golden_file_has_its_calls_here() -> None:
     files = {path.stem for path in GOLDEN.glob("*.txt")}
@@ -38,14 +26,14 @@ def test_every_golden_file_has_its_calls_in_the_readme() -> None:
         assert f"- `{path.stem}`: " in readme
 
 
-@pytest.mark.parametrize("name", parameters(list(CASES)))
+@pytest.mark.parametrize("name", CASES)
 def test_the_text_is_that_of_kafka_streams(name: str) -> None:
     builder = StreamsBuilder()
     CASES[name](builder)
     assert builder.build().describe() == (GOLDEN / f"{name}.txt").read_text()
 
 
-@pytest.mark.parametrize("name", parameters(PROGRAMS))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_text_of_random_calls_is_that_of_kafka_streams(name: str) -> None:
     program = (GOLDEN / "random" / f"{name}.program").read_text()
     text = (GOLDEN / "random" / f"{name}.txt").read_text()

@@ -29,6 +29,8 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
             header = f"{word} {function}({flow.key_object}, {flow.value_object}):"
         with w.block(header):
             descend(children[name], flow)
+    if not node.predicates:
+        w.line("pass")
 
 
 def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
