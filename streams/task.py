@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from state.buffer import Buffer, timestamped_rows
 from state.codec import decode_timestamped
 from state.errors import ValueEncodingError
-from state.store import Position, TaskState
+from state.store import CommittedStore, Position, TaskState
 from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError
 from streams.progress import COMMIT_ID, Progress
@@ -382,15 +382,22 @@ class Task:
             yield from self._buffers[store].scan()
             return
         decode = self.spec.value_serdes[store].deserialize
-        for key, row in self.state.store(store).scan():
-            timestamp, data = decode_timestamped(row)
-            yield key, decode(data), timestamp
+        yield from committed_rows(self.state.store(store), decode)
 
     def close(self) -> None:
         """End the task; uncommitted rows are forgotten, the local state stays open."""
         self.become(Phase.CLOSED)
         for buffer in self._buffers.values():
             buffer.discard()
+
+
+def committed_rows(
+    store: CommittedStore, decode: Callable[[bytes], Any]
+) -> Iterable[tuple[bytes, Any, int]]:
+    """Yield ``(key bytes, value, timestamp)`` of committed rows in the order of the keys."""
+    for key, row in store.scan():
+        timestamp, data = decode_timestamped(row)
+        yield key, decode(data), timestamp
 
 
 def _what_happened(error: Exception) -> str:
