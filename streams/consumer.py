@@ -24,6 +24,7 @@ from streams.clients import (
     TopicPartition,
 )
 from streams.errors import (
+    ConfigError,
     FatalClientError,
     IdentityError,
     MissingTopicError,
@@ -47,7 +48,10 @@ class LiveConsumer:
 
     def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
         # An offset that is not there must be an error: a silent reset would lose records.
-        self._client = confluent_kafka.Consumer({**config, "auto.offset.reset": "error"})
+        try:
+            self._client = confluent_kafka.Consumer({**config, "auto.offset.reset": "error"})
+        except KafkaException as error:
+            raise ConfigError(f"consumer.: {error.args[0].str()}") from error
         self._timeout_s = timeout_s
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:

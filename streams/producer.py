@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from streams.clients import GroupMetadata, Offsets, TopicPartition
 from streams.errors import (
     AbortableError,
+    ConfigError,
     FatalClientError,
     IdentityError,
     OutcomeUnknownError,
@@ -49,7 +50,10 @@ class _LiveProducer:
         self._topic_limits = topic_limits or {}
         self._failure: KafkaError | None = None
         self._failed_place = ""
-        self._client = confluent_kafka.Producer(self._with_callbacks(dict(config)))
+        try:
+            self._client = confluent_kafka.Producer(self._with_callbacks(dict(config)))
+        except KafkaException as error:
+            raise ConfigError(f"producer.: {error.args[0].str()}") from error
         self.send = self._make_send()
 
     def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:

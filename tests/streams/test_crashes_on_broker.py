@@ -55,9 +55,8 @@ class Scenario:
             "bootstrap.servers": self.bootstrap,
             "processing.guarantee": guarantee,
             "state.dir": str(self.state_dir),
-            "commit.interval.ms": 20,
+            "commit.interval.ms": 0,
             "max.poll.records": 100,
-            "consumer.fetch.max.bytes": 100_000,
             "consumer.session.timeout.ms": 6_000,
         }
         if worker_id is not None:
