@@ -1,0 +1,130 @@
+"""The cluster that a benchmark runs on: topics, filling them, and reading what came out."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.jobs import Record
+from streams.devbroker import DevBroker
+
+TIMEOUT_S = 60.0
+
+
+@contextmanager
+def cluster(bootstrap: str | None) -> Iterator[Cluster]:
+    """Use the given cluster, or a broker of one's own that is gone afterwards."""
+    if bootstrap is not None:
+        yield Cluster(bootstrap)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
+        DevBroker(Path(directory, "broker"), port=0) as broker,
+    ):
+        yield Cluster(broker.bootstrap)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a topic holds: how many records, and the last value of each key."""
+
+    count: int
+    last: dict[bytes, bytes]
+
+
+class Cluster:
+    """Topics and records of benchmarks on one cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def create(self, *names: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Create topics and wait until each partition has a leader."""
+        topics = [NewTopic(n, num_partitions=partitions, config=dict(config or {})) for n in names]
+        for created in self._admin.create_topics(topics).values():
+            created.result(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while not all(self._leads(name, partitions) for name in names):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{', '.join(names)}: no leader for every partition")
+            time.sleep(0.05)
+
+    def _leads(self, name: str, partitions: int) -> bool:
+        found = self._admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+        return len(found) == partitions and all(p.leader >= 0 for p in found.values())
+
+    def delete(self, prefix: str) -> None:
+        """Delete every topic whose name begins with `prefix`."""
+        names = [
+            n for n in self._admin.list_topics(timeout=TIMEOUT_S).topics if n.startswith(prefix)
+        ]
+        for deleted in self._admin.delete_topics(names).values() if names else ():
+            deleted.result(TIMEOUT_S)
+
+    def fill(self, topic: str, records: Sequence[Record]) -> None:
+        """Write records; equal keys go to one partition, those without a key to any."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "linger.ms": 20,
+                "compression.type": "lz4",
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "queue.buffering.max.messages": 500_000,
+            }
+        )
+        for key, value in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                except BufferError:
+                    producer.poll(0.1)
+                    continue
+                break
+        if producer.flush(TIMEOUT_S):
+            raise TimeoutError(f"{topic} could not be filled within {TIMEOUT_S:.0f} s")
+
+    def read(self, topic: str) -> Outcome:
+        """Read what is committed in a topic, from its first record to its end."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": f"{topic}-check",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.queue.backoff.ms": 2,
+            }
+        )
+        ends = {}
+        for partition in consumer.list_topics(topic, TIMEOUT_S).topics[topic].partitions:
+            end = consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
+            if end > 0:
+                ends[partition] = end
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+        outcome = Outcome(0, {})
+        deadline = time.monotonic() + TIMEOUT_S
+        while any(
+            p.offset < ends[p.partition]
+            for p in consumer.position([TopicPartition(topic, partition) for partition in ends])
+        ):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic} could not be read within {TIMEOUT_S:.0f} s")
+            batch = consumer.consume(20_000, 0.1)
+            if any(map(Message.error, batch)):
+                raise KafkaException(next(m.error() for m in batch if m.error()))
+            outcome.count += len(batch)
+            pairs: Any = zip(map(Message.key, batch), map(Message.value, batch), strict=True)
+            outcome.last.update(pairs)
+        consumer.close()
+        return outcome

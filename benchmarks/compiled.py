@@ -1,0 +1,161 @@
+"""The generated code of the three jobs on records in memory, without Kafka.
+
+Beside each stands the loop that a hand-written program would run for the same records; both write
+to a list instead of a producer. ``python -m benchmarks.compiled --code`` prints the generated code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import orjson
+from confluent_kafka import Message
+
+from benchmarks import topologies
+from benchmarks.jobs import Record, amounts, orders, sentences
+from benchmarks.stores import EmptyStore
+from benchmarks.timing import Comparison, compare
+from state.buffer import Buffer
+from topology import serdes
+from topology.codegen import CompileOptions
+from topology.compiler import Program, TaskEnvironment, compile_sub_topology
+from topology.graph import Topology
+
+RECORDS = 5000
+SOURCE, OUTPUT, REPARTITION = "source", "output", "by-word-repartition"
+OPTIONS = CompileOptions("bench", serdes.json, serdes.json, caching=False)
+
+Send = Callable[..., object]
+Batch = list[Any]
+
+
+def messages(records: Sequence[Record], topic: str = SOURCE) -> Batch:
+    """Records as the client hands them over."""
+    return [
+        Message(
+            topic=topic,
+            partition=0,
+            offset=offset,
+            key=key,
+            value=value,
+            timestamp=(1, 1000 + offset),
+        )
+        for offset, (key, value) in enumerate(records)
+    ]
+
+
+def programs(topology: Topology) -> list[Program]:
+    """Compile the sub-topologies."""
+    return [compile_sub_topology(sub, OPTIONS) for sub in topology.sub_topologies]
+
+
+def generated(program: Program, batch: Batch, send: Send) -> Callable[[], object]:
+    """Bind a program to buffers over empty stores; returns what processes the batch once."""
+    buffers = {}
+    for store in program.sub_topology.stores:
+        serde: Any = store.value or OPTIONS.default_value
+        buffers[store.name] = Buffer(
+            store.name,
+            EmptyStore(),
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            hold=program.holds[store.name],
+        )
+    take: Any = send
+    environment = TaskEnvironment(take, buffers, lambda *_: None)
+    (process,) = program.bind(environment).process.values()
+    return lambda: process(batch)
+
+
+def split_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+    def run() -> None:
+        for m in batch:
+            for word in m.value().split():
+                produce(REPARTITION, word, word)
+
+    return run
+
+
+def count_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+    counts: dict[bytes, int] = {}
+    dirty: set[bytes] = set()
+    get, touch, pack = counts.get, dirty.add, struct.Struct(">q").pack
+
+    def run() -> None:
+        for m in batch:
+            word = m.key()
+            count = get(word, 0) + 1
+            counts[word] = count
+            touch(word)
+            produce(OUTPUT, pack(count), word)
+
+    return run
+
+
+def sum_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+    sums: dict[bytes, int] = {}
+    dirty: dict[bytes, bytes] = {}
+    get, loads, dumps = sums.get, orjson.loads, orjson.dumps
+
+    def run() -> None:
+        for m in batch:
+            key = m.key()
+            total = get(key, 0) + loads(m.value())["amount"]
+            sums[key] = total
+            dirty[key] = data = dumps(total)
+            produce(OUTPUT, data, key)
+
+    return run
+
+
+def invoices_by_hand(batch: Batch, produce: Send) -> Callable[[], object]:
+    loads, dumps = orjson.loads, orjson.dumps
+
+    def run() -> None:
+        for m in batch:
+            order = loads(m.value())
+            if order["paid"]:
+                invoice = {"total": order["price"] * order["quantity"], "user": order["user"]}
+                produce(OUTPUT, dumps(invoice), m.key())
+
+    return run
+
+
+def comparisons() -> list[Comparison]:
+    """The three jobs; the word count in its two halves."""
+    # Takes whatever a producer takes, and keeps nothing, at the price of one call into C.
+    nothing: Send = "".format
+    split, count = programs(topologies.word_count(SOURCE, OUTPUT))
+    (total,) = programs(topologies.running_sum(SOURCE, OUTPUT))
+    (invoice,) = programs(topologies.stateless(SOURCE, OUTPUT))
+    lines = messages(sentences(RECORDS // 8)[0])
+    words = messages([(w, w) for line in lines for w in line.value().split()], REPARTITION)
+    bookings, bought = messages(amounts(RECORDS)[0]), messages(orders(RECORDS)[0])
+    parts = (
+        ("word count: sentences to words", split, lines, split_by_hand),
+        ("word count: words to counts", count, words, count_by_hand),
+        ("running sum per key", total, bookings, sum_by_hand),
+        ("parse, filter, map", invoice, bought, invoices_by_hand),
+    )
+    return [
+        Comparison(what, len(batch), generated(program, batch, nothing), plain(batch, nothing))
+        for what, program, batch, plain in parts
+    ]
+
+
+@click.command()
+@click.option("--code", is_flag=True, help="Print the generated code as well.")
+def main(code: bool) -> None:
+    """Time the generated code of the three jobs."""
+    if code:
+        for make in (topologies.word_count, topologies.running_sum, topologies.stateless):
+            for program in programs(make(SOURCE, OUTPUT)):
+                click.echo(program.source_code)
+    compare("generated code, ns per input record", comparisons())
+
+
+if __name__ == "__main__":
+    main()

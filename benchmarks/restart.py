@@ -1,0 +1,144 @@
+"""How long a killed application is away: ``python -m benchmarks.restart``.
+
+An application under exactly-once fills its state, goes on with a trickle of input, and is killed in
+the middle of a transaction. It is started again over its local state, and once more over an empty
+state directory, for comparison. With a full restore the time grows with the state; with local state
+that survives it should not.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from confluent_kafka import Producer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.processes import Service
+
+TRICKLE_PER_S = 200
+TRICKLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One start after a kill; times are seconds since the start of the process.
+
+    Args:
+        keys: the size of the state.
+        state: whether local state was there.
+        initialised_s: when init_transactions was done, so the old transaction decided.
+        running_s: when all tasks processed records.
+        committed_s: when the first new commit was done.
+        restored: how many changelog records were applied.
+    """
+
+    keys: int
+    state: str
+    initialised_s: float
+    running_s: float
+    committed_s: float
+    restored: int
+
+
+@contextmanager
+def _trickle(bootstrap: str, topic: str, keys: int) -> Iterator[None]:
+    """Send records at a low rate for as long as the block runs."""
+    ended = threading.Event()
+
+    def run() -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+        number = 0
+        while not ended.wait(1 / TRICKLE_PER_S):
+            producer.produce(topic, b"%d" % number, b'"key-%08d"' % (number * 7919 % keys))
+            number += 1
+            producer.poll(0)
+        producer.flush(10)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _measure(place: Cluster, keys: int, partitions: int) -> list[Restart]:
+    name = f"bench-restart-{secrets.token_hex(3)}"
+    source = f"{name}-input"
+    place.create(source, f"{name}-output", partitions=partitions)
+    place.fill(source, [(b'"key-%08d"' % number, b"%d" % number) for number in range(keys)])
+
+    def start(state: Path) -> Service:
+        # The identity is the pod's, not the disk's: a new disk must not wait for the old member.
+        options = ["--set", "worker.id=bench"]
+        return Service(
+            "last_value",
+            bootstrap=place.bootstrap,
+            run=name,
+            source=source,
+            state=state,
+            options=options,
+        )
+
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as kept,
+        tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as empty,
+        _trickle(place.bootstrap, source, keys),
+    ):
+        service = start(Path(kept))
+        service.wait_for("committed", records=keys)
+        results = []
+        for label, state in (("kept", Path(kept)), ("empty", Path(empty))):
+            time.sleep(TRICKLE_S)
+            service.kill()
+            service = start(state)
+            committed_s = service.wait_for("committed")
+            results.append(
+                Restart(
+                    keys,
+                    label,
+                    service.wait_for("transactions_initialised"),
+                    service.wait_for("running"),
+                    committed_s,
+                    service.total("restored"),
+                )
+            )
+        service.stop()
+    place.delete(name)
+    return results
+
+
+@click.command()
+@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--keys", default=1_000_000, show_default=True, help="State; also a tenth of it.")
+@click.option("--partitions", default=1, show_default=True)
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+def main(bootstrap: str | None, keys: int, partitions: int, path: Path | None) -> None:
+    """Measure restarts after kill -9, with local state and without."""
+    with cluster(bootstrap) as place:
+        results = [r for n in (keys // 10, keys) for r in _measure(place, n, partitions)]
+    table = Table(title="restart after kill -9, seconds since the start of the process")
+    for column in ("keys", "local state", "init", "running", "first commit", "records restored"):
+        table.add_column(column, justify="right")
+    for r in results:
+        times = (f"{s:.2f}" for s in (r.initialised_s, r.running_s, r.committed_s))
+        table.add_row(f"{r.keys:,}", r.state, *times, f"{r.restored:,}")
+    Console().print(table)
+    if path is not None:
+        path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

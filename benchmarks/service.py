@@ -1,0 +1,99 @@
+"""An application that runs until SIGTERM and says on its standard output what happens to it.
+
+Each line is JSON: ``event``, ``at_s`` on the machine's monotonic clock, and what belongs to it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+import structlog
+
+from benchmarks.topologies import TOPOLOGIES
+from streams.app import KafkaStreams
+from streams.clients import TopicPartition
+from streams.producer import TransactionalProducer
+from streams.task import TaskId
+
+
+def tell(event: str, **fields: object) -> None:
+    """Write one line."""
+    print(json.dumps({"event": event, "at_s": time.monotonic(), **fields}), flush=True)
+
+
+class Teller:
+    """Tells of assignments, restores and commits."""
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        tell("assigned", tasks=[str(task) for task in tasks])
+
+    def on_running(self) -> None:
+        tell("running")
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
+        tell("committed", records=records)
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        tell("restore_started", place=str(place), store=store, begin=begin, end=end)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Only the sum is of interest."""
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        tell("restored", place=str(place), store=store, records=total)
+
+
+def _tell_of_init(init: Callable[[TransactionalProducer], None]) -> None:
+    """No listener hears of init_transactions, so its end is told from around it."""
+
+    def told(self: TransactionalProducer) -> None:
+        init(self)
+        tell("transactions_initialised")
+
+    TransactionalProducer.init = told  # type: ignore[method-assign]
+
+
+@click.command()
+@click.argument("topology", type=click.Choice(list(TOPOLOGIES)))
+@click.option("--bootstrap", required=True)
+@click.option("--run", "run_name", required=True, help="application.id, and part of the topics.")
+@click.option("--source", required=True, help="The input topic.")
+@click.option("--state-dir", type=Path, required=True)
+@click.option("--set", "extra", multiple=True, help="A setting, as name=value.")
+def main(
+    topology: str,
+    bootstrap: str,
+    run_name: str,
+    source: str,
+    state_dir: Path,
+    extra: tuple[str, ...],
+) -> None:
+    """Run an exactly-once application until SIGTERM."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("warning"),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    _tell_of_init(TransactionalProducer.init)
+    settings: dict[str, object] = {
+        "application.id": run_name,
+        "bootstrap.servers": bootstrap,
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": str(state_dir),
+        **dict(item.split("=", 1) for item in extra),
+    }
+    teller = Teller()
+    KafkaStreams(
+        TOPOLOGIES[topology](source, f"{run_name}-output"),
+        settings,
+        worker_listener=teller,
+        restore_listener=teller,
+    ).run()
+
+
+if __name__ == "__main__":
+    main()
