@@ -170,8 +170,14 @@ class Buffer:
         for key, (value, _) in sample:
             total += len(key)
             if value is not None:
-                total += len(self._bytes(value))
+                total += self._size(value)
         return total // len(sample)
+
+    def _size(self, value: Any) -> int:
+        try:
+            return len(self._bytes(value))
+        except Exception:
+            return 0  # the commit refuses it, unless it has changed by then
 
     def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, timestamp = self.dirty[key]

@@ -313,8 +313,14 @@ class Worker:
         """Whether records with lower timestamps may be on the broker (max.task.idle.ms)."""
         if self._config.max_task_idle_ms < 0:
             return False
+        empty = task.empty_inputs()
+        if not empty:
+            return False
+        # The position passes markers and aborted records: nothing will ever come of those.
+        positions = self._consumer.positions(empty)
         return any(
-            self._consumer.lag(place, task.next_offset[place]) for place in task.empty_inputs()
+            self._consumer.lag(place, max(positions.get(place, 0), task.next_offset[place]))
+            for place in empty
         )
 
     def _begin(self) -> None:
