@@ -42,6 +42,7 @@ class MemoryConsumer:
         self._heard: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
         self._joining: tuple[Sequence[str], RebalanceListener] | None = None
+        self._assigned: tuple[Sequence[TopicPartition], RebalanceListener] | None = None
         self._failure: Exception | None = None
 
     def fail(self, error: Exception) -> None:
@@ -64,7 +65,9 @@ class MemoryConsumer:
         if self._joining is not None:
             (topics, listener), self._joining = self._joining, None
             self._cluster.changes += 1
-            listener.on_assigned([p for topic in topics for p in self._cluster.places(topic)])
+            assigned = [p for topic in topics for p in self._cluster.places(topic)]
+            self._assigned = assigned, listener
+            listener.on_assigned(assigned)
         places = [place for place in self._next if place not in self._paused]
         self._cluster.random.shuffle(places)
         batches: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
@@ -137,7 +140,10 @@ class MemoryConsumer:
         self._cluster.commit_offsets(self._group, offsets)
 
     def close(self, *, leave: bool) -> None:  # noqa: ARG002
-        """Stop."""
+        """Stop; as with a real client, what was assigned is revoked first."""
+        if self._assigned is not None:
+            (assigned, listener), self._assigned = self._assigned, None
+            listener.on_revoked(assigned)
         self._next.clear()
         self._joining = None
 

@@ -24,11 +24,13 @@ INPUT = TopicPartition("in", 0)
 class Listener:
     def __init__(self) -> None:
         self.assigned: list[TopicPartition] = []
+        self.revoked: list[TopicPartition] = []
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self.assigned += partitions
 
-    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.revoked += partitions
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None: ...
 
@@ -264,7 +266,7 @@ def test_a_deleted_offset_cannot_be_read(cluster: MemoryCluster) -> None:
         values(reader(cluster, offset=1))
 
 
-def test_joining_a_group_assigns_every_partition_within_the_next_poll() -> None:
+def test_every_partition_is_assigned_within_the_next_poll_and_revoked_by_a_close() -> None:
     cluster = MemoryCluster(partitions=2)
     cluster.create("a")
     cluster.create("b")
@@ -274,6 +276,9 @@ def test_joining_a_group_assigns_every_partition_within_the_next_poll() -> None:
     consumer.poll(1, 0)
     consumer.poll(1, 0)
     assert listener.assigned == [TopicPartition(t, p) for t in ("a", "b") for p in (0, 1)]
+    assert listener.revoked == []
+    consumer.close(leave=True)
+    assert listener.revoked == listener.assigned
 
 
 def test_lag_counts_what_is_not_decided_yet(

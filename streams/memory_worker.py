@@ -1,0 +1,304 @@
+"""Wires a worker to a cluster in memory: the production worker, tasks, commit and restore.
+
+Only what a worker meets at its seams differs from `streams.runtime`: the clients, the clock, and
+the disk that local state survives on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from state.memory import MemoryTaskState
+from state.store import TaskState
+from streams.clients import Probe, Producer, TopicPartition
+from streams.config import StreamsConfig
+from streams.facts import ClusterFacts
+from streams.memory_clients import (
+    MemoryAdmin,
+    MemoryConsumer,
+    MemoryPlainProducer,
+    MemoryTransactionalProducer,
+)
+from streams.memory_cluster import MemoryCluster
+from streams.plan import SubPlan
+from streams.purge import Purger
+from streams.restore import Restorer
+from streams.task import TaskId
+from streams.tasks import TaskHome, Tasks
+from streams.topic_plan import plan_internal_topics
+from streams.worker import Worker
+from topology.graph import Store
+
+
+class ManualClock:
+    """Time that passes when it is told to (see `streams.clients.Clock`)."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._passed_ms = 0
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970."""
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        """Seconds that passed."""
+        return self._passed_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.pass_ms(int(seconds * 1000))
+
+    def pass_ms(self, duration_ms: int) -> None:
+        """Let time pass."""
+        assert duration_ms >= 0, duration_ms
+        self._now_ms += duration_ms
+        self._passed_ms += duration_ms
+
+
+@dataclass(slots=True)
+class EventLog:
+    """Keeps what the runtime logs (see `streams.clients.Log`)."""
+
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """Keep an event."""
+        self._keep("info", event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Keep an event."""
+        self._keep("warning", event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Keep an event."""
+        self._keep("error", event, fields)
+
+    def _keep(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        self.events.append({"event": event, "level": level, **fields})
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a worker did, across restarts (its `WorkerListener` and `RestoreListener`)."""
+
+    processed: int = 0
+    commits: int = 0
+    restored: int = 0
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """Not counted."""
+
+    def on_running(self) -> None:
+        """Not counted."""
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
+        """Count a commit and its records."""
+        self.commits += 1
+        self.processed += records
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """Not counted."""
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Count restored records."""
+        del place, store, offset
+        self.restored += count
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """Not counted."""
+
+
+class Disk(Protocol):
+    """Where local state survives the worker that wrote it."""
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state, or return it where it is open already."""
+
+    def process_ended(self) -> None:
+        """The worker is gone: close what it had open; stores of kind "memory" are lost."""
+
+    def lose(self) -> None:
+        """Lose everything."""
+
+
+@dataclass(slots=True)
+class _MemoryHome:
+    state: TaskState
+    stores: Sequence[Store]
+
+    def wipe(self) -> None:
+        for store in self.stores:
+            self.state.drop_store(store.name)
+
+    def close(self) -> None:
+        """Nothing: the rows outlive the worker."""
+
+
+class MemoryDisk:
+    """Keeps each task's state as an object."""
+
+    def __init__(self) -> None:
+        self._homes: dict[TaskId, _MemoryHome] = {}
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state."""
+        if task_id not in self._homes:
+            state = MemoryTaskState([store.spec for store in stores])
+            self._homes[task_id] = _MemoryHome(state, stores)
+        return self._homes[task_id]
+
+    def process_ended(self) -> None:
+        """Drop stores of kind "memory"."""
+        for home in self._homes.values():
+            for store in home.stores:
+                if store.spec.kind == "memory":
+                    home.state.drop_store(store.name)
+
+    def lose(self) -> None:
+        """Lose everything."""
+        self._homes.clear()
+
+
+@dataclass(slots=True)
+class _OpenHome:
+    """A home that is known to be open until it is closed."""
+
+    id: TaskId
+    home: TaskHome
+    open: dict[TaskId, _OpenHome]
+    state: TaskState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state = self.home.state
+
+    def wipe(self) -> None:
+        self.home.wipe()
+
+    def close(self) -> None:
+        del self.open[self.id]
+        self.home.close()
+
+
+class RocksDisk:
+    """Keeps each task's state in RocksDB, as the live runtime does.
+
+    Args:
+        directory: where to.
+        config: the application's name and the memory that RocksDB may take.
+    """
+
+    def __init__(self, directory: Path, config: StreamsConfig) -> None:
+        # Nobody needs RocksDB who does not ask for it.
+        from state.directory import StateDirectory
+        from state.rocks import RocksMemory
+
+        self._make_directory = partial(StateDirectory, directory, config.application_id)
+        self._directory = self._make_directory()
+        self._files = directory / config.application_id
+        self._memory = RocksMemory(
+            block_cache_bytes=config.rocksdb_block_cache_bytes,
+            write_buffer_bytes=config.rocksdb_write_buffer_bytes,
+        )
+        self._homes: dict[TaskId, _OpenHome] = {}
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state."""
+        from streams.home import LocalHome
+
+        if task_id not in self._homes:
+            directory = self._directory.acquire_task(str(task_id), wait_ms=0)
+            home = LocalHome(directory, stores, self._memory)
+            self._homes[task_id] = _OpenHome(task_id, home, self._homes)
+        return self._homes[task_id]
+
+    def process_ended(self) -> None:
+        """Close everything."""
+        for home in list(self._homes.values()):
+            home.close()
+
+    def lose(self) -> None:
+        """Delete all files."""
+        shutil.rmtree(self._files)
+        self._directory = self._make_directory()
+
+
+def create_topics(cluster: MemoryCluster, plans: Sequence[SubPlan], config: StreamsConfig) -> None:
+    """Create the topics that the plans read, as `streams.topics.prepare_topics` does it live.
+
+    Raises:
+        MisconfiguredTopicError: topics do not fit each other or the topology.
+    """
+    admin = MemoryAdmin(cluster)
+    for name in dict.fromkeys(name for plan in plans for name in plan.topics.sources):
+        cluster.create(name)
+    planned = plan_internal_topics(
+        [plan.topics for plan in plans],
+        admin.describe(admin.names()),
+        topic_configs=config.topic_configs,
+    )
+    admin.create(planned.create)
+
+
+def make_memory_worker(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    *,
+    cluster: MemoryCluster,
+    consumer: MemoryConsumer,
+    disk: Disk,
+    clock: ManualClock,
+    counts: Counts,
+    probe: Probe,
+    log: EventLog,
+) -> Worker:
+    """Make a worker of a cluster in memory; its topics are there already."""
+    admin = MemoryAdmin(cluster)
+    topics = admin.describe(admin.names())
+    restorer = Restorer(
+        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
+        clock=clock,
+        listener=counts,
+        probe=probe,
+        batch_records=config.restore_batch_records,
+        log=log,
+    )
+
+    def make_producer() -> Producer:
+        if config.exactly_once:
+            return MemoryTransactionalProducer(cluster, config.application_id)
+        return MemoryPlainProducer(cluster, consumer.commit)
+
+    repartitions = frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
+    return Worker(
+        config=config,
+        consumer=consumer,
+        make_producer=make_producer,
+        make_tasks=lambda producer: Tasks(
+            plans=plans,
+            partitions={name: facts.partitions for name, facts in topics.items()},
+            consumer=consumer,
+            restorer=restorer,
+            facts=ClusterFacts(admin, topics, from_earliest=True),
+            open_home=disk.open,
+            make_send=lambda: producer().send,
+            exactly_once=config.exactly_once,
+            read_cache_bytes=config.statestore_read_cache_max_bytes,
+            log=log,
+        ),
+        restorer=restorer,
+        topic_ids={name: facts.topic_id for name, facts in topics.items()},
+        clock=clock,
+        listener=counts,
+        probe=probe,
+        housekeeping=Purger(
+            admin, repartitions, config.repartition_purge_interval_ms / 1000, clock, log
+        ),
+        first_commit_id=cluster.random.getrandbits(30) << 32,
+        log=log,
+    )
