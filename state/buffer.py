@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
-from state.codec import decode_timestamped, encode_timestamped
+from state.codec import TIMESTAMP, decode_timestamped
 from state.errors import ValueEncodingError
 from state.store import CommittedStore
 
@@ -210,7 +210,7 @@ def timestamped_rows(
     delta: list[tuple[bytes, bytes | None, int]],
 ) -> list[tuple[bytes, bytes | None]]:
     """Turn a delta into the rows of the committed store: the value behind its timestamp."""
+    pack = TIMESTAMP.pack
     return [
-        (key, None if value is None else encode_timestamped(timestamp, value))
-        for key, value, timestamp in delta
+        (key, None if value is None else pack(timestamp) + value) for key, value, timestamp in delta
     ]

@@ -15,7 +15,8 @@ __all__ = [
     "prefix_end",
 ]
 
-_TIMESTAMP = struct.Struct(">q")
+TIMESTAMP = struct.Struct(">q")
+"""The timestamp in front of a value: milliseconds since 1970, 8 bytes, big-endian."""
 # Kafka's mark for a record that carries no timestamp; the lowest one that is legal.
 _NO_TIMESTAMP_MS = -1
 
@@ -35,7 +36,7 @@ def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
     b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01v'
     """
     assert timestamp_ms >= _NO_TIMESTAMP_MS, timestamp_ms
-    return _TIMESTAMP.pack(timestamp_ms) + value
+    return TIMESTAMP.pack(timestamp_ms) + value
 
 
 def decode_timestamped(row: bytes) -> tuple[int, bytes]:
@@ -44,10 +45,10 @@ def decode_timestamped(row: bytes) -> tuple[int, bytes]:
     >>> decode_timestamped(encode_timestamped(1, b"v"))
     (1, b'v')
     """
-    assert len(row) >= _TIMESTAMP.size, row
-    (timestamp_ms,) = _TIMESTAMP.unpack_from(row)
+    assert len(row) >= TIMESTAMP.size, row
+    (timestamp_ms,) = TIMESTAMP.unpack_from(row)
     assert timestamp_ms >= _NO_TIMESTAMP_MS, timestamp_ms
-    return timestamp_ms, row[_TIMESTAMP.size :]
+    return timestamp_ms, row[TIMESTAMP.size :]
 
 
 def murmur2(data: bytes) -> int:

@@ -13,9 +13,11 @@ state.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Any, NamedTuple
 
 from state.buffer import Buffer, timestamped_rows
@@ -65,31 +67,43 @@ _NEXT = {
 
 @dataclass(slots=True)
 class _Queue:
-    """The records of one input partition that wait, from `start` on."""
+    """The records of one input partition that wait: batches as they came, never copied."""
 
-    records: Sequence[ReceivedMessage] = ()
+    batches: deque[Sequence[ReceivedMessage]] = field(default_factory=deque)
     start: int = 0
+    """Where the rest of the first batch begins."""
+    size: int = 0
 
     def __len__(self) -> int:
-        return len(self.records) - self.start
+        return self.size
 
     def extend(self, records: Sequence[ReceivedMessage]) -> None:
-        if self:
-            self.records = [*self.records[self.start :], *records]
-        else:
-            self.records = records
-        self.start = 0
+        self.batches.append(records)
+        self.size += len(records)
 
     def take(self, count: int) -> Sequence[ReceivedMessage]:
-        if self.start == 0 and count >= len(self.records):
-            batch, self.records = self.records, ()
-            return batch
-        batch = self.records[self.start : self.start + count]
+        """Take some records, at most `count` and at most the rest of the first batch."""
+        first = self.batches[0]
+        batch = (
+            first
+            if self.start == 0 and count >= len(first)
+            else (first[self.start : self.start + count])
+        )
         self.start += len(batch)
+        self.size -= len(batch)
+        if self.start == len(first):
+            self.batches.popleft()
+            self.start = 0
         return batch
 
     def head_timestamp(self) -> int:
-        return self.records[self.start].timestamp()[1]
+        return self.batches[0][self.start].timestamp()[1]
+
+    def rest_of_first(self) -> Iterable[ReceivedMessage]:
+        return islice(self.batches[0], self.start, None)
+
+    def last_offset(self) -> int:
+        return self.batches[-1][-1].offset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +203,7 @@ class Task:
     def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records of one input partition, in the order of their offsets."""
         queue = self._queues[place]
-        expected = queue.records[-1].offset() + 1 if queue else self.next_offset[place]
+        expected = queue.last_offset() + 1 if queue else self.next_offset[place]
         assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
         queue.extend(records)
 
@@ -244,7 +258,7 @@ class Task:
         (_, place), (limit, other) = heads[0], heads[1]
         queue = self._queues[place]
         run = 0
-        for record in queue.records[queue.start : queue.start + count]:
+        for record in islice(queue.rest_of_first(), count):
             timestamp = record.timestamp()[1]
             if (timestamp, place) > (limit, other):
                 break

@@ -142,6 +142,7 @@ class Worker:
         self._metadata: GroupMetadata | None = None
         self._in_transaction = False
         self._was_running = False
+        self._paused: set[TopicPartition] = set()
         self._records = 0
         self._commit_id = first_commit_id
         self._pace = _Pace(config.max_poll_records)
@@ -229,6 +230,7 @@ class Worker:
     def _abort_quietly(self) -> None:
         # Without running tasks the callbacks of a closing consumer find nothing to commit.
         self.tasks.rebuild()
+        self._paused.clear()
         if self._in_transaction:
             self._in_transaction = False
             self._producer.abort()
@@ -259,6 +261,7 @@ class Worker:
                 self._log.warning("producer_replaced", reason=str(error))
                 self._replace_producer()
         self.tasks.release(leaving)
+        self._paused = {p for p in self._paused if self.tasks.reader_of(p) is not None}
         self._listener.on_assignment(self.tasks.owned)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -275,12 +278,46 @@ class Worker:
         idle_s = 0.0 if busy else self._config.poll_ms / 1000
         if self._waits_to_commit_idle():
             idle_s = min(idle_s, 0.005)
-        batches = self._consumer.poll(self._config.max_poll_records, idle_s)
+        batches = self._consumer.poll(self._room(), idle_s)
         for place, records in batches.items():
             task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.
             if task is not None:
                 task.add(place, records)
+
+    def _room(self) -> int:
+        """How many records to ask for: what waits already counts, and a poll is due in any case."""
+        waiting = sum(
+            task.queued_in(place)
+            for task in self.tasks.running
+            for place in task.inputs
+            if place not in self._paused
+        )
+        return max(1, self._config.max_poll_records - waiting)
+
+    def _hold_back_input(self, task: Task) -> None:
+        """Pause full queues of a task that waits for another input, so that it can arrive."""
+        full = [
+            place
+            for place in task.inputs
+            if place not in self._paused
+            and task.queued_in(place) >= self._config.buffered_records_per_partition
+        ]
+        if full:
+            self._consumer.pause(full)
+            self._paused.update(full)
+
+    def _take_input_again(self, task: Task) -> None:
+        """Resume what was paused and has room again."""
+        free = [
+            place
+            for place in task.inputs
+            if place in self._paused
+            and task.queued_in(place) < self._config.buffered_records_per_partition
+        ]
+        if free:
+            self._consumer.resume(free)
+            self._paused.difference_update(free)
 
     def _advance(self) -> None:
         self.tasks.advance()
@@ -295,13 +332,18 @@ class Worker:
     def _process(self) -> int:
         processed = 0
         for task in self.tasks.running:
-            if not task.queued() or self._must_wait(task):
+            if not task.queued():
+                continue
+            if self._must_wait(task):
+                self._hold_back_input(task)
                 continue
             self._begin()
             started = self._clock.monotonic_s()
             count = task.process(self._pace.chunk)
             self._pace.learn(count, self._clock.monotonic_s() - started)
             processed += count
+            if self._paused:
+                self._take_input_again(task)
             if task.held_back() * _HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
                 task.flush()
         if processed:
@@ -410,6 +452,7 @@ class Worker:
         self._in_transaction = False
         self._records = 0
         self.tasks.rebuild()
+        self._paused.clear()
 
     def _replace_producer(self) -> None:
         """Make a new producer, which decides the old one's transaction; tasks begin anew.
@@ -431,6 +474,7 @@ class Worker:
         self._in_transaction = False
         self._records = 0
         self.tasks.rebuild()
+        self._paused.clear()
 
 
 _HELD_BACK_BYTES = 250

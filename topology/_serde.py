@@ -253,7 +253,7 @@ class JsonSerde:
         except TypeError as error:
             refuse_value(self.name, value, str(error))
         # orjson writes null for NaN and the infinities.
-        if data.find(_NULL) >= 0:
+        if _NULL in data:
             self._check_nulls(value)
         return data
 

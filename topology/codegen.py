@@ -56,10 +56,19 @@ class Flow:
     headers: str = "headers"
     key_is_set: bool = False
     value_is_set: bool = False
+    key_is_own: bool = False
+    """Whether this application encoded the key's bytes, so that encoding it again gives them."""
 
     def with_key(self, variable: str, *, is_set: bool = False) -> Flow:
         """The same record under a new key object."""
-        return replace(self, key=variable, key_bytes=None, key_serde=None, key_is_set=is_set)
+        return replace(
+            self,
+            key=variable,
+            key_bytes=None,
+            key_serde=None,
+            key_is_set=is_set,
+            key_is_own=False,
+        )
 
     def with_value(self, variable: str, *, is_set: bool = False) -> Flow:
         """The same record with a new value object."""
@@ -155,6 +164,8 @@ class Generator:
 
     def encoded_key(self, flow: Flow, serde: AnySerde, node: Node) -> str:
         """A variable or expression of the key's bytes in `serde`."""
+        if flow.key_bytes is not None and flow.key_serde is serde and flow.key_is_own:
+            return flow.key_bytes
         return self._encoded(
             flow.key, flow.key_bytes, flow.key_serde, serde, flow.key_is_set, "key", node
         )

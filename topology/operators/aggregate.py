@@ -55,6 +55,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         timestamp=timestamp,
         headers=flow.headers,
         key_is_set=True,
+        key_is_own=True,
         value_is_set=node.op == "count",
     )
     emit_update(gen, node, node.store, result, descend)

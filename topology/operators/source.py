@@ -22,6 +22,7 @@ def emit(gen: Generator, node: Source) -> Flow:
         value=None,
         value_bytes="value_bytes",
         value_serde=value_serde,
+        key_is_own=node.internal,
     )
     w.line("key_bytes = m.key()")
     w.line("value_bytes = m.value()")

@@ -28,5 +28,5 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
     w, i = gen.writer, gen.ordinal(node)
     key_serde, _ = gen.store_serdes(node.store)
     w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
-    result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde)
+    result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
     emit_update(gen, node, node.store, result, descend)

@@ -65,5 +65,6 @@ def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow],
             value_bytes=None,
             value_serde=value_serde,
             key_is_set=True,
+            key_is_own=True,
         )
         descend(flow)

@@ -1,0 +1,250 @@
+"""Where state lives on a host, and who may touch it.
+
+    <state.dir>/<application.id>/tasks/0_3/          RocksDB of task 0_3
+    <state.dir>/<application.id>/tasks/0_3.lock      held by the worker that owns the task
+    <state.dir>/<application.id>/tasks/0_3.g1/       a fresh generation, see `acquire_task`
+    <state.dir>/<application.id>/workers/slot-0      the identity of a worker, held while it lives
+
+All workers of an application on a host share the directory. Locks are the kernel's (flock): they
+end with the process, however it ends, and are not inherited by its children.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from state.errors import StateDirectoryError, StateLockedError
+
+__all__ = ["Identity", "StateDirectory", "TaskDirectory"]
+
+MAX_SLOTS = 1_000
+MAX_GENERATIONS = 100
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(slots=True)
+class _Lock:
+    """A locked file that says who holds it."""
+
+    path: Path
+    _file: int
+
+    @classmethod
+    def take(cls, path: Path) -> _Lock | None:
+        """Lock the file without waiting; None when another process has it."""
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise
+        return cls(path, file)
+
+    def read(self) -> str:
+        return os.pread(self._file, 4096, 0).decode(errors="replace")
+
+    def write(self, text: str) -> None:
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, text.encode(), 0)
+
+    def release(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _holder(path: Path) -> int | None:
+    try:
+        return int(path.read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+@dataclass(slots=True)
+class TaskDirectory:
+    """A task's directory, locked until `release`.
+
+    Args:
+        path: where its files go.
+        generation: 0, or higher where an older one could not be had.
+    """
+
+    path: Path
+    generation: int
+    _lock: _Lock
+
+    def release(self) -> None:
+        """Let another worker have it."""
+        self._lock.release()
+
+
+@dataclass(slots=True)
+class Identity:
+    """A worker's identity, its own until `release`.
+
+    Args:
+        instance_id: what the group and the transactions know the worker by.
+    """
+
+    instance_id: str
+    _lock: _Lock
+
+    def release(self) -> None:
+        """Let another worker have it."""
+        self._lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """The state directory of one application.
+
+    Args:
+        root: the setting ``state.dir``.
+        application_id: names the directory below it.
+        sleep: how to wait, for tests.
+        monotonic: seconds, for tests.
+
+    Raises:
+        StateDirectoryError: the directory cannot be made or written.
+    """
+
+    root: Path
+    application_id: str
+    sleep: Callable[[float], None] = time.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    _tasks: Path = field(init=False)
+    _workers: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        base = self.root / self.application_id
+        object.__setattr__(self, "_tasks", base / "tasks")
+        object.__setattr__(self, "_workers", base / "workers")
+        for directory in (self._tasks, self._workers):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise _unusable(directory, error) from error
+            if not os.access(directory, os.W_OK | os.X_OK):
+                raise _unusable(directory, PermissionError(errno.EACCES, "not writable"))
+
+    def acquire_task(self, task_id: str, *, wait_ms: int) -> TaskDirectory:
+        """Lock a task's directory.
+
+        The newest generation that can be had is taken, and older ones are removed as soon as
+        nobody holds them. When all are held for longer than `wait_ms`, by a process that hangs
+        perhaps, a fresh one is begun: its state comes from the changelog. That an older generation
+        is behind does no harm, as its position says so.
+
+        Args:
+            task_id: as ``0_3``.
+            wait_ms: how long to wait for a holder to let go, in milliseconds.
+
+        Raises:
+            StateLockedError: there are too many generations that nobody lets go.
+        """
+        deadline = self.monotonic() + wait_ms / 1000
+        while True:
+            generations = self._generations(task_id)
+            newest = generations[-1]
+            taken = self._try(task_id, newest)
+            if taken is not None:
+                self._remove_older(task_id, generations[:-1])
+                return taken
+            if self.monotonic() >= deadline:
+                break
+            self.sleep(_LOOK_AGAIN_S)
+        for generation in range(newest + 1, newest + MAX_GENERATIONS):
+            taken = self._try(task_id, generation)
+            if taken is not None:
+                return taken
+        holder = _holder(self._lock_path(task_id, newest))
+        raise StateLockedError(
+            f"task {task_id} is locked in {self._tasks} by process {holder} and by others before "
+            "it; stop the processes that hang",
+            holder_pid=holder,
+        )
+
+    def acquire_identity(self, explicit: str | None = None) -> Identity:
+        """Take an identity: the given one, else the first free slot of this host.
+
+        A slot's file holds a random part that was made once, so slots of two hosts never have the
+        same identity, and a worker that is started again has the one it had.
+
+        Raises:
+            StateLockedError: another live process of this host has the given identity.
+        """
+        if explicit is not None:
+            path = self._workers / f"id-{explicit}"
+            lock = self._lock(path)
+            if lock is None:
+                holder = _holder(path)
+                raise StateLockedError(
+                    f"worker.id {explicit!r} is in use by process {holder} on this host; give each "
+                    "worker its own, or stop that process",
+                    holder_pid=holder,
+                )
+            lock.write(f"{os.getpid()}\n")
+            return Identity(explicit, lock)
+        for slot in range(MAX_SLOTS):
+            lock = self._lock(self._workers / f"slot-{slot}")
+            if lock is None:
+                continue
+            words = lock.read().split()
+            host = words[0] if len(words) == 2 else secrets.token_hex(4)
+            lock.write(f"{host} {os.getpid()}\n")
+            return Identity(f"{host}-{slot}", lock)
+        raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
+
+    def _lock(self, path: Path) -> _Lock | None:
+        try:
+            return _Lock.take(path)
+        except OSError as error:
+            raise _unusable(path, error) from error
+
+    def _name(self, task_id: str, generation: int) -> str:
+        return task_id if generation == 0 else f"{task_id}.g{generation}"
+
+    def _lock_path(self, task_id: str, generation: int) -> Path:
+        return self._tasks / f"{self._name(task_id, generation)}.lock"
+
+    def _generations(self, task_id: str) -> list[int]:
+        found = {0}
+        for path in self._tasks.glob(f"{task_id}.g*.lock"):
+            number = path.name.removesuffix(".lock").removeprefix(f"{task_id}.g")
+            if number.isdecimal():
+                found.add(int(number))
+        return sorted(found)
+
+    def _try(self, task_id: str, generation: int) -> TaskDirectory | None:
+        lock = self._lock(self._lock_path(task_id, generation))
+        if lock is None:
+            return None
+        lock.write(f"{os.getpid()}\n")
+        path = self._tasks / self._name(task_id, generation)
+        path.mkdir(exist_ok=True)
+        return TaskDirectory(path, generation, lock)
+
+    def _remove_older(self, task_id: str, generations: list[int]) -> None:
+        for generation in generations:
+            lock = self._lock(self._lock_path(task_id, generation))
+            if lock is not None:
+                shutil.rmtree(self._tasks / self._name(task_id, generation), ignore_errors=True)
+                if generation > 0:
+                    lock.path.unlink(missing_ok=True)
+                lock.release()
+
+
+def _unusable(path: Path, error: OSError) -> StateDirectoryError:
+    return StateDirectoryError(
+        f"{path} cannot be used: {error.strerror}; correct state.dir, or the rights on it"
+    )

@@ -1,0 +1,88 @@
+"""A task's state as its stores want it: persistent ones on disk, the others in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from state.memory import MemoryTaskState
+from state.rocks import RocksMemory, RocksTaskState
+from state.spec import StoreSpec
+from state.store import CommittedStore, Delta, Position, TaskState
+
+__all__ = ["open_task_state"]
+
+T = TypeVar("T")
+
+
+def open_task_state(path: Path, specs: Sequence[StoreSpec], *, memory: RocksMemory) -> TaskState:
+    """Open the state of a task.
+
+    Args:
+        path: the task's directory; RocksDB's files go below it, if there is anything to keep.
+        specs: all stores of the task.
+        memory: what the process's RocksDBs share.
+
+    Returns:
+        One state over all stores. In-memory stores begin empty and without a position.
+    """
+    persistent = [spec for spec in specs if spec.kind == "rocksdb"]
+    volatile = [spec for spec in specs if spec.kind == "memory"]
+    if not persistent:
+        return MemoryTaskState(volatile)
+    disk = RocksTaskState(path / "rocksdb", persistent, memory=memory)
+    if not volatile:
+        return disk
+    return _Both(disk, MemoryTaskState(volatile), {spec.name for spec in volatile})
+
+
+class _Both:
+    """Routes each store to its home. The disk goes first: memory cannot fail after it."""
+
+    def __init__(self, disk: TaskState, memory: TaskState, volatile: set[str]) -> None:
+        self._disk = disk
+        self._memory = memory
+        self._volatile = volatile
+
+    def _home(self, name: str) -> TaskState:
+        return self._memory if name in self._volatile else self._disk
+
+    def store(self, name: str) -> CommittedStore:
+        return self._home(name).store(name)
+
+    def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
+        (disk, memory), (disk_at, memory_at) = self._split(deltas), self._split(positions)
+        self._disk.write(disk, disk_at)
+        self._memory.write(memory, memory_at)
+
+    def position(self, store_name: str) -> Position | None:
+        return self._home(store_name).position(store_name)
+
+    def begin_restore(self) -> None:
+        self._disk.begin_restore()
+        self._memory.begin_restore()
+
+    def restore(self, deltas: Mapping[str, Delta]) -> None:
+        disk, memory = self._split(deltas)
+        self._disk.restore(disk)
+        self._memory.restore(memory)
+
+    def end_restore(self, positions: Mapping[str, Position]) -> None:
+        disk, memory = self._split(positions)
+        self._disk.end_restore(disk)
+        self._memory.end_restore(memory)
+
+    def drop_store(self, name: str) -> None:
+        self._home(name).drop_store(name)
+
+    def close(self) -> None:
+        self._disk.close()
+        self._memory.close()
+
+    def _split(self, by_store: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+        disk: dict[str, T] = {}
+        memory: dict[str, T] = {}
+        for name, value in by_store.items():
+            (memory if name in self._volatile else disk)[name] = value
+        return disk, memory
