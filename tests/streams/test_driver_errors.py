@@ -1,0 +1,262 @@
+"""A record that cannot be processed stops the worker with an error that names its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streams.errors import RecordError
+from streams.testing import TopologyTestDriver
+from tests.support.topologies import EXACTLY_ONCE
+from topology import KStream, StreamsBuilder, Topology, serdes
+
+Stream = KStream[Any, Any]
+
+
+def through(step: Callable[[Stream], Any], **source: Any) -> Topology:
+    """A topology of one step between "in" and, where anything comes out of it, "out"."""
+    builder = StreamsBuilder()
+    result = step(builder.stream("in", name="read", **source))
+    if result is not None:
+        result.to("out", name="write")
+    return builder.build()
+
+
+def fail(*_: Any) -> Any:
+    raise KeyError("the payload, which must not be in the message")
+
+
+def failure(action: Callable[[], object]) -> RecordError:
+    with pytest.raises(RecordError) as caught:
+        action()
+    return caught.value
+
+
+STEPS: dict[str, Callable[[Stream], Any]] = {
+    "filter": lambda s: s.filter(fail, name="step"),
+    "filter_not": lambda s: s.filter_not(fail, name="step"),
+    "map": lambda s: s.map(fail, name="step"),
+    "map_values": lambda s: s.map_values(fail, name="step"),
+    "flat_map": lambda s: s.flat_map(fail, name="step"),
+    "flat_map_values": lambda s: s.flat_map_values(fail, name="step"),
+    "select_key": lambda s: s.select_key(fail, name="step"),
+    "peek": lambda s: s.peek(fail, name="step"),
+    "for_each": lambda s: s.for_each(fail, name="step"),
+    "branch": lambda s: s.split(name="step").branch(fail).no_default_branch()["step1"],
+    "to": lambda s: s.to(fail, name="step"),
+    "aggregate": lambda s: (
+        s.group_by_key().aggregate(int, fail, store="rows", name="step").to_stream()
+    ),
+    "initializer": lambda s: (
+        s.group_by_key().aggregate(fail, lambda k, v, a: v, store="rows", name="step").to_stream()
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_user_function_that_raises_is_named_by_its_node_and_record(step: str) -> None:
+    driver = TopologyTestDriver(through(STEPS[step]), partitions=3)
+    source = driver.input("in")
+    error = failure(lambda: source.send("k", 1, partition=2, timestamp=5))
+    assert (error.topic, error.partition, error.offset, error.timestamp) == ("in", 2, 0, 5)
+    assert error.node == "step"
+    assert error.task_id == "0_2"
+    assert error.store == ("rows" if step in ("aggregate", "initializer") else None)
+    assert "a user function raised KeyError" in str(error)
+    assert "payload" not in str(error)
+    assert isinstance(error.__cause__, KeyError)
+
+
+def test_a_generator_that_raises_half_way_is_named_by_its_node() -> None:
+    def some(value: int) -> Any:
+        yield value
+        raise RuntimeError
+
+    driver = TopologyTestDriver(through(lambda s: s.flat_map_values(some, name="step")))
+    error = failure(lambda: driver.input("in").send("k", 1))
+    assert (error.node, error.offset) == ("step", 0)
+    assert driver.committed_offsets("in") == {}
+
+
+def test_what_one_record_sent_on_before_it_failed_is_void_under_exactly_once() -> None:
+    def some(value: int) -> Any:
+        yield value
+        raise RuntimeError
+
+    topology = through(lambda s: s.flat_map_values(some, name="step"))
+    driver = TopologyTestDriver(topology, EXACTLY_ONCE)
+    failure(lambda: driver.input("in").send("k", 1))
+    assert driver.output("out").is_empty
+    assert not driver.output("out", isolation="read_uncommitted").is_empty
+
+
+def test_the_offset_is_that_of_the_record_within_its_batch() -> None:
+    step = through(lambda s: s.map_values(lambda n: 1 // n, name="step"))
+    driver = TopologyTestDriver(step, EXACTLY_ONCE, commit="manual")
+    error = failure(lambda: driver.input("in").send_many([("k", n) for n in (1, 2, 0, 3)]))
+    assert error.offset == 2
+    assert "in-0 offset 2" in str(error)
+
+
+@pytest.mark.parametrize(("part", "serde"), [("key", "long"), ("value", "long")])
+def test_bytes_that_cannot_be_decoded_are_named_by_their_place(part: str, serde: str) -> None:
+    topology = through(lambda s: s, key=serdes.long, value=serdes.long)
+    driver = TopologyTestDriver(topology)
+    good, bad = b"\0" * 8, b"secret"
+    driver.input("in").send_bytes(good, good)
+    key, value = (bad, good) if part == "key" else (good, bad)
+    error = failure(lambda: driver.input("in").send_bytes(key, value))
+    assert (error.topic, error.partition, error.offset, error.node) == ("in", 0, 1, "read")
+    assert f"serde {serde!r} cannot decode 6 bytes" in str(error)
+    assert "secret" not in str(error)
+
+
+def test_a_value_that_the_sinks_serde_refuses_is_named_by_the_sink() -> None:
+    topology = through(
+        lambda s: s.map_values(str).to("out", value=serdes.long, name="sink"), value=serdes.long
+    )
+    driver = TopologyTestDriver(topology)
+    error = failure(lambda: driver.input("in").send("k", 1))
+    assert (error.node, error.offset) == ("sink", 0)
+    assert "serde 'long' cannot encode a value of type str" in str(error)
+
+
+def test_a_failure_behind_a_shared_node_is_named_by_its_node() -> None:
+    builder = StreamsBuilder()
+    a, b = builder.stream("a"), builder.stream("b")
+    a.merge(b, name="both").map_values(fail, name="step").to("out")
+    driver = TopologyTestDriver(builder.build())
+    error = failure(lambda: driver.input("b").send("k", 1))
+    assert (error.topic, error.node, error.offset) == ("b", "step", 0)
+
+
+def test_a_failure_behind_a_repartition_is_named_by_the_repartition_topic() -> None:
+    topology = through(
+        lambda s: (
+            s.select_key(lambda k, v: v).repartition(name="by-value").map_values(fail, name="step")
+        )
+    )
+    driver = TopologyTestDriver(topology, {"application.id": "app"})
+    error = failure(lambda: driver.input("in").send("k", "v"))
+    assert (error.topic, error.node, error.task_id) == ("app-by-value-repartition", "step", "1_0")
+
+
+def test_a_failure_behind_a_cache_names_the_records_that_may_have_caused_it() -> None:
+    topology = through(
+        lambda s: s.group_by_key().count(store="rows").to_stream().map_values(fail, name="step")
+    )
+    driver = TopologyTestDriver(topology, EXACTLY_ONCE, commit="manual")
+    driver.input("in").send_many([("a", 1), ("b", 1)])
+    error = failure(driver.commit)
+    assert error.node == "step"
+    assert (error.topic, error.partition, error.offset) == ("in", 0, 1)
+    assert "between offsets 0 and 1" in str(error)
+
+
+def test_a_row_that_cannot_be_encoded_names_its_store_and_the_records() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().reduce(lambda a, b: {1, 2}, store="rows")
+    driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE, commit="manual")
+    source = driver.input("in")
+    error = failure(lambda: (source.send_many([("a", 1), ("a", 2)]), driver.commit()))
+    assert error.store == "rows"
+    assert "cannot encode a value of type set" in str(error)
+
+
+def test_a_row_that_is_too_large_for_its_changelog_names_its_store_and_key() -> None:
+    topology = through(
+        lambda s: s.group_by_key().reduce(lambda a, b: a + b, store="rows").to_stream(),
+        key=serdes.string,
+        value=serdes.string,
+    )
+    settings = {**EXACTLY_ONCE, "topic.max.message.bytes": "100"}
+    driver = TopologyTestDriver(topology, settings, commit="manual")
+    driver.input("in").send("k", "x" * 60)
+    driver.commit()
+    driver.input("in").send("k", "x" * 60)
+    error = failure(driver.commit)
+    assert error.store == "rows"
+    assert "120 bytes" in str(error)
+    assert "test-rows-changelog" in str(error)
+    assert dict(driver.store("rows")) == {"k": "x" * 60}
+
+
+def test_an_output_that_is_too_large_names_its_record() -> None:
+    topology = through(lambda s: s.map_values(lambda n: "x" * n, name="grow"))
+    driver = TopologyTestDriver(topology, EXACTLY_ONCE)
+    driver.input("in").send("k", 10)
+    error = failure(lambda: driver.input("in").send("k", 2_000_000))
+    assert (error.topic, error.offset, error.node) == ("in", 1, "write")
+    assert "larger than the max.message.bytes" in str(error)
+
+
+def test_a_negative_timestamp_is_refused() -> None:
+    driver = TopologyTestDriver(through(lambda s: s))
+    error = failure(lambda: driver.input("in").send("k", 1, timestamp=-1))
+    assert (error.node, error.timestamp) == ("read", -1)
+    assert "timestamp -1 is negative" in str(error)
+
+
+NEED_A_KEY: dict[str, Callable[[Stream], Any]] = {
+    "count": lambda s: s.group_by_key().count(store="rows", name="step").to_stream(),
+    "reduce": lambda s: (
+        s.group_by_key().reduce(lambda a, b: b, store="rows", name="step").to_stream()
+    ),
+    "aggregate": lambda s: (
+        s.group_by_key()
+        .aggregate(list, lambda k, v, a: [*a, v], store="rows", name="step")
+        .to_stream()
+    ),
+    "table": lambda s: s.to_table(store="rows", name="step").to_stream(),
+}
+
+
+@pytest.mark.parametrize("step", NEED_A_KEY)
+def test_a_null_key_fails_where_a_row_needs_one(step: str) -> None:
+    driver = TopologyTestDriver(through(NEED_A_KEY[step]))
+    error = failure(lambda: driver.input("in").send(None, 1))
+    assert (error.node, error.store, error.offset) == ("step", "rows", 0)
+    assert "the key is null" in str(error)
+    assert "null.key.policy" in str(error)
+
+
+@pytest.mark.parametrize("step", NEED_A_KEY)
+def test_a_null_key_is_dropped_and_counted_where_the_policy_says_so(step: str) -> None:
+    driver = TopologyTestDriver(through(NEED_A_KEY[step]), {"null.key.policy": "drop"})
+    driver.input("in").send_many([(None, 1), ("a", 1), (None, 1)])
+    assert driver.dropped == {("step", "null key"): 2}
+    assert list(driver.store("rows")) == ["a"]
+    assert [r.key for r in driver.output("out").read_all()] == ["a"]
+    assert [e["count"] for e in driver.events if e["event"] == "records_dropped"] == [1, 2]
+
+
+def test_a_null_key_fails_in_front_of_a_repartition() -> None:
+    topology = through(lambda s: s.repartition(name="again"))
+    driver = TopologyTestDriver(topology)
+    error = failure(lambda: driver.input("in").send(None, 1))
+    assert error.node == "again-repartition-filter"
+    driver = TopologyTestDriver(topology, {"null.key.policy": "drop"})
+    driver.input("in").send_many([(None, 1), ("a", 1)])
+    assert [r.key for r in driver.output("out").read_all()] == ["a"]
+    assert driver.dropped == {("again-repartition-filter", "null key"): 1}
+
+
+def test_a_null_key_passes_where_nothing_needs_one() -> None:
+    driver = TopologyTestDriver(through(lambda s: s.filter(lambda k, v: k is None)))
+    driver.input("in").send(None, 1)
+    assert [r.key for r in driver.output("out").read_all()] == [None]
+
+
+def test_after_an_error_what_was_committed_is_still_there_to_be_read() -> None:
+    topology = through(
+        lambda s: (
+            s.group_by_key().aggregate(int, lambda k, v, a: a + 1 // v, store="rows").to_stream()
+        )
+    )
+    driver = TopologyTestDriver(topology, EXACTLY_ONCE)
+    driver.input("in").send("k", 1)
+    failure(lambda: driver.input("in").send("k", 0))
+    assert dict(driver.store("rows")) == {"k": 1}
+    assert [r.value for r in driver.output("out").read_all()] == [1]
