@@ -151,7 +151,8 @@ class Generator:
 
     def constant(self, name: str, value: object) -> str:
         """Make an object known to the generated code under `name`."""
-        assert self.constants.setdefault(name, value) is value, name
+        # A bound method is another object each time it is looked up, and equal.
+        assert self.constants.setdefault(name, value) == value, name
         return name
 
     def store_serdes(self, name: str) -> tuple[AnySerde, AnySerde]:
