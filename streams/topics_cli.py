@@ -1,0 +1,58 @@
+"""The command `headrace topics create`: topics for a first try, where no other tool is at hand."""
+
+from __future__ import annotations
+
+import click
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+__all__ = ["topics"]
+
+_TIMEOUT_S = 30.0
+_FIND_TIMEOUT_S = 10.0
+
+
+@click.group()
+def topics() -> None:
+    """Create topics."""
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
+@click.option("--bootstrap-servers", default="localhost:9092", show_default=True)
+def create(names: tuple[str, ...], partitions: int | None, bootstrap_servers: str) -> None:
+    """Create topics; those that exist are left as they are."""
+    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    present = _partition_counts(client, bootstrap_servers)
+    kept = {name: present[name] for name in names if name in present}
+    other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
+    if other and partitions is not None:
+        raise click.ClickException(
+            f"topics exist with another partition count than {partitions}: {', '.join(other)}; "
+            "leave out --partitions to use them so, or take another name"
+        )
+    count = partitions or 1
+    missing = [name for name in dict.fromkeys(names) if name not in kept]
+    wanted = [NewTopic(name, num_partitions=count) for name in missing]
+    for name, creation in (client.create_topics(wanted) if wanted else {}).items():
+        try:
+            creation.result(_TIMEOUT_S)
+        except KafkaException as error:
+            raise click.ClickException(f"cannot create {name}: {error.args[0].str()}") from error
+    for name in names:
+        word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
+        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''})")
+
+
+def _partition_counts(client: AdminClient, bootstrap_servers: str) -> dict[str, int]:
+    try:
+        found = client.list_topics(timeout=_FIND_TIMEOUT_S).topics
+    except KafkaException as error:
+        cause: KafkaError = error.args[0]
+        raise click.ClickException(
+            f"no Kafka answers at {bootstrap_servers} ({cause.str()}); name another with "
+            "--bootstrap-servers, or start one: headrace broker start"
+        ) from error
+    return {name: len(topic.partitions) for name, topic in found.items()}
