@@ -1,0 +1,1 @@
+"""The parts of examples/demo.py: the text, the cluster's view, the counted process, the words."""
