@@ -29,6 +29,7 @@ from benchmarks.cluster import Cluster, Outcome, cluster
 from benchmarks.jobs import JOBS, Expected, Job
 
 RUN_TIMEOUT_S = 300
+TABLE_WIDTH = 132
 UNCACHED = ("--set", "statestore.cache.max.bytes=0")
 
 
@@ -50,11 +51,9 @@ class Variant:
 
 
 HAND = Variant("by hand, exactly-once", "benchmarks.hand")
-EXACT = Variant("Headrace, exactly-once", "benchmarks.apps", UNCACHED)
-AT_LEAST = Variant(
-    "Headrace, at-least-once", "benchmarks.apps", (*UNCACHED, "--guarantee", "at_least_once")
-)
-CACHED = Variant("Headrace, exactly-once, caches", "benchmarks.apps", (), every_update=False)
+EXACT = Variant("exactly-once", "benchmarks.apps", UNCACHED)
+AT_LEAST = Variant("at-least-once", "benchmarks.apps", (*UNCACHED, "--guarantee", "at_least_once"))
+CACHED = Variant("exactly-once, caches", "benchmarks.apps", (), every_update=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +84,11 @@ class JobResults:
 
     def of(self, variant: str, pick: Callable[[Result], float]) -> list[float]:
         """One figure of a variant, over the pairs."""
-        return [pick(pair[variant]) for pair in self.pairs if variant in pair]
+        return [pick(pair[variant]) for pair in self.pairs]
 
     def ratios(self, variant: str, pick: Callable[[Result], float]) -> list[float]:
         """A variant's figure over that of the loop by hand, pair by pair."""
-        return [
-            pick(pair[variant]) / pick(pair[HAND.name]) for pair in self.pairs if variant in pair
-        ]
+        return [pick(pair[variant]) / pick(pair[HAND.name]) for pair in self.pairs]
 
 
 class Benchmark:
@@ -176,35 +173,38 @@ def _thrift(result: Result) -> float:
     return result.records_per_cpu_s
 
 
-def _spread(values: Sequence[float], form: str) -> str:
-    middle = statistics.median(values)
-    low, high = min(values), max(values)
-    return f"{middle:{form}} ({low:{form}}-{high:{form}})"
-
-
 def _table(results: Sequence[JobResults]) -> Table:
-    table = Table(title="input records, median (lowest-highest) over the pairs")
-    for title in ("job", "variant"):
-        table.add_column(title)
-    for title in ("records/s", "of the loop", "records/CPU-s", "of the loop", "result"):
+    table = Table(
+        title="input records; median over the pairs, and lowest-highest ratio to the loop"
+    )
+    table.add_column("job")
+    table.add_column("variant", no_wrap=True)
+    for title in ("records/s", "ratio", "range", "records/CPU-s", "ratio", "range", "output"):
         table.add_column(title, justify="right")
     for one in results:
+        title = f"{JOBS[one.job].title}\n{one.records:,} records"
         for variant in (HAND, EXACT, AT_LEAST, CACHED):
-            speeds = one.of(variant.name, _speed)
-            if not speeds:
+            if variant.name not in one.pairs[0]:
                 continue
             wrong = sum(bool(pair[variant.name].wrong) for pair in one.pairs)
             table.add_row(
-                f"{JOBS[one.job].title}, {one.records:,}",
+                title,
                 variant.name,
-                _spread(speeds, ",.0f"),
-                _spread(one.ratios(variant.name, _speed), ".2f"),
-                _spread(one.of(variant.name, _thrift), ",.0f"),
-                _spread(one.ratios(variant.name, _thrift), ".2f"),
+                *_columns(one, variant, _speed),
+                *_columns(one, variant, _thrift),
                 "right" if not wrong else f"WRONG in {wrong}",
             )
+            title = ""
         table.add_section()
     return table
+
+
+def _columns(one: JobResults, variant: Variant, pick: Callable[[Result], float]) -> list[str]:
+    value = f"{statistics.median(one.of(variant.name, pick)):,.0f}"
+    if variant is HAND:
+        return [value, "", ""]
+    ratios = one.ratios(variant.name, pick)
+    return [value, f"{statistics.median(ratios):.2f}", f"{min(ratios):.2f}-{max(ratios):.2f}"]
 
 
 def _measure(
@@ -247,7 +247,8 @@ def main(
     The word count takes 100,000 sentences of eight words by default, which are 800,000 records in
     the repartition topic and 800,000 updates; the other jobs take 1,000,000 records.
     """
-    say = Console()
+    terminal = Console()
+    say = Console(width=max(terminal.width, TABLE_WIDTH))
     jobs = [JOBS[name] for name in names or JOBS]
     with cluster(bootstrap) as place:
         results = [
