@@ -5,7 +5,7 @@ It needs neither a Kafka client nor RocksDB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -353,10 +353,10 @@ class TopologyTestDriver:
 
         It is processed again, from committed facts, by the next call that runs the topology.
         """
-        worker = self._present()
+        self._present()
         assert self._consumer is not None
         self._consumer.fail(AbortableError("the test driver was told to abort"))
-        worker.turn()
+        self._turn()
 
     def crash(self, at: CrashPoint | None = None, *, keep: bool = True) -> None:
         """Kill the worker without a word; the next call that runs the topology starts another.
@@ -377,9 +377,10 @@ class TopologyTestDriver:
 
     def restart(self) -> None:
         """Stop the worker cleanly, committing what was processed, and start another when needed."""
-        worker, self._worker = self._present(), None
-        worker.finish()
-        self._disk.process_ended()
+        self._let(Worker.finish)
+        if self._worker is not None:
+            self._worker = None
+            self._disk.process_ended()
 
     def close(self) -> None:
         """End; what is not committed is forgotten."""
@@ -489,9 +490,13 @@ class TopologyTestDriver:
         return self._worker
 
     def _turn(self) -> None:
+        self._let(Worker.turn)
+
+    def _let(self, act: Callable[[Worker], None]) -> None:
+        """Let the worker do something, which may be the last that it does."""
         worker, crashed = self._present(), False
         try:
-            worker.turn()
+            act(worker)
         except _CrashError:
             crashed = True
         except BaseException:
