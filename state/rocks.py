@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 from rocksdict import (
@@ -43,8 +43,11 @@ _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
 _CORRUPT = re.compile(r"corrupt|checksum|bad table|truncated|not an sstable", re.IGNORECASE)
 
+# A memtable that fits the processor's cache takes a third less time to write; several are merged
+# before they become a file, so a key that changes often is written out once.
+_WRITE_BUFFER_BYTES = 4 << 20
+_MERGED_BUFFERS = 4
 # Small enough that replaying the log after a crash takes a fraction of a second.
-_WRITE_BUFFER_BYTES = 16 << 20
 _WAL_BYTES = 32 << 20
 
 
@@ -109,6 +112,15 @@ class _RocksStore:
     def approximate_count(self) -> int:
         """Return the number of rows, roughly."""
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def close(self) -> None:
+        """Let go of the files, also where a traceback still holds this object."""
+        self._columns = None
+        self.get = _refuse_closed
+
+
+def _refuse_closed(key: bytes) -> NoReturn:  # noqa: ARG001
+    raise ValueError("the state of this task is closed")
 
 
 class RocksTaskState:
@@ -233,6 +245,8 @@ class RocksTaskState:
 
     def close(self) -> None:
         """Release the files; an unfinished bulk restore is left as a crash would leave it."""
+        for store in self._stores.values():
+            store.close()
         self._stores.clear()
         self._handles.clear()
         self._columns.clear()
@@ -289,6 +303,8 @@ def _options(memory: RocksMemory) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_min_write_buffer_number_to_merge(_MERGED_BUFFERS)
+    options.set_max_write_buffer_number(2 * _MERGED_BUFFERS)
     options.set_write_buffer_manager(memory.write_buffers)
     # One thread writes, so the memtable need not be ready for several.
     options.set_allow_concurrent_memtable_write(False)
