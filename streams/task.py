@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from state.buffer import Buffer, timestamped_rows
 from state.codec import decode_timestamped
@@ -268,19 +268,24 @@ class Task:
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         try:
             stream_time = self._bound.process[place.topic](batch)
-        except RecordTooLargeError as error:
-            raise self._record_error(error, str(error)) from error
-        except StreamsError:
-            raise
         except Exception as error:
-            raise self._record_error(error, _what_happened(error)) from error
+            self._raise(error)
         self.moved = True
         self.next_offset[place] = batch[-1].offset() + 1
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time
 
-    def _record_error(self, error: Exception, message: str) -> RecordError:
+    def _raise(self, error: Exception) -> NoReturn:
+        """Say which record an error is about; the clients' errors are not about one."""
+        if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
+            raise error
         node, record = self.spec.program.locate(error.__traceback__)
+        cause = self.spec.program.explain(error, node, record)
+        raise self._record_error(cause, _what_happened(cause), node, record) from cause
+
+    def _record_error(
+        self, error: Exception, message: str, node: str | None, record: Any
+    ) -> RecordError:
         store = error.store if isinstance(error, NullKeyError) else self._store_of(node)
         if record is None:
             return self._range_error(message, node=node, store=store)
@@ -331,12 +336,8 @@ class Task:
         """Send on everything that caches hold back."""
         try:
             self._bound.flush()
-        except RecordTooLargeError as error:
-            raise self._record_error(error, str(error)) from error
-        except StreamsError:
-            raise
         except Exception as error:
-            raise self._record_error(error, _what_happened(error)) from error
+            self._raise(error)
 
     def deltas(self) -> dict[str, Delta]:
         """Encode the rows that changed since the last commit, by store.
@@ -416,6 +417,6 @@ def committed_rows(
 
 def _what_happened(error: Exception) -> str:
     """Name the error without its text where a user's function may have quoted the record."""
-    if isinstance(error, (BadRecordError, SerdeError)):
+    if isinstance(error, (BadRecordError, SerdeError, RecordTooLargeError)):
         return str(error)
     return f"a user function raised {type(error).__name__}"

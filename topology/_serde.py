@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from json import JSONEncoder
-from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import orjson
 
@@ -35,6 +35,9 @@ class Serde(Protocol[T]):
 
         The bytes of an unchanged key are then those that were read.
         """
+
+    # A serde may also have `decoder`, a callable in C that gives what `deserialize` gives for
+    # good data and raises anything for other data; `deserialize` is asked then what was wrong.
 
     def serialize(self, value: T, /) -> bytes:
         """Encode one value, or raise `SerdeError`."""
@@ -94,6 +97,8 @@ _decode = bytes.decode
 @dataclass(frozen=True, slots=True)
 class StringSerde:
     """UTF-8, as Kafka's StringSerializer."""
+
+    decoder: ClassVar[Callable[[bytes], str]] = staticmethod(bytes.decode)
 
     name: str = "string"
     immutable: bool = True
@@ -229,6 +234,8 @@ _JSON_OPTIONS = (
     | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
 _NULL = b"null"
+_QUOTE = ord('"')
+_BACKSLASH = ord("\\")
 _encode_finite = JSONEncoder(
     allow_nan=False, check_circular=False, default=lambda value: getattr(value, "value", None)
 ).encode
@@ -242,9 +249,17 @@ class JsonSerde:
     documents with spaces or other orders of keys too.
     """
 
+    decoder: ClassVar[Callable[[bytes], Any]] = staticmethod(orjson.loads)
+
     name: str = "json"
     immutable: bool = False
     canonical: bool = False
+
+    def reserialize(self, value: Any, data: bytes, /) -> bytes:
+        """What `serialize` gives for a value read from `data`, quicker for plain strings."""
+        if value.__class__ is str and data[0] == data[-1] == _QUOTE and _BACKSLASH not in data:
+            return data
+        return self.serialize(value)
 
     def serialize(self, value: Any, /) -> bytes:
         """Encode; refuses None, NaN, infinities, ints beyond 64 bits and keys that are no str."""

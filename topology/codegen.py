@@ -165,8 +165,14 @@ class Generator:
 
     def encoded_key(self, flow: Flow, serde: AnySerde, node: Node) -> str:
         """A variable or expression of the key's bytes in `serde`."""
-        if flow.key_bytes is not None and flow.key_serde is serde and flow.key_is_own:
-            return flow.key_bytes
+        if flow.key_bytes is not None and flow.key is not None and flow.key_serde is serde:
+            if flow.key_is_own:
+                return flow.key_bytes
+            again = getattr(serde, "reserialize", None)
+            if again is not None:
+                function = self.constant(f"encode_key_{self.ordinal(node)}", again)
+                call = f"{function}({flow.key}, {flow.key_bytes})"
+                return call if flow.key_is_set else f"None if {flow.key} is None else {call}"
         return self._encoded(
             flow.key, flow.key_bytes, flow.key_serde, serde, flow.key_is_set, "key", node
         )

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 
 from state.buffer import ATOMS, Buffer
 from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
-from topology.errors import NegativeTimestampError, NullKeyError
+from topology.errors import BadRecordError, NegativeTimestampError, NullKeyError
 from topology.graph import (
     Aggregate,
+    AnySerde,
     Branch,
     Node,
     Sink,
@@ -92,6 +93,7 @@ class Program:
     source_code: str
     filename: str
     holds: Mapping[str, Hold]
+    _defaults: tuple[AnySerde, AnySerde]
     _nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
     _code: CodeType
@@ -107,6 +109,13 @@ class Program:
         exec(self._code, namespace)  # noqa: S102
         process, flush, pending = namespace["bind"](environment)
         return BoundProgram(process=process, flush=flush, pending=pending)
+
+    def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
+        """Return the error to report: that of the checked decoding, where a source failed."""
+        source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
+        if source_node is None or message is None or isinstance(error, BadRecordError):
+            return error
+        return source.decoding_error(source_node, self._defaults, message) or error
 
     def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
         """Find the node that an exception came from, and the message that was processed.
@@ -150,6 +159,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         source_code=text,
         filename=filename,
         holds=holds,
+        _defaults=(options.default_key, options.default_value),
         _nodes=tuple(writer.nodes),
         _constants=gen.constants,
         _code=compile(text, filename, "exec"),

@@ -347,3 +347,18 @@ def test_a_function_that_does_not_return_bytes_is_refused() -> None:
     serde: Serde[str] = serdes.serde_from(name="wrong", serialize=upper, deserialize=bytes.decode)
     with pytest.raises(SerdeError, match=r"returned str .* return bytes"):
         serde.serialize("text")
+
+
+@given(st.text() | st.integers(-9, 9) | st.lists(st.text()), st.booleans(), st.booleans())
+def test_json_reads_and_writes_a_key_again_as_if_it_had_only_written_it(
+    value: Any, ascii_only: bool, spaced: bool
+) -> None:
+    """The shortcut for plain strings gives the canonical bytes, whoever wrote the input."""
+    data = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    if spaced:
+        data = b" " + data + b"\n"
+    try:
+        read = serdes.json.deserialize(data)
+    except SerdeError:
+        return
+    assert serdes.json.reserialize(read, data) == serdes.json.serialize(read)  # type: ignore[attr-defined]
