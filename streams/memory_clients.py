@@ -175,6 +175,8 @@ class _MemoryProducer:
         timestamp: int,
         headers: Headers | None,
     ) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic's name must be a string, not {type(topic).__name__}")
         size, limit = len(key or b"") + len(value or b""), self._limit(topic)
         if size > limit:
             raise RecordTooLargeError(topic, size, limit)

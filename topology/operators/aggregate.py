@@ -42,9 +42,11 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
     new = f"new_{i}"
     w.line(f"{new} = {_new_value(gen, node, flow, old)}")
     timestamp = f"timestamp_{i}"
-    w.line(
-        f"{timestamp} = {flow.timestamp} if {flow.timestamp} > {old_timestamp} else {old_timestamp}"
-    )
+    is_later = f"{flow.timestamp} > {old_timestamp}"
+    if node.op != "count":
+        # The entry of a deleted row has a timestamp until it is evicted: it must not matter.
+        is_later = f"{old} is None or {is_later}"
+    w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
     result = Flow(
         key=flow.key,
         key_bytes=row_key,

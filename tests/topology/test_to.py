@@ -1,0 +1,77 @@
+"""to: writing records to a topic, or to one that each record chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from state.codec import partition_for_key
+from streams.errors import RecordError
+from tests.support.operators import HEADERS, driver_of, pairs
+from topology import serdes
+
+
+def test_a_record_is_written_as_it_is() -> None:
+    driver = driver_of(lambda s: s)
+    driver.input("in").send("a", {"n": 1}, timestamp=7, headers=HEADERS)
+    record = driver.output("out").read()
+    assert (record.key, record.value) == ("a", {"n": 1})
+    assert (record.timestamp, record.headers) == (7, HEADERS)
+
+
+def test_null_keys_and_values_are_written_as_null() -> None:
+    driver = driver_of(lambda s: s)
+    driver.input("in").send(None, None)
+    raw = driver.output("out", key=serdes.bytes, value=serdes.bytes).read()
+    assert (raw.key, raw.value) == (None, None)
+
+
+def test_the_serdes_that_it_is_given_are_used() -> None:
+    driver = driver_of(lambda s: s.to("out", key=serdes.json, value=serdes.double))
+    driver.input("in").send("a", 1)
+    raw = driver.output("out", key=serdes.bytes, value=serdes.bytes).read()
+    assert raw.key == b'"a"'
+    assert raw.value == serdes.double.serialize(1.0)
+
+
+def test_bytes_that_nothing_has_changed_are_written_as_they_were_read() -> None:
+    """But a JSON document that was read is written in its canonical form."""
+
+    def step(stream: Any) -> None:
+        stream.to("out")
+
+    driver = driver_of(step)
+    driver.input("in").send_bytes(b"k\xc3\xa9", b'{"b": 1,  "a": 2}')
+    raw = driver.output("out", key=serdes.bytes, value=serdes.bytes).read()
+    assert (raw.key, raw.value) == (b"k\xc3\xa9", b'{"a":2,"b":1}')
+
+
+def test_the_partition_is_that_of_the_key_s_bytes() -> None:
+    driver = driver_of(lambda s: s.select_key(lambda k, v: v), partitions=5)
+    driver.input("in").send_many([("k", f"key {n}") for n in range(20)])
+    for record in driver.output("out").read_all():
+        assert record.partition == partition_for_key(record.key.encode(), 5)
+
+
+def test_a_record_can_choose_its_topic() -> None:
+    driver = driver_of(lambda s: s.to(lambda k, v: f"{k}-{'even' if v % 2 == 0 else 'odd'}"))
+    driver.input("in").send_many([("a", 1), ("b", 2), ("a", 3)])
+    assert pairs(driver, "a-odd") == [("a", 1), ("a", 3)]
+    assert pairs(driver, "b-even") == [("b", 2)]
+
+
+def test_one_stream_can_be_written_to_several_topics() -> None:
+    def step(stream: Any) -> None:
+        stream.to("one")
+        stream.to("two", value=serdes.string)
+
+    driver = driver_of(step)
+    driver.input("in").send("a", "x")
+    assert pairs(driver, "one") == pairs(driver, "two") == [("a", "x")]
+
+
+def test_a_topic_name_that_is_no_string_is_an_error_of_the_sink() -> None:
+    driver = driver_of(lambda s: s.to(lambda k, v: v, name="chosen"))
+    with pytest.raises(RecordError, match="node chosen"):
+        driver.input("in").send("a", 5)
