@@ -114,6 +114,11 @@ class KafkaStreams:
         """What the application is doing now."""
         return self._state
 
+    @property
+    def records_processed(self) -> int:
+        """Records that this process has processed, those of aborted transactions included."""
+        return 0 if self._worker is None else self._worker.processed
+
     # -- running -----------------------------------------------------------------------------
 
     def run(self) -> None:

@@ -31,6 +31,7 @@ from topology.compiler import Headers
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
 
+Rows = Sequence[tuple[bytes, "bytes | None", int]]
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 
@@ -101,8 +102,26 @@ class _LiveProducer:
         while len(self._client) > self._max_in_flight and time.monotonic() < deadline:
             self._client.poll(_PRESSURE_WAIT_S)
 
-    def _changelog_limit(self, topic: str) -> int:
-        return self._topic_limits.get(topic, 1 << 62)
+    def _check_sizes(self, topic: str, rows: Rows) -> None:
+        limit = self._topic_limits.get(topic)
+        if limit is None:
+            return
+        for key, value, _ in rows:
+            if value is not None and len(value) > limit:
+                raise RecordTooLargeError(topic, len(value), limit, key=key)
+
+    def _send_rows(self, place: TopicPartition, rows: Rows) -> None:
+        """Like `send` for each row, without a call of one's own per row."""
+        topic, partition = place
+        produce = self._client.produce
+        for key, value, timestamp in rows:
+            try:
+                produce(topic, value, key, partition, None, None, timestamp)
+            except BufferError:
+                self._client.poll(_PRESSURE_WAIT_S)
+                self.send(topic, value, key, partition, timestamp, None)
+            except KafkaException as error:
+                self._refuse_record(error, topic, key, value)
 
     def _call(self, call: Call, function: Callable[..., Any], *args: Any) -> None:
         """Call the client; again within the bound for what passes, else raise the reaction."""
@@ -148,20 +167,11 @@ class TransactionalProducer(_LiveProducer):
         self._ends.clear()
         self._call("send", self._client.begin_transaction)
 
-    def send_changelog(
-        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
-    ) -> None:
+    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
         """Write a store's delta; the report of the last record says where it ends."""
-        topic, partition = place
-        limit = self._changelog_limit(topic)
-        send = self.send
-        for key, value, timestamp in rows[:-1]:
-            if value is not None and len(value) > limit:
-                raise RecordTooLargeError(topic, len(value), limit, key=key)
-            send(topic, value, key, partition, timestamp, None)
+        self._check_sizes(place.topic, rows)
+        self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
-        if value is not None and len(value) > limit:
-            raise RecordTooLargeError(topic, len(value), limit, key=key)
         self._send_reported(place, key, value, timestamp)
 
     def _send_reported(
@@ -257,16 +267,10 @@ class PlainProducer(_LiveProducer):
     def begin(self) -> None:
         """Nothing to begin without transactions."""
 
-    def send_changelog(
-        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
-    ) -> None:
+    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
         """Write a store's delta."""
-        topic, partition = place
-        limit = self._changelog_limit(topic)
-        for key, value, timestamp in rows:
-            if value is not None and len(value) > limit:
-                raise RecordTooLargeError(topic, len(value), limit, key=key)
-            self.send(topic, value, key, partition, timestamp, None)
+        self._check_sizes(place.topic, rows)
+        self._send_rows(place, rows)
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
         """Keep the offsets until everything before them is on the brokers."""

@@ -144,6 +144,8 @@ class Worker:
         self._was_running = False
         self._paused: set[TopicPartition] = set()
         self._records = 0
+        self.processed = 0
+        """Records processed since the start, those of aborted transactions included."""
         self._commit_id = first_commit_id
         self._pace = _Pace(config.max_poll_records)
         self._last_commit_s = clock.monotonic_s()
@@ -349,6 +351,7 @@ class Worker:
         if processed:
             self._producer.pressure(self._config.task_timeout_ms / 1000)
         self._records += processed
+        self.processed += processed
         return processed
 
     def _must_wait(self, task: Task) -> bool:
