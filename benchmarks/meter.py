@@ -28,6 +28,11 @@ class Meter:
     processed: int = 0
     marks: list[tuple[int, float, float]] = field(default_factory=list)
 
+    def start(self) -> None:
+        """Measure from now on, not from the first commit; the first fetch is in it then."""
+        if not self.marks:
+            self.commit(0)
+
     def commit(self, records: int) -> None:
         """Note that `records` more are processed and committed."""
         self.processed += records
@@ -43,7 +48,7 @@ class Meter:
         """The cost between the first commit and the last that moved anything."""
         moved = [
             mark
-            for before, mark in zip([(0, 0.0, 0.0), *self.marks], self.marks, strict=False)
+            for before, mark in zip([(-1, 0.0, 0.0), *self.marks], self.marks, strict=False)
             if mark[0] > before[0]
         ]
         (first, start_s, start_cpu), (last, end_s, end_cpu) = moved[0], moved[-1]

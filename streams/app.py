@@ -27,7 +27,6 @@ from streams.task import TaskId
 from streams.worker import SilentListener, Worker, WorkerListener
 from topology.graph import Topology
 
-
 COLLECT_AFTER_OBJECTS = 100_000
 """Python's own is 700, which costs a tenth of the throughput of a counting application."""
 
