@@ -41,6 +41,9 @@ MIB = 1024 * 1024
 TRANSACTION_MARGIN_MS = 2_000
 """What a transaction must have left, beyond the commit interval, for the slowest batch."""
 
+BATCH_BYTES = 1_000_000
+"""librdkafka's default of batch.size."""
+
 NOT_SUPPORTED = {
     "num.stream.threads": (
         "workers are processes, not threads; remove it and run `headrace run --workers N`"
@@ -311,13 +314,18 @@ topics and groups are named after it
         )
 
     def producer_config(
-        self, transactional_id: str | None, *, message_max_bytes: int | None = None
+        self,
+        transactional_id: str | None,
+        *,
+        message_max_bytes: int | None = None,
+        batch_max_bytes: int | None = None,
     ) -> ClientConfig:
         """librdkafka's settings for the producer of output and changelogs.
 
         Args:
             transactional_id: the worker's identity, or None for a producer without transactions.
-            message_max_bytes: the largest record that the topics accept, where it is known.
+            message_max_bytes: the largest record that a topic accepts, where it is known.
+            batch_max_bytes: the largest batch that every topic accepts, where it is known.
         """
         chosen: ClientConfig = {
             **self._chosen_for_all(),
@@ -333,6 +341,9 @@ topics and groups are named after it
         }
         if message_max_bytes is not None:
             chosen["message.max.bytes"] = message_max_bytes
+        if batch_max_bytes is not None:
+            # A topic bounds whole batches, and the client does not divide one that was refused.
+            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
         owned: ClientConfig = {
             **self._owned_by_all(),
             "partitioner": "murmur2_random",

@@ -7,6 +7,7 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `RecordError` | nobody | stop, do not restart |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
+| `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
 | `TaskMigratedError` | the worker | drop all tasks without a commit, rejoin the group |
@@ -176,6 +177,24 @@ class AbortableError(StreamsError):
 
     The worker catches it: it aborts, rebuilds all tasks from committed facts, and goes on.
     """
+
+
+class RecordRefusedError(StreamsError):
+    """A broker refused a record for good, some time after it was sent.
+
+    The worker catches it and raises a `RecordError` that says which input it came from. To send
+    it again, or to abort and process the input again, would end the same.
+
+    Args:
+        message: what the broker says, without key and value.
+        topic: the topic that refuses it, or None where the client does not tell.
+        partition: the partition, likewise.
+    """
+
+    def __init__(self, message: str, *, topic: str | None, partition: int | None) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
 
 
 class FatalClientError(StreamsError):

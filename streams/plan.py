@@ -37,6 +37,14 @@ class SubPlan:
         """The sub-topology's number."""
         return self.program.sub_topology.id
 
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The topics outside of the application that it writes, as far as they are known."""
+        sinks = self.program.sub_topology.sinks
+        return frozenset(
+            sink.topic for sink in sinks if isinstance(sink.topic, str) and not sink.internal
+        )
+
     def lead(self, partitions: Mapping[str, int]) -> str:
         """The input topic with most partitions, which the group assigns; the others follow it."""
         return max(self.topics.all_sources, key=lambda t: (partitions[t], t))

@@ -8,6 +8,7 @@ Every retry rule of a producer's calls is here. What a call cannot settle itself
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from streams.errors import (
     FatalClientError,
     IdentityError,
     OutcomeUnknownError,
+    RecordRefusedError,
     RecordTooLargeError,
     TaskMigratedError,
 )
@@ -30,6 +32,16 @@ from topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
+
+_REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
+"""Where librdkafka says which partition a failed transaction could not write to."""
+_TOO_LARGE = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
@@ -50,7 +62,7 @@ class _LiveProducer:
         self._max_in_flight = max_in_flight
         self._topic_limits = topic_limits or {}
         self._failure: KafkaError | None = None
-        self._failed_place = ""
+        self._failed_place: tuple[str, int | None] = ("", None)
         try:
             self._client = confluent_kafka.Producer(self._with_callbacks(dict(config)))
         except KafkaException as error:
@@ -90,9 +102,12 @@ class _LiveProducer:
         self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None
     ) -> NoReturn:
         cause: KafkaError = error.args[0]
-        if cause.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
+        if cause.code() in _TOO_LARGE:
             size = len(key or b"") + len(value or b"")
             raise RecordTooLargeError(topic, size, self._topic_limits.get(topic)) from error
+        self._raise_for_send(error)
+
+    def _raise_for_send(self, error: KafkaException) -> NoReturn:
         self._raise(error, "send")
 
     def pressure(self, timeout_s: float) -> None:
@@ -144,11 +159,28 @@ class _LiveProducer:
             raise IdentityError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.MIGRATED:
             raise TaskMigratedError(f"producer, {call}: {cause.str()}") from error
+        if reaction is Reaction.REFUSED:
+            found = _REFUSED_AT.search(cause.str())
+            topic, partition = (found[1], int(found[2])) if found else (None, None)
+            raise self._refused(cause, topic, partition) from error
         if reaction is Reaction.ABORT:
             raise AbortableError(f"producer, {call}: {cause.str()}") from error
         if reaction in (Reaction.REPLACE, Reaction.RETRY):
             raise OutcomeUnknownError(f"producer, {call}: {cause.str()}") from error
         raise FatalClientError(f"producer, {call}: {cause.str()}") from error
+
+    def _refused(
+        self, cause: KafkaError, topic: str | None, partition: int | None
+    ) -> RecordRefusedError:
+        where = topic or "a topic"
+        if cause.code() not in _TOO_LARGE:
+            what = f"{where} refuses a record: {cause.str()}"
+        else:
+            limit = self._topic_limits.get(topic or "")
+            of = f" of {limit}" if limit is not None else ""
+            what = f"a record, or a batch of them, is larger than the max.message.bytes{of} of "
+            what += f"{where}; raise it, or write less per record"
+        return RecordRefusedError(what, topic=topic, partition=partition)
 
 
 class TransactionalProducer(_LiveProducer):
@@ -161,6 +193,14 @@ class TransactionalProducer(_LiveProducer):
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""
         self._call("init", self._client.init_transactions, self._timeout_s)
+
+    def _raise_for_send(self, error: KafkaException) -> NoReturn:
+        # A send does not say what has broken the transaction, and to begin another one does.
+        try:
+            self._client.begin_transaction()
+        except KafkaException as cause:
+            error = cause
+        self._raise(error, "send")
 
     def begin(self) -> None:
         """Begin a transaction; the client tells the broker with the first send."""
@@ -259,7 +299,7 @@ class PlainProducer(_LiveProducer):
     def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
         if error is not None and self._failure is None:
             self._failure = error
-            self._failed_place = f"{message.topic()}-{message.partition()}"
+            self._failed_place = (message.topic() or "", message.partition())
 
     def init(self) -> None:
         """Nothing to decide without transactions."""
@@ -314,7 +354,7 @@ class PlainProducer(_LiveProducer):
         failure = self._failure
         if failure is None:
             return
-        if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
-            topic = self._failed_place.rsplit("-", 1)[0]
-            raise RecordTooLargeError(topic, None, self._topic_limits.get(topic))
-        raise FatalClientError(f"a record for {self._failed_place} failed: {failure.str()}")
+        topic, partition = self._failed_place
+        if reaction_to(failure, "send") is Reaction.REFUSED:
+            raise self._refused(failure, topic, partition)
+        raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

@@ -9,6 +9,7 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 | fenced: another producer has the transactional id, or the broker expired it | any | `REPLACE` |
 | stale membership: unknown member, old generation, rebalance under way | offsets | `MIGRATED` |
 | another live member has the group.instance.id | consumer | `IDENTITY` |
+| a record is too large, or not as its topic wants it | any | `REFUSED` |
 | not authorised, unsupported version, bad configuration | any | `STOP` |
 | marked fatal | any | `REPLACE` |
 | marked abortable | transaction | `ABORT` |
@@ -35,6 +36,7 @@ class Reaction(Enum):
     REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
     MIGRATED = "drop the tasks without a commit, rejoin the group"
     IDENTITY = "stop: another live worker has this worker's identity"
+    REFUSED = "stop: the same input would write the same record again"
     STOP = "stop: nothing here can put it right"
 
 
@@ -53,6 +55,15 @@ _STALE = frozenset(
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.STALE_MEMBER_EPOCH,
+    }
+)
+_REFUSED = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
     }
 )
 _DENIED = frozenset(
@@ -104,6 +115,8 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     code = error.code()
     if code == KafkaError.FENCED_INSTANCE_ID:
         return Reaction.IDENTITY
+    if code in _REFUSED:
+        return Reaction.REFUSED
     if code in _DENIED:
         return Reaction.STOP
     if code in _FENCED:

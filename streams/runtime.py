@@ -83,6 +83,7 @@ def make_worker(
         topic_configs=config.topic_configs,
         timeout_s=timeout_s,
     )
+    sizes = _Sizes.of(plans, {**topics, **_describe_sinks(admin, plans)})
     directory = StateDirectory(config.state_dir, config.application_id)
     identity = directory.acquire_identity(config.worker_id)
     log = _bind(log, identity.instance_id)
@@ -99,7 +100,7 @@ def make_worker(
     worker = Worker(
         config=config,
         consumer=consumer,
-        make_producer=_producer_maker(config, identity, topics, consumer, admin),
+        make_producer=_producer_maker(config, identity, sizes, consumer, admin),
         make_tasks=lambda producer: _make_tasks(
             config, plans, topics, consumer, restorer, admin, directory, producer, log
         ),
@@ -128,31 +129,62 @@ def _bind(log: Log, worker_id: str) -> Log:
     return bound
 
 
+def _describe_sinks(admin: TopicAdmin, plans: Sequence[SubPlan]) -> Mapping[str, TopicFacts]:
+    return admin.describe(sink for plan in plans for sink in plan.sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What max.message.bytes of the topics means for the producer.
+
+    Args:
+        limits: of each topic, as far as they are known.
+        record: the largest record that any of them takes.
+        batch: the largest batch that all written ones take.
+    """
+
+    limits: Mapping[str, int]
+    record: int | None
+    batch: int | None
+
+    @classmethod
+    def of(cls, plans: Sequence[SubPlan], topics: Mapping[str, TopicFacts]) -> _Sizes:
+        limits = {name: f.max_message_bytes for name, f in topics.items() if f.max_message_bytes}
+        only_read = {name for plan in plans for name in plan.topics.sources}
+        only_read -= {name for plan in plans for name in plan.sinks}
+        written = [limit for name, limit in limits.items() if name not in only_read]
+        return cls(limits, max(limits.values(), default=None), min(written, default=None))
+
+
 def _producer_maker(
     config: StreamsConfig,
     identity: Identity,
-    topics: Mapping[str, TopicFacts],
+    sizes: _Sizes,
     consumer: LiveConsumer,
     admin: TopicAdmin,
 ) -> Callable[[], Producer]:
-    limits = {name: f.max_message_bytes for name, f in topics.items() if f.max_message_bytes}
-    largest = max(limits.values(), default=None)
     timeout_s = config.task_timeout_ms / 1000
     transactional_id = f"{config.application_id}-{identity.instance_id}"
 
     def make() -> Producer:
         if config.processing_guarantee == "exactly_once_v2":
             return TransactionalProducer(
-                config.producer_config(transactional_id, message_max_bytes=largest),
+                config.producer_config(
+                    transactional_id,
+                    message_max_bytes=sizes.record,
+                    batch_max_bytes=sizes.batch,
+                ),
                 timeout_s=timeout_s,
-                topic_limits=limits,
+                topic_limits=sizes.limits,
             )
         return PlainProducer(
-            config.producer_config(None, message_max_bytes=largest),
+            config.producer_config(
+                None, message_max_bytes=sizes.record, batch_max_bytes=sizes.batch
+            ),
             commit_offsets=consumer.commit,
             end_offsets=admin.end_offsets,
             timeout_s=timeout_s,
-            topic_limits=limits,
+            topic_limits=sizes.limits,
         )
 
     return make

@@ -24,6 +24,7 @@ from state.buffer import Buffer, timestamped_rows
 from state.codec import decode_timestamped
 from state.errors import ValueEncodingError
 from state.store import CommittedStore, Position, TaskState
+from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError
 from streams.progress import COMMIT_ID, Progress
@@ -302,17 +303,15 @@ class Task:
 
     def _range_error(self, message: str, *, node: str | None, store: str | None) -> RecordError:
         """An error behind a cache or at the commit: one of the records since the last commit."""
-        place = max(self.inputs, key=lambda p: self.next_offset[p] - self.start[p].offset)
-        first, last = self.start[place].offset, self.next_offset[place] - 1
-        return RecordError(
-            f"{message}; it was written by a record between offsets {first} and {last}",
-            topic=place.topic,
-            partition=place.partition,
-            offset=last,
-            node=node,
-            store=store,
-            task_id=str(self.id),
-        )
+        ranges = self.suspect().ranges
+        return error_in_ranges(ranges, message, node=node, store=store, task_id=str(self.id))
+
+    def suspect(self) -> Suspect:
+        """Say what was processed since the last commit, for an error that is nobody's yet."""
+        ranges = {p: range(c.offset, self.next_offset[p]) for p, c in self.start.items()}
+        moved = {place: offsets for place, offsets in ranges.items() if offsets}
+        sinks = self.spec.program.sub_topology.sinks
+        return Suspect(str(self.id), moved, self.spec.changelogs, sinks)
 
     def _store_of(self, node: str | None) -> str | None:
         nodes = self.spec.program.sub_topology.nodes

@@ -11,10 +11,11 @@ assignment that the commit believes in, and the broker would accept a commit of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
+from streams.blame import refused_record
 from streams.clients import (
     Clock,
     Consumer,
@@ -30,10 +31,12 @@ from streams.errors import (
     AbortableError,
     IdentityError,
     OutcomeUnknownError,
+    RecordRefusedError,
     StreamsError,
     TaskCorruptedError,
     TaskMigratedError,
 )
+from streams.pace import Pace
 from streams.restore import Restorer
 from streams.task import Task, TaskId
 from streams.tasks import Tasks
@@ -41,8 +44,6 @@ from streams.tasks import Tasks
 IDLE_COMMIT_MIN_MS = 5
 IDLE_COMMIT_COST_FACTOR = 5
 IDLE_COMMITS_PER_S = 50
-CHUNK_TARGET_S = 0.05
-CHUNK_MIN = 16
 FENCED_AGAIN_S = 60.0
 
 
@@ -70,26 +71,6 @@ class SilentListener:
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         """Do nothing."""
-
-
-@dataclass(slots=True)
-class _Pace:
-    """How many records to process before looking at the clock and the consumer again."""
-
-    max_records: int
-    chunk: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.chunk = min(1024, self.max_records)
-
-    def learn(self, records: int, seconds: float) -> None:
-        """Aim at chunks that take a small part of the commit interval, whatever functions cost."""
-        if records < self.chunk:
-            return
-        if seconds > CHUNK_TARGET_S:
-            self.chunk = max(CHUNK_MIN, self.chunk // 2)
-        elif seconds < CHUNK_TARGET_S / 2:
-            self.chunk = min(self.max_records, self.chunk * 2)
 
 
 class Worker:
@@ -147,7 +128,7 @@ class Worker:
         self.processed = 0
         """Records processed since the start, those of aborted transactions included."""
         self._commit_id = first_commit_id
-        self._pace = _Pace(config.max_poll_records)
+        self._pace = Pace(config.max_poll_records)
         self._last_commit_s = clock.monotonic_s()
         self._commit_cost_s = 0.0
         self._last_fenced_s: float | None = None
@@ -340,19 +321,32 @@ class Worker:
                 self._hold_back_input(task)
                 continue
             self._begin()
-            started = self._clock.monotonic_s()
-            count = task.process(self._pace.chunk)
-            self._pace.learn(count, self._clock.monotonic_s() - started)
-            processed += count
+            processed += self._process_some(task)
             if self._paused:
                 self._take_input_again(task)
-            if task.held_back() * _HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
-                task.flush()
         if processed:
-            self._producer.pressure(self._config.task_timeout_ms / 1000)
+            with self._blaming_inputs():
+                self._producer.pressure(self._config.task_timeout_ms / 1000)
         self._records += processed
         self.processed += processed
         return processed
+
+    def _process_some(self, task: Task) -> int:
+        started = self._clock.monotonic_s()
+        with self._blaming_inputs():
+            count = task.process(self._pace.chunk)
+            self._pace.learn(count, self._clock.monotonic_s() - started)
+            if task.held_back() * _HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+                task.flush()
+        return count
+
+    @contextmanager
+    def _blaming_inputs(self) -> Iterator[None]:
+        """Say of a record that was refused after it was sent which input it came from."""
+        try:
+            yield
+        except RecordRefusedError as error:
+            raise refused_record([task.suspect() for task in self.tasks.running], error) from error
 
     def _must_wait(self, task: Task) -> bool:
         """Whether records with lower timestamps may be on the broker (max.task.idle.ms)."""
@@ -434,7 +428,8 @@ class Worker:
         commit = Commit(
             self._producer, self._consumer.positions, self._topic_ids, self._clock, self._probe
         )
-        commit.run(dirty, self._metadata, self._commit_id)
+        with self._blaming_inputs():
+            commit.run(dirty, self._metadata, self._commit_id)
         self._in_transaction = False
         self._last_commit_s = self._clock.monotonic_s()
         self._commit_cost_s = self._last_commit_s - started

@@ -1,0 +1,28 @@
+"""How many records a worker processes before it looks at the clock and the consumer again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+CHUNK_TARGET_S = 0.05
+CHUNK_MIN = 16
+
+
+@dataclass(slots=True)
+class Pace:
+    """The size of the next chunk; `max_records` bounds it."""
+
+    max_records: int
+    chunk: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chunk = min(1024, self.max_records)
+
+    def learn(self, records: int, seconds: float) -> None:
+        """Aim at chunks that take a small part of the commit interval, whatever functions cost."""
+        if records < self.chunk:
+            return
+        if seconds > CHUNK_TARGET_S:
+            self.chunk = max(CHUNK_MIN, self.chunk // 2)
+        elif seconds < CHUNK_TARGET_S / 2:
+            self.chunk = min(self.max_records, self.chunk * 2)
