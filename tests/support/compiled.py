@@ -1,0 +1,78 @@
+"""A compiled sub-topology on its own: records in, what it sends out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from state.buffer import Buffer
+from state.memory import MemoryTaskState
+from tests.support.interpreter import Sent
+from topology import Topology, serdes
+from topology.codegen import CompileOptions
+from topology.compiler import Program, TaskEnvironment, compile_sub_topology
+
+OPTIONS = CompileOptions("app", serdes.json, serdes.json, caching=False, null_key_policy="drop")
+
+
+@dataclass
+class Message:
+    """A record as it comes from Kafka, in JSON; None is a null."""
+
+    pair: tuple[Any, Any]
+    time: int = 0
+
+    def key(self) -> bytes | None:
+        return encoded(self.pair[0])
+
+    def value(self) -> bytes | None:
+        return encoded(self.pair[1])
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.time
+
+    def headers(self) -> None:
+        return None
+
+
+def encoded(part: Any) -> bytes | None:
+    return None if part is None else serdes.json.serialize(part)
+
+
+def decoded(part: bytes | None) -> Any:
+    return None if part is None else serdes.json.deserialize(part)
+
+
+class Runs:
+    """One task of a compiled sub-topology, everything in JSON, without caches."""
+
+    def __init__(self, topology: Topology, sub: int = 0, *, program: Program | None = None) -> None:
+        chosen = topology.sub_topologies[sub]
+        self.program: Program = program or compile_sub_topology(chosen, OPTIONS)
+        self.sent: list[Sent] = []
+        state = MemoryTaskState([store.spec for store in chosen.stores])
+        self.buffers = {
+            store.name: Buffer(
+                store.name,
+                state.store(store.name),
+                encode=serdes.json.serialize,
+                decode=serdes.json.deserialize,
+                hold=self.program.holds[store.name],
+            )
+            for store in chosen.stores
+        }
+        environment = TaskEnvironment(self._send, self.buffers, lambda *_: None)
+        self.bound = self.program.bind(environment)
+
+    def _send(self, topic: str, value: Any, key: Any, _: int, timestamp: int, *__: Any) -> None:
+        self.sent.append((topic, decoded(key), decoded(value), timestamp))
+
+    def process(self, *messages: Message, topic: str = "in") -> list[Sent]:
+        """Topic, key, value and timestamp of what is sent for these messages."""
+        self.sent = []
+        self.bound.process[topic](messages)
+        return self.sent
+
+    def pairs(self, *pairs: tuple[Any, Any], topic: str = "in") -> list[tuple[str, Any, Any]]:
+        """Topic, key and value of what is sent for these keys and values."""
+        return [sent[:3] for sent in self.process(*map(Message, pairs), topic=topic)]
