@@ -1,0 +1,161 @@
+"""README.md and the guide do what they say: their Python blocks run, as a newcomer runs them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, wait_until
+from tests.support.topics import Topics
+
+_BLOCK = re.compile(r'^```python(?: title="(?P<title>[\w.]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
+CUSTOMERS, CENTS = 10, 10_000
+
+
+def blocks(page: str) -> list[tuple[str | None, str]]:
+    """The Python blocks of a page, and the files that they are to be saved as."""
+    return [(m["title"], m["code"]) for m in _BLOCK.finditer((ROOT / page).read_text())]
+
+
+class Newcomer:
+    """Runs blocks in a directory of its own, against the tests' broker and topics of its own."""
+
+    def __init__(self, home: Path, names: dict[str, str]) -> None:
+        self.home = home
+        self._names = names
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(home / "state"),
+        }
+
+    def save(self, name: str, code: str) -> None:
+        """Save a block, with the names of topics and applications that no other test uses."""
+        for old, new in self._names.items():
+            code = code.replace(f'"{old}"', f'"{new}"')
+        (self.home / name).write_text(code)
+
+    def run(self, *arguments: str) -> str:
+        """Run Python to its end; returns what it wrote."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.home,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a file until the test is done with it."""
+        with (self.home / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, name],
+                cwd=self.home,
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()
+
+    def wait_until_running(self) -> None:
+        """Wait until the application says that it processes records."""
+        wait_until(lambda: "new=running" in self.log(), what="the application runs")
+
+
+def test_the_word_count_of_the_readme_counts(topics: Topics, tmp_path: Path) -> None:
+    """Its first block runs as it stands, and its second one writes to it and reads from it."""
+    (_, application), (_, visit), _ = blocks("README.md")
+    names = {
+        "localhost:9092": topics.bootstrap,
+        "sentences": topics.create("sentences", partitions=4),
+        "word-counts": topics.create("word-counts", partitions=4),
+        "word-count": topics.name("word-count"),
+        "reader": topics.name("reader"),
+    }
+    newcomer = Newcomer(tmp_path, names)
+    newcomer.save("application.py", application)
+    newcomer.save("visit.py", visit)
+    with newcomer.running("application.py") as process:
+        newcomer.wait_until_running()
+        said = newcomer.run("visit.py")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, newcomer.log()
+    last = dict(line.split() for line in said.splitlines())
+    assert last == {"a": "3", "rose": "2", "is": "2", "daisy": "1", "not": "1"}
+
+
+def test_the_second_block_can_be_pasted_into_the_interactive_python() -> None:
+    """There, what follows an indented block needs an empty line before it."""
+    code = blocks("README.md")[1][1]
+    lines = code.splitlines()
+    for line, following in itertools.pairwise(lines):
+        assert not (line.startswith("    ") and re.match(r"\w", following)), following
+
+
+def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
+    newcomer = Newcomer(tmp_path, {})
+    newcomer.save("test_words.py", blocks("README.md")[2][1])
+    assert "1 passed" in newcomer.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+def test_the_word_count_of_the_readme_is_the_example() -> None:
+    """The README shows examples/word_count.py, so both must name the same steps."""
+    steps = re.compile(r"\.(stream|flat_map_values|group_by|count|to_stream|to)\((.*?)\)?$", re.M)
+    shown = [name for name, _ in steps.findall(blocks("README.md")[0][1])]
+    real = [name for name, _ in steps.findall((ROOT / "examples/word_count.py").read_text())]
+    assert shown == real
+    assert len(shown) == 6
+
+
+@pytest.mark.slow
+def test_the_tutorial_works_as_it_is_written(topics: Topics, tmp_path: Path) -> None:
+    """Write, test, run, kill and run again: every sum is right at the end."""
+    names = {
+        "localhost:9092": topics.bootstrap,
+        "orders": topics.create("orders", partitions=4),
+        "revenue": topics.create("revenue", partitions=4),
+        "results": topics.name("results"),
+    }
+    newcomer = Newcomer(tmp_path, names)
+    for title, code in blocks("docs/getting-started.md"):
+        assert title is not None
+        newcomer.save(title, code)
+    assert "1 passed" in newcomer.run("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    with newcomer.running("revenue.py") as process:
+        newcomer.wait_until_running()
+        newcomer.run("orders.py")
+        once = {f"customer-{n}": CENTS for n in range(CUSTOMERS)}
+        wait_until(lambda: _sums(newcomer) == once, seconds=120, what="all orders are counted")
+        newcomer.run("orders.py")
+        process.kill()
+    with newcomer.running("revenue.py") as process:
+        twice = {f"customer-{n}": 2 * CENTS for n in range(CUSTOMERS)}
+        wait_until(lambda: _sums(newcomer) == twice, seconds=120, what="all orders are counted")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, newcomer.log()
+
+
+def _sums(newcomer: Newcomer) -> dict[str, int]:
+    said = newcomer.run("results.py")
+    return {customer: int(cents) for customer, cents in map(str.split, said.splitlines())}
