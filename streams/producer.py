@@ -4,6 +4,8 @@ Hot path: `send` runs for every record that leaves a task; benchmarks/produce.py
 
 Every retry rule of a producer's calls is here. What a call cannot settle itself becomes one of
 `streams.errors`, by the table in `streams.reactions`.
+
+The client takes a timestamp of 0 for none and writes the present instead, so 0 becomes 1.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class _LiveProducer:
         ) -> None:
             while True:
                 try:
-                    produce(topic, value, key, partition, None, None, timestamp, headers)
+                    produce(topic, value, key, partition, None, None, timestamp or 1, headers)
                 except BufferError:
                     poll(_PRESSURE_WAIT_S)
                     continue
@@ -131,7 +133,7 @@ class _LiveProducer:
         produce = self._client.produce
         for key, value, timestamp in rows:
             try:
-                produce(topic, value, key, partition, None, None, timestamp)
+                produce(topic, value, key, partition, None, None, timestamp or 1)
             except BufferError:
                 self._client.poll(_PRESSURE_WAIT_S)
                 self.send(topic, value, key, partition, timestamp, None)
@@ -221,7 +223,7 @@ class TransactionalProducer(_LiveProducer):
         while True:
             try:
                 self._client.produce(
-                    topic, value, key, partition, self._reported, None, timestamp, None
+                    topic, value, key, partition, self._reported, None, timestamp or 1, None
                 )
             except BufferError:
                 self._client.poll(_PRESSURE_WAIT_S)

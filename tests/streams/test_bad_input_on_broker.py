@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from streams.errors import RecordError
-from tests.support import kafka
+from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
 from topology import KStream, Materialized, StreamsBuilder, Topology, serdes
@@ -345,3 +345,60 @@ def test_records_that_fit_alone_are_not_refused_for_being_sent_together(
     with live(builder.build(), settings | {"producer.compression.type": "none"}) as app:
         app.wait_processed(len(records))
     assert [(r.key, r.value) for r in kafka.read(topics.bootstrap, sink)] == records
+
+
+@pytest.mark.parametrize("timestamp", [-5, -1])
+def test_a_record_with_a_negative_timestamp_stops_the_application_until_it_is_passed_over(
+    timestamp: int, topics: Topics, tmp_path: Path
+) -> None:
+    """Brokers take them, -1 for none; no filter sees them, so the group's offset must be moved."""
+    source, sink = topics.create("in"), topics.create("out")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, key=serdes.string, value=serdes.string, name="read")
+    stream.group_by_key().count(store="rows").to_stream().to(sink)
+    kafka.write(topics.bootstrap, source, [(b"k", b"x")] * 2)
+    kafka.write(topics.bootstrap, source, [(b"k", SECRET.encode())], timestamp=timestamp)
+    kafka.write(topics.bootstrap, source, [(b"k", b"x")] * 2)
+    settings = settings_of(topics, tmp_path, max_poll_records=1)
+    error = Live(builder.build(), settings).failure()
+    assert isinstance(error, RecordError)
+    assert (error.node, error.offset, error.timestamp) == ("read", 2, timestamp)
+    assert f"the timestamp {timestamp} is negative" in str(error)
+    group = settings["application.id"]
+    assert kafka.committed(topics.bootstrap, group, source) == {0: 2}
+    kafka.set_committed(topics.bootstrap, group, source, {0: 3})
+    with live(builder.build(), settings) as app:
+        app.wait_processed(2)
+    oracle.check_exact(kafka.read(topics.bootstrap, sink), {b"k": 4})
+
+
+def test_null_keys_are_left_out_where_the_policy_says_so(topics: Topics, tmp_path: Path) -> None:
+    """In front of a fold, of a repartition and of a table; whatever else there is goes on."""
+    source, rows = topics.create("in"), topics.create("rows")
+    counts, others, changes = topics.create("out"), topics.create("out"), topics.create("out")
+    builder = StreamsBuilder()
+    stream = builder.stream(source, key=serdes.string, value=serdes.string)
+    stream.group_by_key().count(store="counts").to_stream().to(counts)
+    by_value = stream.group_by(
+        lambda _, value: None if value == "none" else value, key=serdes.string, name="by-value"
+    )
+    by_value.count(store="others").to_stream().to(others)
+    table = builder.table(rows, key=serdes.string, value=serdes.string, store="table")
+    table.to_stream().to(changes)
+    inputs = [(None, b"x"), (b"a", b"none"), (b"a", b"x"), (b"b", b"x")]
+    kafka.write(topics.bootstrap, source, inputs)
+    kafka.write(topics.bootstrap, rows, [(b"a", b"1"), (None, b"2"), (b"b", None), (b"c", b"3")])
+    settings = settings_of(topics, tmp_path, null_key_policy="drop")
+    with structlog.testing.capture_logs() as events, live(builder.build(), settings) as app:
+        app.wait(lambda: len(kafka.read(topics.bootstrap, others)) == 3, what="others")
+        app.wait(lambda: len(kafka.read(topics.bootstrap, changes)) == 3, what="changes")
+    oracle.check_exact(kafka.read(topics.bootstrap, counts), {b"a": 2, b"b": 1})
+    oracle.check_exact(kafka.read(topics.bootstrap, others), {b"x": 3})
+    assert [(r.key, r.value) for r in kafka.read(topics.bootstrap, changes)] == [
+        (b"a", b"1"), (b"b", None), (b"c", b"3")
+    ]  # fmt: skip
+    group = settings["application.id"]
+    assert kafka.committed(topics.bootstrap, group, source) == {0: 4}
+    assert kafka.committed(topics.bootstrap, group, rows) == {0: 4}
+    dropped = [e["reason"] for e in events if e["event"] == "records_dropped"]
+    assert dropped == ["null key"] * 3

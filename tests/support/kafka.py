@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -98,3 +99,12 @@ def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
     finally:
         consumer.close()
+
+
+def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """Move the offsets of a group without members, as its operator would do it."""
+    places = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in offsets.items()]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    request = confluent_kafka.ConsumerGroupTopicPartitions(group, places)
+    answer = admin.alter_consumer_group_offsets([request])[group].result(30)
+    assert all(place.error is None for place in answer.topic_partitions)
