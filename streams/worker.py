@@ -157,9 +157,10 @@ class Worker:
             raise
 
     def begin(self) -> None:
-        """Decide what a predecessor left open, then join the group; tasks come with the turns."""
-        self._producer.init()
+        """Join the group, and decide what a predecessor left open; tasks come with the turns."""
+        # Joining goes on in the background meanwhile; no offset is read before the next poll.
         self._consumer.subscribe(self.tasks.lead_topics, self)
+        self._producer.init()
 
     def request_commit(self) -> None:
         """Commit in this turn or the next one; may be called from anywhere."""
