@@ -42,7 +42,7 @@ def test_the_page_on_guarantees_has_the_table_of_reactions() -> None:
     table = _rows(reactions.__doc__ or "")
     page = _rows((DOCS / "guarantees.md").read_text())
     begin = page.index(table[0])
-    assert page[begin : begin + len(table)] == table
+    assert page[begin : begin + len(table)] == table, "copy the table to docs/guarantees.md"
     named = set(re.findall(r"`([A-Z]+)`", "\n".join(table)))
     assert named == {reaction.name for reaction in reactions.Reaction}
     for reaction in reactions.Reaction:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as Plain
 
@@ -75,8 +74,10 @@ def explain(
         return
     console.print("\nWhat happened", style="bold")
     aborted = sum(visible.aborted for visible in topics.values())
+    steps = Table.grid(padding=(0, 1))
     for step in _steps(hit, len(text.lines), text.counts().total(), aborted):
-        console.print(Padding(Plain(f"- {step}"), (0, 0, 0, 2)))
+        steps.add_row("-", Plain(step))
+    console.print(steps)
 
 
 def _steps(kill: Kill, lines: int, words: int, aborted: int) -> Iterator[str]:
