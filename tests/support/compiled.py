@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from state.buffer import Buffer
+from state.buffer import Buffer, timestamped_rows
 from state.memory import MemoryTaskState
 from tests.support.interpreter import Sent
 from topology import Topology, serdes
@@ -50,11 +50,11 @@ class Runs:
         chosen = topology.sub_topologies[sub]
         self.program: Program = program or compile_sub_topology(chosen, OPTIONS)
         self.sent: list[Sent] = []
-        state = MemoryTaskState([store.spec for store in chosen.stores])
+        self._state = MemoryTaskState([store.spec for store in chosen.stores])
         self.buffers = {
             store.name: Buffer(
                 store.name,
-                state.store(store.name),
+                self._state.store(store.name),
                 encode=serdes.json.serialize,
                 decode=serdes.json.deserialize,
                 hold=self.program.holds[store.name],
@@ -72,6 +72,14 @@ class Runs:
         self.sent = []
         self.bound.process[topic](messages)
         return self.sent
+
+    def commit(self, *, evict: bool) -> None:
+        """Make all rows committed; with `evict`, have them read from their bytes again."""
+        for name, buffer in self.buffers.items():
+            self._state.write({name: timestamped_rows(buffer.delta())}, {})
+            buffer.committed()
+            if evict:
+                buffer.clean.clear()
 
     def pairs(self, *pairs: tuple[Any, Any], topic: str = "in") -> list[tuple[str, Any, Any]]:
         """Topic, key and value of what is sent for these keys and values."""

@@ -17,14 +17,15 @@ from topology.graph import Node, SubTopology
 
 Stream = KStream[Any, Any]
 
-NUMBERS = st.one_of(st.none(), st.integers(-5, 20))
+KEYS = st.one_of(st.none(), st.integers(0, 2), st.integers(0, 2))
+VALUES = st.one_of(st.none(), st.integers(-2, 7))
 OPERATIONS = (
     "filter filter_not map map_values map_values_key flat_map flat_map_values flat_map_values_key "
     "select_key peek for_each merge split to choose"
 )
-FOLDS = "count reduce aggregate mutate to_table to_table_unstored repartition"
-MESSAGES = st.builds(Message, st.tuples(NUMBERS, NUMBERS), st.integers(0, 9))
-INPUT = st.lists(st.tuples(st.integers(0, 9), MESSAGES), min_size=1, max_size=8)
+FOLDS = "count reduce aggregate mutate mutate_twice to_table to_table_unstored repartition"
+MESSAGES = st.builds(Message, st.tuples(KEYS, VALUES), st.integers(0, 9))
+INPUT = st.lists(st.tuples(st.integers(0, 9), MESSAGES), min_size=1, max_size=12)
 
 
 def steps(operations: str) -> st.SearchStrategy[list[Any]]:
@@ -134,6 +135,14 @@ class Drawn:
         table = stream.group_by_key().aggregate(list, aggregator, store=f"store-{place}")
         self.streams.append(table.to_stream())
 
+    def _mutate_twice(self, stream: Stream, n: int, place: int) -> None:
+        """Two stores that get hold of one list, which the first of them changes."""
+        self._mutate(stream, n, place)
+        changes = self.streams[-1].group_by_key()
+        self.streams.append(
+            changes.reduce(lambda old, new: [*old, *new], store=f"again-{place}").to_stream()
+        )
+
     def _to_table(self, stream: Stream, n: int, place: int) -> None:
         self.streams.append(stream.to_table(store=f"store-{place}").to_stream())
 
@@ -174,6 +183,8 @@ def check_equals_naive(drawn: Drawn, messages: list[tuple[int, Message]]) -> Non
             sent = runs.process(message, topic=f"app-{topic}" if topic in internal else topic)
             assert [(name.removeprefix("app-"), *rest) for name, *rest in sent] == expected
             assert drawn.trace == called
+            if which % 3 == 0:
+                runs.commit(evict=which % 2 == 0)
         for name, buffer in runs.buffers.items():
             rows = [(decoded(key), value, time) for key, value, time in buffer.scan()]
             assert rows == naive.rows(name)
