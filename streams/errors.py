@@ -97,7 +97,7 @@ class RecordError(StreamsError):
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
         ...     offset=17, timestamp=0, node="KSTREAM-SOURCE-0000000000", task_id="0_3"))
         cannot deserialize the value (orders-3 offset 17 timestamp 0, node \
-KSTREAM-SOURCE-0000000000, task 0_3); correct the code, or set a handler that skips such records
+KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the code or the data
     """
 
     def __init__(
@@ -111,7 +111,7 @@ KSTREAM-SOURCE-0000000000, task 0_3); correct the code, or set a handler that sk
         node: str | None = None,
         store: str | None = None,
         task_id: str | None = None,
-        hint: str = "correct the code, or set a handler that skips such records",
+        hint: str = "nothing past it is committed: correct the code or the data",
     ) -> None:
         self.message = message
         self.topic = topic

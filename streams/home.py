@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from state.directory import TaskDirectory
+from state.errors import StoreCorruptedError
 from state.rocks import RocksMemory
 from state.store import TaskState
 from state.task_state import open_task_state
+from streams.clients import Log
 from topology.graph import Store
 
 
@@ -19,10 +22,21 @@ class LocalHome:
     directory: TaskDirectory
     stores: Sequence[Store]
     memory: RocksMemory
+    log: Log
     state: TaskState = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = self._open()
+        try:
+            self.state = self._open()
+        except StoreCorruptedError as error:
+            # The changelogs have every row of logged stores; the files are worth nothing.
+            self.log.warning("state_rebuilt", path=str(self.directory.path), reason=str(error))
+            self._empty()
+            self.state = self._open()
+
+    def _empty(self) -> None:
+        shutil.rmtree(self.directory.path)
+        self.directory.path.mkdir()
 
     def _open(self) -> TaskState:
         specs = [store.spec for store in self.stores]
@@ -30,8 +44,9 @@ class LocalHome:
 
     def wipe(self) -> None:
         """Empty the local state, keeping the lock."""
-        for store in self.stores:
-            self.state.drop_store(store.name)
+        self.state.close()
+        self._empty()
+        self.state = self._open()
 
     def close(self) -> None:
         """Close the state and let go of the lock."""

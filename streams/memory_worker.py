@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import structlog
+
 from state.memory import MemoryTaskState
 from state.store import TaskState
 from streams.clients import Probe, Producer, TopicPartition
@@ -213,7 +215,7 @@ class RocksDisk:
 
         if task_id not in self._homes:
             directory = self._directory.acquire_task(str(task_id), wait_ms=0)
-            home = LocalHome(directory, stores, self._memory)
+            home = LocalHome(directory, stores, self._memory, structlog.get_logger())
             self._homes[task_id] = _OpenHome(task_id, home, self._homes)
         return self._homes[task_id]
 

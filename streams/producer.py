@@ -34,6 +34,7 @@ from topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
+_REPORT_WAIT_S = 0.01
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
 """Where librdkafka says which partition a failed transaction could not write to."""
@@ -191,6 +192,7 @@ class TransactionalProducer(_LiveProducer):
     def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
         super().__init__(config, **limits)
         self._ends: dict[TopicPartition, int] = {}
+        self._is_open = False
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""
@@ -208,6 +210,7 @@ class TransactionalProducer(_LiveProducer):
         """Begin a transaction; the client tells the broker with the first send."""
         self._ends.clear()
         self._call("send", self._client.begin_transaction)
+        self._is_open = True
 
     def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
         """Write a store's delta; the report of the last record says where it ends."""
@@ -261,15 +264,24 @@ class TransactionalProducer(_LiveProducer):
             self._client.commit_transaction(self._timeout_s)
         except KafkaException as error:
             self._raise(error, "commit")
+        self._is_open = False
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset behind the last record of each changelog, from the reports."""
-        self._client.poll(0)
-        return {place: self._ends[place] for place in places}
+        wanted = list(places)
+        deadline = time.monotonic() + self._timeout_s
+        # The commit has waited for the records, but not for the reports to be handed out.
+        while any(place not in self._ends for place in wanted):
+            if time.monotonic() > deadline:
+                raise OutcomeUnknownError("the client does not say where changelog records went")
+            self._client.poll(_REPORT_WAIT_S)
+        return {place: self._ends[place] for place in wanted}
 
     def abort(self) -> None:
         """Make everything since `begin` void."""
-        self._call("abort", self._client.abort_transaction, self._timeout_s)
+        if self._is_open:
+            self._call("abort", self._client.abort_transaction, self._timeout_s)
+        self._is_open = False
         self._ends.clear()
 
     def close(self) -> None:

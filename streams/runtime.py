@@ -208,7 +208,7 @@ def _make_tasks(
 
     def open_home(task_id: TaskId, stores: Sequence[Store]) -> LocalHome:
         task_directory = directory.acquire_task(str(task_id), wait_ms=LOCK_WAIT_MS)
-        return LocalHome(task_directory, stores, memory)
+        return LocalHome(task_directory, stores, memory, log)
 
     return Tasks(
         plans=plans,

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from state.buffer import Buffer, timestamped_rows
 from state.codec import decode_timestamped
-from state.errors import ValueEncodingError
+from state.errors import StoreCorruptedError, ValueEncodingError
 from state.store import CommittedStore, Position, TaskState
 from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
-from streams.errors import RecordError, RecordTooLargeError, StreamsError
+from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
 from streams.progress import COMMIT_ID, Progress
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, SerdeError
@@ -280,6 +280,8 @@ class Task:
         """Say which record an error is about; the clients' errors are not about one."""
         if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
             raise error
+        if isinstance(error, StoreCorruptedError):
+            raise TaskCorruptedError([str(self.id)], str(error)) from error
         node, record = self.spec.program.locate(error.__traceback__)
         cause = self.spec.program.explain(error, node, record)
         raise self._record_error(cause, _what_happened(cause), node, record) from cause
@@ -376,7 +378,10 @@ class Task:
         """Make a committed transaction's rows the local state's: one batch, then start afresh."""
         rows = {name: timestamped_rows(delta) for name, delta in deltas.items()}
         if rows or positions:
-            self.state.write(rows, positions)
+            try:
+                self.state.write(rows, positions)
+            except StoreCorruptedError as error:
+                raise TaskCorruptedError([str(self.id)], str(error)) from error
         for name in deltas:
             self._buffers[name].committed()
         self.start = offsets

@@ -242,3 +242,19 @@ def test_a_second_process_shares_the_partitions(topics: Topics, tmp_path: Path) 
                 second.kill()
         first.stop()
     scenario.check_exact()
+
+
+def test_local_state_that_cannot_be_read_is_rebuilt_from_its_changelog(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Broken files are worth nothing, and the changelog has every row."""
+    scenario = Scenario(topics, tmp_path, partitions=1)
+    scenario.write()
+    scenario.finish()
+    (manifest,) = scenario.state_dir.rglob("MANIFEST-*")
+    manifest.write_bytes(b"rubbish" * 100)
+    scenario.write(seed=1)
+    app = scenario.finish()
+    assert "state_rebuilt" in app.text()
+    assert app.reports("restored")[-1]["records"] >= KEYS
+    scenario.check_exact()
