@@ -181,6 +181,7 @@ class _OpenHome:
 
     def wipe(self) -> None:
         self.home.wipe()
+        self.state = self.home.state
 
     def close(self) -> None:
         del self.open[self.id]
@@ -193,9 +194,10 @@ class RocksDisk:
     Args:
         directory: where to.
         config: the application's name and the memory that RocksDB may take.
+        log: hears of files that could not be read.
     """
 
-    def __init__(self, directory: Path, config: StreamsConfig) -> None:
+    def __init__(self, directory: Path, config: StreamsConfig, log: EventLog) -> None:
         # Nobody needs RocksDB who does not ask for it.
         from state.directory import StateDirectory
         from state.rocks import RocksMemory
@@ -203,6 +205,7 @@ class RocksDisk:
         self._make_directory = partial(StateDirectory, directory, config.application_id)
         self._directory = self._make_directory()
         self._files = directory / config.application_id
+        self._log = log
         self._memory = RocksMemory(
             block_cache_bytes=config.rocksdb_block_cache_bytes,
             write_buffer_bytes=config.rocksdb_write_buffer_bytes,

@@ -136,8 +136,9 @@ class TopologyTestDriver:
         partitions: partition count of the topics that the application does not make itself: for
             all, or by name with 1 for the others.
         now: the time at the start: a datetime with a time zone, or milliseconds since 1970.
-        commit: "each_record" commits after each record of each topic, "manual" when `commit` is
-            called or ``statestore.uncommitted.max.bytes`` is reached.
+        commit: "each_record" commits after each record of each topic, and reads each row back
+            from its bytes; "manual" commits when `commit` is called, or earlier where
+            ``statestore.uncommitted.max.bytes`` is reached.
         state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
         seed: decides where records without a key go, and in which order partitions are read.
 
@@ -165,11 +166,13 @@ class TopologyTestDriver:
         self.cluster = MemoryCluster(partitions=partitions, seed=seed)
         create_topics(self.cluster, self._plans, self._config)
         self._clock = ManualClock(to_ms(now))
-        self._disk: Disk = (
-            MemoryDisk() if state_dir is None else RocksDisk(Path(state_dir), self._config)
-        )
-        self._counts = Counts()
         self._log = EventLog()
+        self._counts = Counts()
+        self._disk: Disk = (
+            MemoryDisk()
+            if state_dir is None
+            else RocksDisk(Path(state_dir), self._config, self._log)
+        )
         self._worker: Worker | None = None
         self._consumer: MemoryConsumer | None = None
         self._armed: CrashPoint | None = None
@@ -529,7 +532,10 @@ class TopologyTestDriver:
 
 def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
     if commit == "each_record":
-        return replace(config, commit_interval_ms=0, max_poll_records=1)
+        # Rows are read back from their bytes each time, as after a restart.
+        return replace(
+            config, commit_interval_ms=0, max_poll_records=1, statestore_read_cache_max_bytes=0
+        )
     if commit == "manual":
         return replace(config, commit_interval_ms=_NEVER_MS, commit_when_idle=False)
     raise ValueError(f"commit must be 'each_record' or 'manual', not {commit!r}")
