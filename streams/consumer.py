@@ -208,6 +208,8 @@ def _checked(messages: list[Message]) -> list[Message]:
 
 def _raise_if_final(error: KafkaError, where: str) -> None:
     code = error.code()
+    if code == KafkaError._FATAL:
+        _raise_fatal(error, where)
     if code in _LOST:
         raise OffsetLostError(where, error.str())
     if code in _GONE:
@@ -224,13 +226,24 @@ def _raise_if_final(error: KafkaError, where: str) -> None:
         _raise(error, where)
 
 
+def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
+    # It comes once, as a message; what is behind it is in the text alone.
+    if "static consumer fenced" in error.str().lower():
+        raise _identity_error(error, where)
+    raise FatalClientError(f"consumer, {where}: {error.str()}")
+
+
+def _identity_error(error: KafkaError, where: str) -> IdentityError:
+    return IdentityError(
+        f"consumer, {where}: {error.str()}; another live worker has the same identity: give each "
+        "its own worker.id"
+    )
+
+
 def _raise(error: KafkaError, where: str) -> NoReturn:
     reaction = reaction_to(error, "query")
     if reaction is Reaction.IDENTITY:
-        raise IdentityError(
-            f"consumer, {where}: {error.str()}; another live worker has the same identity: give "
-            "each its own worker.id"
-        )
+        raise _identity_error(error, where)
     if reaction is Reaction.MIGRATED:
         raise TaskMigratedError(f"consumer, {where}: {error.str()}")
     raise FatalClientError(f"consumer, {where}: {error.str()}")

@@ -10,6 +10,7 @@ The client takes a timestamp of 0 for none and writes the present instead, so 0 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ class _LiveProducer:
         self,
     ) -> Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]:
         produce: Callable[..., None] = self._client.produce
-        poll, refuse = self._client.poll, self._refuse_record
+        poll, refuse = self._poll, self._refuse_record
 
         def send(
             topic: str,
@@ -115,10 +116,29 @@ class _LiveProducer:
 
     def pressure(self, timeout_s: float) -> None:
         """Serve delivery reports, and wait while too much is under way."""
-        self._client.poll(0)
+        self._poll(0)
         deadline = time.monotonic() + timeout_s
         while len(self._client) > self._max_in_flight and time.monotonic() < deadline:
-            self._client.poll(_PRESSURE_WAIT_S)
+            self._poll(_PRESSURE_WAIT_S)
+
+    def _poll(self, timeout_s: float) -> None:
+        """Serve callbacks; that of a fatal error raises it in whichever call serves it first."""
+        try:
+            self._client.poll(timeout_s)
+        except KafkaException as error:
+            self._raise(error, "send")
+
+    def _flush(self, timeout_s: float) -> int:
+        try:
+            return self._client.flush(timeout_s)
+        except KafkaException as error:
+            self._raise(error, "send")
+
+    def _drop(self) -> None:
+        """Forget what is queued, and what has gone wrong."""
+        self._client.purge()
+        with contextlib.suppress(KafkaException):
+            self._client.poll(0)
 
     def _check_sizes(self, topic: str, rows: Rows) -> None:
         limit = self._topic_limits.get(topic)
@@ -136,7 +156,7 @@ class _LiveProducer:
             try:
                 produce(topic, value, key, partition, None, None, timestamp or 1)
             except BufferError:
-                self._client.poll(_PRESSURE_WAIT_S)
+                self._poll(_PRESSURE_WAIT_S)
                 self.send(topic, value, key, partition, timestamp, None)
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)
@@ -229,7 +249,7 @@ class TransactionalProducer(_LiveProducer):
                     topic, value, key, partition, self._reported, None, timestamp or 1, None
                 )
             except BufferError:
-                self._client.poll(_PRESSURE_WAIT_S)
+                self._poll(_PRESSURE_WAIT_S)
                 continue
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)
@@ -274,7 +294,7 @@ class TransactionalProducer(_LiveProducer):
         while any(place not in self._ends for place in wanted):
             if time.monotonic() > deadline:
                 raise OutcomeUnknownError("the client does not say where changelog records went")
-            self._client.poll(_REPORT_WAIT_S)
+            self._poll(_REPORT_WAIT_S)
         return {place: self._ends[place] for place in wanted}
 
     def abort(self) -> None:
@@ -286,8 +306,7 @@ class TransactionalProducer(_LiveProducer):
 
     def close(self) -> None:
         """Drop what is queued; an open transaction is left for the successor to decide."""
-        self._client.purge()
-        self._client.poll(0)
+        self._drop()
 
 
 class PlainProducer(_LiveProducer):
@@ -333,7 +352,7 @@ class PlainProducer(_LiveProducer):
     def commit(self) -> None:
         """Flush, refuse to go on if any record failed, then commit the offsets."""
         deadline = time.monotonic() + self._timeout_s
-        while self._client.flush(1.0) > 0 and self._failure is None:
+        while self._flush(1.0) > 0 and self._failure is None:
             if time.monotonic() > deadline:
                 raise OutcomeUnknownError(
                     f"{len(self._client)} records were not acknowledged within "
@@ -351,7 +370,7 @@ class PlainProducer(_LiveProducer):
     def abort(self) -> None:
         """What was sent stays sent; forget what is still queued, and the failure."""
         self._client.purge()
-        self._client.flush(self._timeout_s)
+        self._flush(self._timeout_s)
         self._failure = None
 
     def pressure(self, timeout_s: float) -> None:
@@ -361,8 +380,7 @@ class PlainProducer(_LiveProducer):
 
     def close(self) -> None:
         """Drop what is still queued: its offsets are not committed."""
-        self._client.purge()
-        self._client.poll(0)
+        self._drop()
 
     def _check(self) -> None:
         failure = self._failure
