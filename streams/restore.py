@@ -258,7 +258,8 @@ class Restorer:
         if restore.bulk:
             restore.task.state.restore({part.store: rows})
         else:
-            reached = records[-1].offset() + 1
+            # What came after the plan was made is not in the rows.
+            reached = min(records[-1].offset() + 1, part.plan.end)
             position = self._position(restore, part, reached)
             restore.task.state.write({part.store: list(dict(rows).items())}, {part.store: position})
         part.applied += len(rows)

@@ -358,3 +358,25 @@ def test_the_steps_of_the_commit_are_those_that_the_driver_knows() -> None:
         patch.setattr(Commit, "run", run)
         driver.input("in").send("a", "x")
     assert steps == COMMIT_POINTS
+
+
+def test_a_record_that_arrives_during_a_restore_is_not_passed_over_by_a_crash() -> None:
+    """Without transactions a worker that is thought dead may write to the changelog once more."""
+    driver = TopologyTestDriver(key_count(), {}, commit="manual")
+    changelog = "test-counts-changelog"
+
+    def arrives(place: Any, store: str, begin: int, end: int) -> None:
+        if driver.crashes == 1:
+            driver.cluster.append(changelog, (7).to_bytes(8, "big"), b"late", 0, 0, None)
+            driver.crash(at="records_restored")
+
+    driver.input("in").send("a", "x")
+    driver.commit()
+    driver.input("in").send("b", "x")
+    driver.crash(at="transaction_committed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver._counts.__class__, "on_restore_start", staticmethod(arrives))
+        driver.commit()
+    assert driver.crashes == 2
+    assert dict(driver.store("counts")) == driver.output(changelog).as_dict()
+    assert driver.store("counts")["late"] == 7
