@@ -13,11 +13,14 @@ __all__ = ["MemoryStore", "MemoryTaskState"]
 
 
 class MemoryStore:
-    """Rows in a dictionary; their order is made when a scan asks for it."""
+    """Rows in a dictionary; the order of their keys is made good when a scan asks for it."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._order: list[bytes] | None = []
+        # Every key once: those of the last scan in order, then new ones as they came.
+        self._order: list[bytes] = []
+        self._sorted = True
+        self._gone: set[bytes] = set()  # deleted, and still in the order
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None when it has none."""
@@ -30,10 +33,8 @@ class MemoryStore:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order."""
-        if self._order is None:
-            self._order = sorted(self._rows)
-        order = self._order
+        """Yield the rows with `start` <= key < `end` in key order, as they are now."""
+        order = self._ordered()
         low = 0 if start is None else bisect_left(order, start)
         high = len(order) if end is None else bisect_left(order, end)
         keys = order[low:high]
@@ -46,21 +47,37 @@ class MemoryStore:
 
     def apply(self, delta: Delta) -> None:
         """Put and delete rows; nothing here can fail half way."""
-        rows = self._rows
-        before = len(rows)
+        rows, order, gone = self._rows, self._order, self._gone
+        before = len(order)
         for key, value in delta:
             if value is None:
                 if rows.pop(key, None) is not None:
-                    self._order = None
-            else:
-                rows[key] = value
-        if len(rows) != before:
-            self._order = None
+                    gone.add(key)
+                continue
+            if key not in rows:
+                if key in gone:
+                    gone.remove(key)
+                else:
+                    order.append(key)
+            rows[key] = value
+        self._sorted = self._sorted and len(order) == before
 
     def clear(self) -> None:
         """Forget all rows."""
         self._rows.clear()
         self._order = []
+        self._sorted = True
+        self._gone.clear()
+
+    def _ordered(self) -> list[bytes]:
+        if self._gone:
+            self._order = [key for key in self._order if key in self._rows]
+            self._gone.clear()
+        if not self._sorted:
+            # Cheap for few new keys: the sort merges what is in order already.
+            self._order.sort()
+            self._sorted = True
+        return self._order
 
 
 class MemoryTaskState:
@@ -75,7 +92,7 @@ class MemoryTaskState:
     def __init__(self, specs: Iterable[StoreSpec]) -> None:
         self._stores = {spec.name: MemoryStore() for spec in specs}
         self._positions: dict[str, Position] = {}
-        self._restoring = False
+        self._restored: set[str] | None = None  # by the bulk restore under way
 
     def store(self, name: str) -> MemoryStore:
         """Return a store's committed rows."""
@@ -83,7 +100,7 @@ class MemoryTaskState:
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         """Apply all deltas and positions, together or not at all."""
-        if self._restoring:
+        if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         self._apply(deltas, positions)
 
@@ -97,18 +114,21 @@ class MemoryTaskState:
         for name, store in self._stores.items():
             if name not in self._positions:
                 store.clear()
-        self._restoring = True
+        self._restored = set()
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
         """Apply changelog records in their order."""
-        self._require_restore()
+        restored = self._require_restore()
         self._apply(deltas, {})
+        restored.update(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         """Take the positions and allow `write` again."""
-        self._require_restore()
-        self._restoring = False
+        unplaced = self._require_restore() - positions.keys()
+        if unplaced:
+            raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
         self._apply({}, positions)
+        self._restored = None
 
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
@@ -129,9 +149,10 @@ class MemoryTaskState:
             store.apply(delta)
         self._positions.update(positions)
 
-    def _require_restore(self) -> None:
-        if not self._restoring:
+    def _require_restore(self) -> set[str]:
+        if self._restored is None:
             raise ValueError("no bulk restore is under way; begin one first")
+        return self._restored
 
     def _known(self, name: str) -> MemoryStore:
         try:
