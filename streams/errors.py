@@ -5,7 +5,7 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | class | caught by | reaction |
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
-| `IdentityError`, `RecordError` | nobody | stop, do not restart |
+| `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
@@ -139,6 +139,13 @@ class TaskMigratedError(StreamsError):
 
     The worker catches it: all tasks are dropped without a commit and the worker rejoins. Another
     worker may already process the same records.
+    """
+
+
+class LocalStateError(StreamsError):
+    """Local state cannot be used as it is: not writable, of another release, or held by others.
+
+    Nobody catches it: the files are intact, and what is wrong is outside of this process.
     """
 
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from state.directory import Identity, StateDirectory
+from state.errors import StateError, StateLockedError
 from state.rocks import RocksMemory
 from streams.admin import LiveAdmin
 from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
+from streams.errors import IdentityError, LocalStateError
 from streams.facts import ClusterFacts
 from streams.home import LocalHome
 from streams.plan import SubPlan
@@ -72,7 +74,8 @@ def make_worker(
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
-        StateLockedError: another live process has the identity that the settings give.
+        IdentityError: another live process has the identity that the settings give.
+        LocalStateError: the state directory cannot be used.
     """
     timeout_s = config.task_timeout_ms / 1000
     admin = LiveAdmin(config.admin_config(), timeout_s=timeout_s)
@@ -84,8 +87,7 @@ def make_worker(
         timeout_s=timeout_s,
     )
     sizes = _Sizes.of(plans, {**topics, **_describe_sinks(admin, plans)})
-    directory = StateDirectory(config.state_dir, config.application_id)
-    identity = directory.acquire_identity(config.worker_id)
+    directory, identity = _local_identity(config)
     log = _bind(log, identity.instance_id)
     consumer = LiveConsumer(config.consumer_config(identity.instance_id), timeout_s=timeout_s)
     restorer = Restorer(
@@ -116,6 +118,16 @@ def make_worker(
         log=log,
     )
     return WorkerParts(worker, directory, identity)
+
+
+def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
+    try:
+        directory = StateDirectory(config.state_dir, config.application_id)
+        return directory, directory.acquire_identity(config.worker_id)
+    except StateLockedError as error:
+        raise IdentityError(str(error)) from error
+    except StateError as error:
+        raise LocalStateError(str(error)) from error
 
 
 def _begins_earliest(config: StreamsConfig) -> bool:
@@ -207,8 +219,11 @@ def _make_tasks(
     )
 
     def open_home(task_id: TaskId, stores: Sequence[Store]) -> LocalHome:
-        task_directory = directory.acquire_task(str(task_id), wait_ms=LOCK_WAIT_MS)
-        return LocalHome(task_directory, stores, memory, log)
+        try:
+            task_directory = directory.acquire_task(str(task_id), wait_ms=LOCK_WAIT_MS)
+            return LocalHome(task_directory, stores, memory, log)
+        except StateError as error:
+            raise LocalStateError(f"task {task_id}: {error}") from error
 
     return Tasks(
         plans=plans,
