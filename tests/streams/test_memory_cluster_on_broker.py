@@ -1,0 +1,233 @@
+"""The cluster in memory against a real one: the same calls, and the same to be seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from streams.admin import LiveAdmin
+from streams.clients import CommittedOffset, Consumer, Producer, TopicPartition
+from streams.config import StreamsConfig
+from streams.consumer import LiveConsumer
+from streams.errors import OutcomeUnknownError, StreamsError
+from streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactionalProducer
+from streams.memory_cluster import MemoryCluster
+from streams.producer import TransactionalProducer
+from streams.topics import TopicAdmin
+from tests.support.topics import Topics
+
+QUIET_S = 1.0
+"""How long nothing must come before a live reader counts as being at the end."""
+
+Observed = list[Any]
+
+
+@dataclass
+class Kit:
+    """One topic of one partition on a cluster, and its clients."""
+
+    topic: str
+    admin: TopicAdmin
+    make_producer: Callable[[], Producer]
+    make_consumer: Callable[[bool], Consumer]
+    """Takes whether records of open and aborted transactions are left out."""
+    quiet_s: float
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, 0)
+
+    def producer(self) -> Producer:
+        producer = self.make_producer()
+        producer.init()
+        return producer
+
+    def read(self, *, committed: bool = True, offset: int = 0) -> Observed:
+        """Everything from an offset on, and the position behind it."""
+        consumer = self.make_consumer(committed)
+        consumer.add({self.place: offset})
+        found: Observed = []
+        quiet_since = time.monotonic()
+        while True:
+            for records in consumer.poll(100, min(0.1, self.quiet_s)).values():
+                found += [(m.offset(), m.key(), m.value(), m.headers()) for m in records]
+                quiet_since = time.monotonic()
+            if time.monotonic() - quiet_since >= self.quiet_s:
+                break
+        position = consumer.positions([self.place]).get(self.place)
+        consumer.close(leave=False)
+        return [*found, ("position", position)]
+
+    def ends(self) -> Observed:
+        return [self.admin.start_offsets([self.place]), self.admin.end_offsets([self.place])]
+
+
+def write(kit: Kit, producer: Producer, *values: bytes) -> None:
+    for value in values:
+        producer.send(kit.topic, value, b"k", 0, 5, [("h", b"1")])
+
+
+def flushed(kit: Kit, producer: Producer, end: int) -> None:
+    """Wait until what was sent is on the broker."""
+    deadline = time.monotonic() + 20
+    while kit.admin.end_offsets([kit.place])[kit.place] < end:
+        producer.pressure(0)
+        assert time.monotonic() < deadline, "records do not arrive"
+        time.sleep(0.01)
+
+
+def commits_and_aborts(kit: Kit) -> Observed:
+    """What is read between and behind the ends of transactions."""
+    seen: Observed = []
+    producer = kit.producer()
+    producer.begin()
+    write(kit, producer, b"1", b"2")
+    flushed(kit, producer, 2)
+    seen += [kit.read(), kit.read(committed=False), kit.ends()]
+    producer.commit()
+    seen += [kit.read(), kit.read(committed=False), kit.ends()]
+    producer.begin()
+    write(kit, producer, b"void")
+    flushed(kit, producer, 4)
+    producer.abort()
+    seen += [kit.read(), kit.read(committed=False), kit.ends()]
+    seen += [kit.read(offset=2), kit.read(offset=3), kit.read(offset=4)]
+    producer.close()
+    return seen
+
+
+def successors(kit: Kit) -> Observed:
+    """What becomes of an open transaction when its identity is taken over."""
+    seen: Observed = []
+    first = kit.producer()
+    first.begin()
+    write(kit, first, b"left open")
+    flushed(kit, first, 1)
+    second = kit.producer()
+    seen += [kit.read(), kit.read(committed=False), kit.ends()]
+    second.begin()
+    write(kit, second, b"new")
+    second.commit()
+    seen += [kit.read()]
+    error: StreamsError | None = None
+    try:
+        write(kit, first, b"zombie")
+        first.commit()
+    except StreamsError as caught:
+        error = caught
+    seen += [isinstance(error, OutcomeUnknownError), kit.read()]
+    first.close()
+    second.close()
+    return seen
+
+
+def offsets(kit: Kit) -> Observed:
+    """What a group's offsets are before, within and after transactions on them."""
+    seen: Observed = []
+    consumer, producer = kit.make_consumer(True), kit.producer()
+
+    def committed(*, settled: bool) -> Any:
+        deadline = time.monotonic() + 10
+        while True:
+            found = consumer.committed([kit.place], 1.0)
+            if (found is not None) is settled or time.monotonic() > deadline:
+                return found if found is None else found[kit.place]
+
+    seen.append(committed(settled=True))
+    producer.begin()
+    producer.send_offsets({kit.place: CommittedOffset(7, "meta")}, consumer.group_metadata())
+    seen.append(committed(settled=False))
+    producer.abort()
+    seen.append(committed(settled=True))
+    producer.begin()
+    producer.send_offsets({kit.place: CommittedOffset(8, "more")}, consumer.group_metadata())
+    producer.commit()
+    seen.append(committed(settled=True))
+    consumer.commit({kit.place: CommittedOffset(3)})
+    seen.append(committed(settled=True))
+    producer.close()
+    consumer.close(leave=False)
+    return seen
+
+
+def changelogs(kit: Kit) -> Observed:
+    """Where a producer says that a changelog ends."""
+    producer = kit.producer()
+    producer.begin()
+    producer.send_changelog(kit.place, [(b"a", b"1", 5), (b"b", None, 6)])
+    producer.commit()
+    deadline = time.monotonic() + 10
+    found: Any = None
+    while found is None and time.monotonic() < deadline:
+        try:
+            found = producer.changelog_ends([kit.place])[kit.place]
+        except KeyError:
+            time.sleep(0.05)
+    seen = [found, kit.read(), kit.ends()]
+    producer.close()
+    return seen
+
+
+def deletions(kit: Kit) -> Observed:
+    """What is left after records were deleted."""
+    producer = kit.producer()
+    producer.begin()
+    write(kit, producer, b"1", b"2", b"3")
+    producer.commit()
+    kit.admin.delete_records({kit.place: 2})
+    producer.close()
+    return [kit.ends(), kit.read(offset=2)]
+
+
+SCENARIOS = [commits_and_aborts, successors, offsets, changelogs, deletions]
+
+
+def memory_kit() -> Kit:
+    cluster = MemoryCluster()
+    cluster.create("t")
+    return Kit(
+        "t",
+        MemoryAdmin(cluster),
+        lambda: MemoryTransactionalProducer(cluster, "id"),
+        lambda committed: MemoryConsumer(cluster, group="g", committed=committed),
+        quiet_s=0.0,
+    )
+
+
+@pytest.fixture
+def live_kit(broker: str, topics: Topics) -> Kit:
+    topic = topics.create()
+    config = StreamsConfig.parse(
+        {
+            "application.id": topics.name("app"),
+            "bootstrap.servers": broker,
+            "processing.guarantee": "exactly_once_v2",
+        }
+    )
+
+    def consumer(committed: bool) -> Consumer:
+        chosen = config.consumer_config("only")
+        if not committed:
+            chosen["isolation.level"] = "read_uncommitted"
+        return LiveConsumer(chosen, timeout_s=20)
+
+    return Kit(
+        topic,
+        LiveAdmin(config.admin_config(), timeout_s=20),
+        lambda: TransactionalProducer(config.producer_config(topic), timeout_s=20),
+        consumer,
+        quiet_s=QUIET_S,
+    )
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_is_seen_is_what_a_real_cluster_shows(
+    scenario: Callable[[Kit], Observed], live_kit: Kit
+) -> None:
+    in_memory, real = scenario(memory_kit()), scenario(live_kit)
+    named = str(real).replace(live_kit.topic, "t")
+    assert named == str(in_memory)
