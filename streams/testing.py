@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args, overload
 
 from streams.config import StreamsConfig
+from streams.driver_disk import Disk, MemoryDisk, RocksDisk
+from streams.driver_names import Names
 from streams.driver_store import StoreView
 from streams.driver_topics import (
     Isolation,
@@ -28,18 +30,15 @@ from streams.memory_clients import MemoryConsumer
 from streams.memory_cluster import MemoryCluster
 from streams.memory_worker import (
     Counts,
-    Disk,
     EventLog,
     ManualClock,
-    MemoryDisk,
-    RocksDisk,
     create_topics,
     make_memory_worker,
 )
-from streams.plan import SubPlan, plan_application
+from streams.plan import plan_application
 from streams.task import TaskId, committed_rows
 from streams.worker import Worker
-from topology.graph import AnySerde, Sink, Source, Store, Topology
+from topology.graph import AnySerde, Topology
 from topology.serdes import Serde
 
 __all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
@@ -161,8 +160,8 @@ class TopologyTestDriver:
     ) -> None:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
-        self._topology = topology
         self._plans = plan_application(topology, self._config)
+        self._names = Names(topology, self._plans, self._config)
         self.cluster = MemoryCluster(partitions=partitions, seed=seed)
         create_topics(self.cluster, self._plans, self._config)
         self._clock = ManualClock(to_ms(now))
@@ -215,15 +214,11 @@ class TopologyTestDriver:
         Raises:
             LookupError: the topology does not read the topic.
         """
-        sources = [n for n in self._topology.nodes if isinstance(n, Source) and not n.internal]
-        node = next((source for source in sources if topic in source.topics), None)
-        if node is None:
-            names = sorted({name for source in sources for name in source.topics})
-            raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(names)}")
+        read_key, read_value = self._names.read(topic)
         return TestInput(
             topic,
-            key or node.key or self._config.default_key_serde,
-            value or node.value or self._config.default_value_serde,
+            key or read_key,
+            value or read_value,
             cluster=self.cluster,
             run=self.run,
             now_ms=self._clock.now_ms,
@@ -263,7 +258,7 @@ class TopologyTestDriver:
         Raises:
             LookupError: the topology does not write the topic.
         """
-        written_key, written_value = self._serdes_of(topic)
+        written_key, written_value = self._names.written(topic, self.cluster.topics)
         return TestOutput(
             topic,
             key or written_key,
@@ -271,33 +266,6 @@ class TopologyTestDriver:
             cluster=self.cluster,
             isolation=isolation,
         )
-
-    def _serdes_of(self, topic: str) -> tuple[AnySerde, AnySerde]:
-        default = self._config.default_key_serde, self._config.default_value_serde
-        writers = self._writers()
-        writer = writers.get(topic)
-        if writer is not None:
-            return writer.key or default[0], writer.value or default[1]
-        chosen = [n for n in self._topology.nodes if isinstance(n, Sink) and callable(n.topic)]
-        if not chosen and topic not in self.cluster.topics:
-            names = ", ".join(sorted(writers))
-            raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
-        if len(chosen) == 1:
-            return chosen[0].key or default[0], chosen[0].value or default[1]
-        return default
-
-    def _writers(self) -> dict[str, Sink | Store]:
-        """What writes each topic, by the topic's full name."""
-        writers: dict[str, Sink | Store] = {}
-        for sink in (n for n in self._topology.nodes if isinstance(n, Sink)):
-            if isinstance(sink.topic, str):
-                prefix = f"{self._config.application_id}-" if sink.internal else ""
-                writers.setdefault(prefix + sink.topic, sink)
-        for plan in self._plans:
-            for store in plan.program.sub_topology.stores:
-                if store.name in plan.changelogs:
-                    writers[plan.changelogs[store.name]] = store
-        return writers
 
     # -- running -------------------------------------------------------------------------------
 
@@ -418,7 +386,7 @@ class TopologyTestDriver:
         Raises:
             LookupError: there is no such store.
         """
-        plan, store = self._find_store(name)
+        plan, store = self._names.store(name)
         value = plan.value_serdes[name]
 
         def rows() -> Iterable[tuple[bytes, Any, int]]:
@@ -434,14 +402,6 @@ class TopologyTestDriver:
                 yield from committed_rows(home.state.store(name), value.deserialize)
 
         return StoreView(store.key or self._config.default_key_serde, value, rows)
-
-    def _find_store(self, name: str) -> tuple[SubPlan, Store]:
-        known = [(p, s) for p in self._plans for s in p.program.sub_topology.stores]
-        for plan, store in known:
-            if store.name == name:
-                return plan, store
-        names = ", ".join(store.name for _, store in known) or "none"
-        raise LookupError(f"the topology has no store {name!r}; there are: {names}")
 
     def committed_offsets(self, topic: str) -> dict[int, int]:
         """The application's committed offset of each partition that has one."""
