@@ -14,6 +14,7 @@ from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
 from topology.graph import SubTopology, Topology
+from topology.optimizer import optimize
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         caching=config.statestore_cache_max_bytes > 0,
         null_key_policy=config.null_key_policy,
     )
+    if config.topology_optimization == "all":
+        topology = optimize(topology)
     return tuple(_sub_plan(sub, options) for sub in topology.sub_topologies)
 
 

@@ -1,0 +1,95 @@
+"""Rewrites of a topology that keep its results: plain functions from topology to topology.
+
+`REWRITES` is the list, in the order in which they are applied when ``topology.optimization`` is
+``all``. Each is small, knows nothing of the others, and leaves a topology alone that it has nothing
+to do in. What they did shows in ``optimize(topology).describe()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from topology.graph import Node, Sink, Source, Stateless, Topology, by_name
+
+Rewrite = Callable[[Topology], Topology]
+
+
+def share_repartitions(topology: Topology) -> Topology:
+    """Read one repartition topic where several would carry the same records.
+
+    Two aggregations of one unnamed grouped stream write two topics with the same keys and values.
+    The first topic stays and keeps its name; the others' readers read it too (Kafka Streams:
+    ``merge.repartition.topics``).
+
+    Args:
+        topology: what was built.
+
+    Returns:
+        The same computation with fewer topics.
+
+    Example:
+        >>> from topology import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> grouped = builder.stream("in").group_by(lambda key, value: value)
+        >>> _, _ = grouped.count(store="a"), grouped.reduce(max, store="b")
+        >>> topology = builder.build()
+        >>> len(topology.sub_topologies), len(share_repartitions(topology).sub_topologies)
+        (3, 2)
+    """
+    nodes = by_name(topology.nodes)
+    sinks = {n.topic: n for n in topology.nodes if isinstance(n, Sink) and n.internal}
+    first: dict[Any, Source] = {}
+    gone: set[str] = set()
+    instead: dict[str, str] = {}
+    for source in topology.nodes:
+        if not (isinstance(source, Source) and source.internal):
+            continue
+        sink = sinks[source.topics[0]]
+        origin, removed = _origin(nodes, sink)
+        same = (origin, sink.key, sink.value, source.partitions)
+        kept = first.setdefault(same, source)
+        if kept is not source:
+            gone |= {*removed, sink.name, source.name}
+            instead[source.name] = kept.name
+    if not gone:
+        return topology
+    rest = [_reading(node, instead) for node in topology.nodes if node.name not in gone]
+    return Topology(tuple(rest), topology.stores)
+
+
+def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
+    """Where a repartition topic's records come from, past the filter that belongs to it."""
+    removed = []
+    parents: Sequence[str] = sink.parents
+    kind: str | None = None
+    if len(parents) == 1:
+        node = nodes[parents[0]]
+        if isinstance(node, Stateless) and node.op == "null_key_filter":
+            removed.append(node.name)
+            parents, kind = node.parents, node.op
+    return (tuple(parents), kind), removed
+
+
+def _reading(node: Node, instead: dict[str, str]) -> Node:
+    parents = tuple(instead.get(parent, parent) for parent in node.parents)
+    return node if parents == node.parents else replace(node, parents=parents)
+
+
+REWRITES: tuple[Rewrite, ...] = (share_repartitions,)
+
+
+def optimize(topology: Topology, rewrites: Sequence[Rewrite] = REWRITES) -> Topology:
+    """Apply rewrites one after the other.
+
+    Args:
+        topology: what was built.
+        rewrites: which ones, in order.
+
+    Returns:
+        The topology to run; the one that was built stays as it is.
+    """
+    for rewrite in rewrites:
+        topology = rewrite(topology)
+    return topology
