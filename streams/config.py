@@ -205,7 +205,7 @@ topics and groups are named after it
     )
     topology_optimization: Literal["none", "all"] = setting(
         choice("none", "all"),
-        "Whether topics are merged and reused; changing it renames internal topics.",
+        "Whether repartition topics that would carry the same records are shared.",
         default="none",
     )
     windowstore_changelog_additional_retention_ms: int = setting(
