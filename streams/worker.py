@@ -45,6 +45,8 @@ IDLE_COMMIT_MIN_MS = 5
 IDLE_COMMIT_COST_FACTOR = 5
 IDLE_COMMITS_PER_S = 50
 FENCED_AGAIN_S = 60.0
+COMMIT_ALL_AFTER_S = 12 * 60 * 60
+"""Offsets of topics that the group does not subscribe to expire, by default after a week."""
 
 
 class WorkerListener(Protocol):
@@ -130,6 +132,7 @@ class Worker:
         self._commit_id = first_commit_id
         self._pace = Pace(config.max_poll_records)
         self._last_commit_s = clock.monotonic_s()
+        self._all_committed_s = self._last_commit_s
         self._commit_cost_s = 0.0
         self._last_fenced_s: float | None = None
         self._log = log
@@ -371,6 +374,9 @@ class Worker:
     # -- committing ----------------------------------------------------------------------------
 
     def _commit_if_due(self, processed: int) -> None:
+        if self._clock.monotonic_s() - self._all_committed_s >= COMMIT_ALL_AFTER_S:
+            self._commit(self.tasks.running, idle_too=True)
+            return
         dirty = [task for task in self.tasks.running if task.needs_commit()]
         requested = self._commit_requested.is_set()
         if requested:
@@ -416,8 +422,10 @@ class Worker:
     def _limit_bytes(self) -> int:
         return self._config.statestore_uncommitted_max_bytes
 
-    def _commit(self, tasks: Sequence[Task]) -> None:
-        dirty = [task for task in tasks if task.needs_commit()]
+    def _commit(self, tasks: Sequence[Task], *, idle_too: bool = False) -> None:
+        dirty = [task for task in tasks if idle_too or task.needs_commit()]
+        if idle_too:
+            self._all_committed_s = self._clock.monotonic_s()
         if not dirty:
             return
         assert self._metadata is not None, "a commit without a membership"
