@@ -124,6 +124,8 @@ class _StoreRestore:
     place: TopicPartition
     plan: RestorePlan
     facts: ChangelogFacts
+    since_ms: int
+    """Since when the local rows may have missed deletions."""
     applied: int = 0
 
 
@@ -181,12 +183,18 @@ class Restorer:
         """
         restores = []
         for store, place in task.spec.changelogs.items():
-            plan = plan_restore(task.state.position(store), facts[place], self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            position = task.state.position(store)
+            plan = plan_restore(position, facts[place], now_ms)
             if plan.drop is not None:
                 self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
+            if plan.drop is not None or position is None:
+                # Also without a position there may be rows: of a restore that never ended.
                 task.state.drop_store(store)
+                position = None
             if plan.begin < plan.end:
-                restores.append(_StoreRestore(store, place, plan, facts[place]))
+                since_ms = now_ms if position is None else position.wall_ms
+                restores.append(_StoreRestore(store, place, plan, facts[place], since_ms))
         if not restores:
             return False
         total = sum(r.plan.end - r.plan.begin for r in restores)
@@ -260,7 +268,7 @@ class Restorer:
         else:
             # What came after the plan was made is not in the rows.
             reached = min(records[-1].offset() + 1, part.plan.end)
-            position = self._position(restore, part, reached)
+            position = self._position(restore, part, reached, part.since_ms)
             restore.task.state.write({part.store: list(dict(rows).items())}, {part.store: position})
         part.applied += len(rows)
         self._probe("records_restored")
@@ -285,7 +293,7 @@ class Restorer:
     def _complete(self, restore: _TaskRestore) -> None:
         task = restore.task
         positions = {
-            store: self._position(restore, part, part.plan.end)
+            store: self._position(restore, part, part.plan.end, self._clock.now_ms())
             for store, part in restore.done.items()
         }
         if restore.bulk:
@@ -299,8 +307,10 @@ class Restorer:
             records=sum(part.applied for part in restore.done.values()),
         )
 
-    def _position(self, restore: _TaskRestore, part: _StoreRestore, offset: int) -> Position:
-        return Position(part.facts.topic_id, offset, restore.commit_id, self._clock.now_ms())
+    def _position(
+        self, restore: _TaskRestore, part: _StoreRestore, offset: int, wall_ms: int
+    ) -> Position:
+        return Position(part.facts.topic_id, offset, restore.commit_id, wall_ms)
 
 
 def changelog_rows(records: Iterable[ReceivedMessage]) -> list[tuple[bytes, bytes | None]]:

@@ -32,16 +32,35 @@ class Restored:
     """How many records were applied, once it is complete."""
 
 
-class Live:
+class RestoreRecorder:
+    """A restore listener that remembers everything."""
+
+    def __init__(self) -> None:
+        self.restored: list[Restored] = []
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        self.restored.append(Restored(place, store, begin, end))
+
+    def _open(self, place: TopicPartition) -> Restored:
+        return next(r for r in reversed(self.restored) if r.place == place)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        self._open(place).batches.append((offset, count))
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        self._open(place).total = total
+
+
+class Live(RestoreRecorder):
     """`KafkaStreams` with listeners that remember everything."""
 
     def __init__(
         self, topology: Topology, settings: Mapping[str, Any], *, probe: Probe = no_probe
     ) -> None:
+        super().__init__()
         self.states: list[State] = []
         self.assigned: list[list[TaskId]] = []
         self.commits: list[tuple[list[TaskId], int]] = []
-        self.restored: list[Restored] = []
         self.app = KafkaStreams(
             topology,
             settings,
@@ -92,18 +111,6 @@ class Live:
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         self.commits.append((list(tasks), records))
-
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        self.restored.append(Restored(place, store, begin, end))
-
-    def _open(self, place: TopicPartition) -> Restored:
-        return next(r for r in reversed(self.restored) if r.place == place)
-
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        self._open(place).batches.append((offset, count))
-
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        self._open(place).total = total
 
 
 @contextmanager

@@ -1,0 +1,357 @@
+"""What a restore keeps, drops, reads and claims; the consumer and the changelog are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.codec import decode_timestamped, encode_timestamped
+from state.rocks import RocksMemory, RocksTaskState
+from state.store import Position, TaskState
+from streams import restore
+from streams.clients import CommittedOffset, TopicPartition, no_probe
+from streams.config import StreamsConfig
+from streams.memory_clients import MemoryConsumer
+from streams.memory_cluster import Fate, MemoryCluster, Transaction
+from streams.memory_worker import EventLog, ManualClock
+from streams.plan import plan_application
+from streams.restore import ChangelogFacts, RestorePlan, Restorer, plan_restore
+from streams.task import Task
+from tests.support.live import RestoreRecorder
+from topology import StreamsBuilder, serdes
+
+DAY_MS = 24 * 60 * 60 * 1000
+NOW_MS = 100 * DAY_MS
+FACTS = ChangelogFacts("id", start=0, end=100, delete_retention_ms=DAY_MS)
+HERE = Position("id", offset=90, commit_id=7, wall_ms=NOW_MS - 1)
+ROWS, OTHERS = TopicPartition("app-rows-changelog", 0), TopicPartition("app-others-changelog", 0)
+
+
+class TestPlan:
+    """Local rows are dropped only with proof that they do not belong to the changelog."""
+
+    def test_rows_are_kept_and_only_the_tail_is_read(self) -> None:
+        assert plan_restore(HERE, FACTS, NOW_MS) == RestorePlan(90, 100)
+
+    def test_nothing_is_read_where_nothing_is_missing(self) -> None:
+        plan = plan_restore(replace(HERE, offset=100), FACTS, NOW_MS)
+        assert (plan.begin, plan.end, plan.drop) == (100, 100, None)
+
+    def test_without_a_position_everything_is_read(self) -> None:
+        assert plan_restore(None, replace(FACTS, start=5), NOW_MS) == RestorePlan(5, 100)
+
+    def test_rows_of_another_topic_of_the_same_name_are_dropped(self) -> None:
+        plan = plan_restore(replace(HERE, topic_id="other"), FACTS, NOW_MS)
+        assert (plan.begin, plan.drop) == (0, "the changelog was created anew")
+
+    def test_rows_from_beyond_the_end_are_dropped(self) -> None:
+        plan = plan_restore(replace(HERE, offset=101), FACTS, NOW_MS)
+        assert plan.begin == 0
+        assert plan.drop == "it is at offset 101 of a changelog that ends at 100"
+
+    def test_rows_that_may_have_missed_deletions_are_dropped(self) -> None:
+        """Compaction removes a tombstone after delete.retention.ms; the row would come back."""
+        old = replace(HERE, wall_ms=NOW_MS - DAY_MS - 1)
+        plan = plan_restore(old, FACTS, NOW_MS)
+        assert plan.begin == 0
+        assert plan.drop is not None
+        assert plan_restore(replace(old, wall_ms=NOW_MS - DAY_MS), FACTS, NOW_MS).drop is None
+
+    def test_old_rows_that_miss_nothing_but_their_commits_marker_are_kept(self) -> None:
+        old = replace(HERE, wall_ms=0, offset=99)
+        assert plan_restore(old, FACTS, NOW_MS).drop is None
+        assert plan_restore(replace(old, offset=98), FACTS, NOW_MS).drop is not None
+
+    def test_below_the_log_start_the_restore_goes_on_at_the_log_start(self) -> None:
+        """A changelog with retention deletes what is too old to matter."""
+        assert plan_restore(HERE, replace(FACTS, start=95), NOW_MS) == RestorePlan(95, 100)
+
+    @given(
+        offset=st.integers(0, 20),
+        start=st.integers(0, 20),
+        length=st.integers(0, 20),
+        age_ms=st.integers(0, 2 * DAY_MS),
+        same=st.booleans(),
+    )
+    def test_a_plan_never_leaves_a_gap_between_what_is_kept_and_what_is_read(
+        self, offset: int, start: int, length: int, age_ms: int, same: bool
+    ) -> None:
+        facts = replace(FACTS, start=start, end=start + length)
+        position = Position("id" if same else "other", offset, 1, NOW_MS - age_ms)
+        plan = plan_restore(position, facts, NOW_MS)
+        assert facts.start <= plan.begin
+        if plan.drop is None:
+            assert same
+            assert plan.begin == max(offset, start)
+            assert offset <= facts.end
+        else:
+            assert plan.begin == facts.start
+        assert plan.end == facts.end
+
+
+@dataclass
+class Bench:
+    """A task with two stores on disk, and their changelogs."""
+
+    path: Path
+    cluster: MemoryCluster = field(default_factory=MemoryCluster)
+    log: EventLog = field(default_factory=EventLog)
+    recorder: RestoreRecorder = field(default_factory=RestoreRecorder)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+
+    def __post_init__(self) -> None:
+        for place in (ROWS, OTHERS):
+            self.cluster.create(place.topic)
+        self.memory = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+        builder = StreamsBuilder()
+        stream = builder.stream("in", key=serdes.string, value=serdes.string)
+        stream.to_table(store="rows")
+        stream.to_table(store="others")
+        config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "nowhere:1"})
+        (plan,) = plan_application(builder.build(), config)
+        self.spec = plan.task(0, 1 << 20)
+        self.state: TaskState = self.open()
+
+    def open(self) -> TaskState:
+        specs = [store.spec for store in self.spec.stores]
+        return RocksTaskState(self.path, specs, memory=self.memory)
+
+    def reopen(self) -> None:
+        self.state.close()
+        self.state = self.open()
+
+    def write(
+        self, count: int, place: TopicPartition = ROWS, transaction: Transaction | None = None
+    ) -> None:
+        """Append rows to a changelog, key and value by their offset."""
+        for _ in range(count):
+            number = b"%d" % self.cluster.log(place).end
+            self.cluster.append(place.topic, number, number, 0, 5, None, transaction)
+
+    def hold(self, stores: Mapping[str, list[int]], /, **positions: Position) -> None:
+        """Make the local state hold these rows."""
+        deltas = {
+            store: [(b"%d" % n, encode_timestamped(5, b"%d" % n)) for n in numbers]
+            for store, numbers in stores.items()
+        }
+        self.state.write(deltas, positions)
+
+    def held(self, store: str) -> list[int]:
+        found = {key: decode_timestamped(row) for key, row in self.state.store(store).scan()}
+        assert all(row == (5, key) for key, row in found.items())
+        return sorted(map(int, found))
+
+    def facts(self) -> dict[TopicPartition, ChangelogFacts]:
+        logs = {place: self.cluster.log(place) for place in (ROWS, OTHERS)}
+        return {
+            place: ChangelogFacts(place.topic, log.start, log.end, DAY_MS)
+            for place, log in logs.items()
+        }
+
+    def begin(self, *, batch: int = 1000) -> tuple[Restorer, Task, bool]:
+        restorer = Restorer(
+            make_consumer=lambda: MemoryConsumer(self.cluster, group=None, committed=True),
+            clock=self.clock,
+            listener=self.recorder,
+            probe=no_probe,
+            batch_records=batch,
+            log=self.log,
+        )
+        task = Task(
+            spec=self.spec,
+            state=self.state,
+            start={TopicPartition("in", 0): CommittedOffset(0)},
+            send=lambda *_: None,
+            dropped=lambda *_: None,
+        )
+        return restorer, task, restorer.begin(task, self.facts())
+
+    def restore(self, *, batch: int = 1000) -> int:
+        """Restore to the end; returns how many records were read."""
+        before = len(self.recorder.restored)
+        restorer, _, begun = self.begin(batch=batch)
+        if begun:
+            for _ in range(1000):
+                if restorer.advance(1, 0):
+                    break
+            else:
+                raise AssertionError("the restore does not end")
+        assert not restorer.is_active
+        return sum(r.total or 0 for r in self.recorder.restored[before:])
+
+
+def at(place: TopicPartition, offset: int, wall_ms: int = NOW_MS) -> Position:
+    return Position(place.topic, offset, 7, wall_ms)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "state")
+    yield made
+    made.state.close()
+
+
+def test_a_first_restore_reads_everything_and_a_second_one_nothing(bench: Bench) -> None:
+    bench.write(10)
+    assert bench.restore(batch=4) == 10
+    bench.reopen()
+    assert bench.held("rows") == list(range(10))
+    assert bench.restore() == 0
+
+
+def test_the_listener_hears_begin_batches_and_end_of_each_store(bench: Bench) -> None:
+    bench.write(10)
+    bench.write(3, OTHERS)
+    bench.restore(batch=4)
+    by_store = {r.store: r for r in bench.recorder.restored}
+    rows, others = by_store["rows"], by_store["others"]
+    assert (rows.place, rows.begin, rows.end, rows.total) == (ROWS, 0, 10, 10)
+    assert (others.place, others.begin, others.end, others.total) == (OTHERS, 0, 3, 3)
+    offsets = [offset for offset, _ in rows.batches]
+    assert offsets == sorted(set(offsets))
+    assert offsets[-1] == 10
+    assert sum(count for _, count in rows.batches) == 10
+
+
+def test_a_changelog_that_ends_in_aborted_records_and_markers_ends_the_restore(
+    bench: Bench,
+) -> None:
+    """The high watermark lies behind them, and no record will ever come from there."""
+    bench.write(3)
+    for fate in (Fate.ABORTED, Fate.COMMITTED, Fate.ABORTED):
+        transaction = Transaction()
+        bench.write(2, transaction=transaction)
+        bench.cluster.end(transaction, fate)
+    assert bench.cluster.log(ROWS).end == 12
+    assert bench.restore() == 5
+    assert bench.held("rows") == [0, 1, 2, 6, 7]
+    position = bench.state.position("rows")
+    assert position is not None
+    assert position.offset == 12
+
+
+def test_a_transaction_that_is_undecided_is_waited_for(bench: Bench) -> None:
+    """The offsets may be new while the changelog's markers are still on their way."""
+    transaction = Transaction()
+    bench.write(2)
+    bench.write(3, transaction=transaction)
+    restorer, task, _ = bench.begin()
+    for _ in range(5):
+        assert restorer.advance(1, 0) == []
+    bench.cluster.end(transaction, Fate.COMMITTED)
+    assert restorer.advance(1, 0) == [task]
+    assert bench.held("rows") == [0, 1, 2, 3, 4]
+
+
+def test_local_rows_are_kept_and_only_what_came_after_them_is_read(bench: Bench) -> None:
+    bench.write(10)
+    bench.hold({"rows": list(range(8))}, rows=at(ROWS, 8))
+    assert bench.restore() == 2
+    assert bench.held("rows") == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position("another topic", 8, 7, NOW_MS),
+        at(ROWS, 11),
+        at(ROWS, 8, wall_ms=NOW_MS - DAY_MS - 1),
+    ],
+    ids=["another topic", "beyond the end", "deletions missed"],
+)
+def test_local_rows_that_are_proved_wrong_are_replaced_and_the_log_says_so(
+    position: Position, bench: Bench
+) -> None:
+    bench.write(10)
+    bench.hold({"rows": [*range(8), 99], "others": [5]}, rows=position, others=at(OTHERS, 0))
+    assert bench.restore() == 10
+    assert bench.held("rows") == list(range(10))
+    assert bench.held("others") == [5], "another store of the task is left alone"
+    (event,) = [e for e in bench.log.events if e["event"] == "store_dropped"]
+    assert (event["store"], event["level"]) == ("rows", "warning")
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_rows_without_a_position_are_not_built_upon(count: int, bench: Bench) -> None:
+    """A restore that never ended leaves such rows, and the changelog may be another by now."""
+    bench.write(count)
+    bench.hold({"rows": [99]})
+    bench.restore()
+    assert bench.held("rows") == list(range(count))
+
+
+def test_a_restore_that_is_given_up_claims_no_more_than_it_has_applied(bench: Bench) -> None:
+    """Records behind the end that was asked for are not applied, so they must come again."""
+    bench.write(6)
+    bench.write(2, OTHERS, transaction := Transaction())
+    bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2), others=at(OTHERS, 0))
+    restorer, task, _ = bench.begin()
+    # Another worker has the task by now, and this one has not heard of it.
+    bench.write(4)
+    assert restorer.advance(1, 0) == [], "the other store waits for a transaction"
+    restorer.forget(task)
+    bench.cluster.end(transaction, Fate.ABORTED)
+    bench.reopen()
+    bench.restore()
+    assert bench.held("rows") == list(range(10))
+
+
+def test_a_restore_that_is_given_up_has_seen_no_newer_deletions(bench: Bench) -> None:
+    """The position's time says since when deletions may be missing: that of before."""
+    bench.write(6)
+    bench.write(1, OTHERS, Transaction())
+    before_ms = NOW_MS - DAY_MS + 1
+    bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2, before_ms), others=at(OTHERS, 0))
+    restorer, task, _ = bench.begin(batch=2)
+    restorer.advance(0, 0)
+    restorer.forget(task)
+    position = bench.state.position("rows")
+    assert position is not None
+    assert position.offset > 2
+    assert position.wall_ms == before_ms
+
+
+def test_a_bulk_restore_that_dies_begins_again(bench: Bench, tmp_path: Path) -> None:
+    """Nothing is claimed before its end."""
+    bench.write(10)
+    restorer, _, _ = bench.begin(batch=4)
+    restorer.advance(0, 0)
+    assert bench.state.position("rows") is None
+    bench.reopen()
+    assert bench.restore() == 10
+    assert bench.held("rows") == list(range(10))
+
+
+def test_a_long_tail_is_restored_in_bulk_over_the_rows_that_are_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "BULK_RECORDS", 5)
+    bench.write(10)
+    bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
+    calls: list[Any] = []
+    begin = bench.state.begin_restore
+    monkeypatch.setattr(bench.state, "begin_restore", lambda: (calls.append(1), begin()))
+    assert bench.restore() == 8
+    assert calls
+    bench.reopen()
+    assert bench.held("rows") == list(range(10))
+
+
+def test_a_record_without_a_key_is_refused_as_no_row(bench: Bench) -> None:
+    bench.cluster.append(ROWS.topic, b"v", None, 0, 5, None)
+    with pytest.raises(ValueError, match="has a record without a key at offset 0"):
+        bench.restore()
+
+
+def test_a_deletion_in_the_tail_deletes(bench: Bench) -> None:
+    bench.write(3)
+    bench.cluster.append(ROWS.topic, None, b"1", 0, 6, None)
+    bench.hold({"rows": [0, 1, 2]}, rows=at(ROWS, 3))
+    bench.restore()
+    assert bench.held("rows") == [0, 2]
