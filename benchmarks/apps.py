@@ -18,14 +18,14 @@ from streams.app import KafkaStreams
 from streams.task import TaskId
 from topology.graph import Topology
 
-QUIET_S = 2.0
-"""With caches nobody knows how many records there will be: drained is when commits stop."""
+QUIET_S = 10.0
+"""Records may be combined on their way: where fewer come, drained is when commits stop."""
 
 
 class MeterListener:
     """Hands each commit of a worker to the meter."""
 
-    def __init__(self, meter: Meter, until: int | None, *, from_start: bool) -> None:
+    def __init__(self, meter: Meter, until: int, *, from_start: bool) -> None:
         self._meter = meter
         self._until = until
         self._from_start = from_start
@@ -42,23 +42,23 @@ class MeterListener:
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
         """Take a mark."""
         self._meter.commit(records)
-        if self._until is not None and self._meter.processed >= self._until:
+        if self._meter.processed >= self._until:
             self.drained.set()
 
     def wait(self) -> None:
         """Wait until the input is drained."""
         while not self.drained.wait(0.05):
-            if self._until is None and self._meter.idle_s() > QUIET_S:
+            if self._meter.idle_s() > QUIET_S:
                 return
 
 
-def run(topology: Topology, settings: dict[str, object], until: int | None) -> Meter:
+def run(topology: Topology, settings: dict[str, object], until: int) -> Meter:
     """Run an application until its input is drained.
 
     Args:
         topology: what to run.
         settings: of the application.
-        until: how many records to process; None if caches make that unknown.
+        until: how many records to process, if none are combined on their way.
     """
     meter = Meter()
     # At-least-once commits every 30 s: the last commit is then the one that closing makes.
@@ -67,7 +67,7 @@ def run(topology: Topology, settings: dict[str, object], until: int | None) -> M
     app = KafkaStreams(topology, settings, worker_listener=listener)
 
     def close_when_drained() -> None:
-        if rare and until is not None:
+        if rare:
             while app.records_processed < until:
                 time.sleep(0.01)
         else:
@@ -84,7 +84,7 @@ def run(topology: Topology, settings: dict[str, object], until: int | None) -> M
 @click.option("--bootstrap", required=True)
 @click.option("--run", "run_name", required=True, help="application.id, and part of the topics.")
 @click.option("--source", required=True, help="The input topic.")
-@click.option("--until", type=int, help="How many records to process; else until it is quiet.")
+@click.option("--until", required=True, type=int, help="How many records to process.")
 @click.option("--guarantee", default="exactly_once_v2")
 @click.option("--state-dir", type=Path, required=True)
 @click.option("--set", "extra", multiple=True, help="A setting, as name=value.")
@@ -94,7 +94,7 @@ def main(
     bootstrap: str,
     run_name: str,
     source: str,
-    until: int | None,
+    until: int,
     guarantee: str,
     state_dir: Path,
     extra: tuple[str, ...],
@@ -120,9 +120,7 @@ def main(
     json.dump(meter.report(), sys.stdout)
 
 
-def _profiled(
-    topology: Topology, settings: dict[str, object], until: int | None, path: Path
-) -> Meter:
+def _profiled(topology: Topology, settings: dict[str, object], until: int, path: Path) -> Meter:
     import cProfile
 
     profiler = cProfile.Profile(time.thread_time)

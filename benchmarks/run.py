@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cluster import Cluster, Outcome, cluster
-from benchmarks.jobs import JOBS, Expected, Job
+from benchmarks.jobs import JOBS, Job
 
 RUN_TIMEOUT_S = 300
 TABLE_WIDTH = 132
@@ -126,7 +126,7 @@ class Benchmark:
             records / cost["wall_s"],
             records / cost["cpu_s"],
             int(cost["commits"]),
-            _what_is_wrong(self._cluster.read(topics[0]), self._expected, variant),
+            self._what_is_wrong(cost, self._cluster.read(topics[0]), variant),
         )
         self._cluster.delete(name)
         return result
@@ -136,8 +136,7 @@ class Benchmark:
         command += ["--bootstrap", self._cluster.bootstrap, "--run", name, "--source", self._source]
         if variant.module == "benchmarks.apps":
             command += ["--state-dir", state]
-        if variant.every_update:
-            command += ["--until", str(self._expected.processed)]
+        command += ["--until", str(self._expected.processed)]
         done = subprocess.run(
             [*command, *variant.options],
             stdout=subprocess.PIPE,
@@ -150,19 +149,22 @@ class Benchmark:
         cost: dict[str, float] = json.loads(done.stdout)
         return cost
 
+    def _what_is_wrong(self, cost: dict[str, float], outcome: Outcome, variant: Variant) -> str:
+        expected = self._expected
+        combined = self._job.repartitions and not variant.every_update
+        if cost["processed"] != expected.processed and not combined:
+            return f"{cost['processed']} records were processed instead of {expected.processed}"
+        if outcome.last != expected.last:
+            differing = sum(outcome.last.get(k) != v for k, v in expected.last.items())
+            unknown = len(outcome.last.keys() - expected.last.keys())
+            return f"{differing} keys end with another value, {unknown} should not be there"
+        if variant.every_update and outcome.count != expected.outputs:
+            return f"{outcome.count} records in the output instead of {expected.outputs}"
+        return ""
+
     def close(self) -> None:
         """Delete the input."""
         self._cluster.delete(self._prefix)
-
-
-def _what_is_wrong(outcome: Outcome, expected: Expected, variant: Variant) -> str:
-    if outcome.last != expected.last:
-        differing = sum(outcome.last.get(k) != v for k, v in expected.last.items())
-        unknown = len(outcome.last.keys() - expected.last.keys())
-        return f"{differing} keys end with another value, {unknown} should not be there"
-    if variant.every_update and outcome.count != expected.outputs:
-        return f"{outcome.count} records in the output instead of {expected.outputs}"
-    return ""
 
 
 def _speed(result: Result) -> float:
