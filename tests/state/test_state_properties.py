@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state.memory import MemoryTaskState
 from state.rocks import RocksMemory
 from state.spec import StoreSpec
 from state.store import Position, TaskState
@@ -138,30 +137,52 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=40,
-    stateful_step_count=25,
+    max_examples=20,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
 
-def in_memory(_: Path) -> TaskState:
-    return MemoryTaskState([StoreSpec("a", kind="memory")])
-
-
-def on_disk(path: Path) -> TaskState:
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskState]:
     memory = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=8 << 20)
-    return open_task_state(path, [StoreSpec("a")], memory=memory)
+    specs = [StoreSpec("disk"), StoreSpec("ram", kind="memory")]
+    state = open_task_state(tmp_path_factory.mktemp("both"), specs, memory=memory)
+    yield state
+    state.close()
 
 
-@pytest.mark.parametrize("make", [in_memory, on_disk])
-@given(rows=st.dictionaries(st.binary(max_size=3), st.binary(max_size=3)))
-@settings(max_examples=30, deadline=None)
-def test_keys_are_in_unsigned_byte_order(
-    make: Callable[[Path], TaskState], rows: dict[bytes, bytes]
+short = st.binary(max_size=2).map(lambda key: bytes(b"\x00\x7f\x80\xff"[c % 4] for c in key))
+
+
+@pytest.mark.parametrize("name", ["disk", "ram"])
+@given(
+    kept=st.dictionaries(short, st.binary(max_size=2)),
+    gone=st.lists(short),
+    start=st.none() | short,
+    end=st.none() | short,
+)
+@settings(max_examples=150, deadline=None)
+def test_scans_are_in_unsigned_byte_order_within_their_bounds(
+    both: TaskState,
+    name: str,
+    kept: dict[bytes, bytes],
+    gone: list[bytes],
+    start: bytes | None,
+    end: bytes | None,
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="state-") as folder:
-        state = make(Path(folder))
-        state.write({"a": list(rows.items())}, {})
-        assert [list(key) for key, _ in state.store("a").scan()] == sorted(map(list, rows))
-        state.close()
+    both.drop_store(name)
+    both.write({name: [(key, b"old") for key in dict.fromkeys(gone)]}, {})
+    list(both.store(name).scan())
+    both.write({name: [(key, None) for key in dict.fromkeys(gone)]}, {})
+    both.write({name: list(kept.items())}, {})
+    expected = sorted(
+        (list(key), value)
+        for key, value in kept.items()
+        if (start is None or key >= start) and (end is None or key < end)
+    )
+    store = both.store(name)
+    assert [(list(key), value) for key, value in store.scan(start, end)] == expected
+    backwards = [(list(key), value) for key, value in store.scan(start, end, reverse=True)]
+    assert backwards == expected[::-1]
