@@ -6,7 +6,7 @@
     <state.dir>/<application.id>/workers/slot-0      the identity of a worker, held while it lives
 
 All workers of an application on a host share the directory. Locks are the kernel's (flock): they
-end with the process, however it ends, and are not inherited by its children.
+end with the process, however it ends, and its children give theirs up, by exec or right after fork.
 """
 
 from __future__ import annotations
@@ -17,20 +17,26 @@ import os
 import secrets
 import shutil
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import structlog
 
 from state.errors import StateDirectoryError, StateLockedError
 
 __all__ = ["Identity", "StateDirectory", "TaskDirectory"]
+
+_log = structlog.get_logger()
 
 MAX_SLOTS = 1_000
 MAX_GENERATIONS = 100
 _LOOK_AGAIN_S = 0.05
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Lock:
     """A locked file that says who holds it."""
 
@@ -40,27 +46,69 @@ class _Lock:
     @classmethod
     def take(cls, path: Path) -> _Lock | None:
         """Lock the file without waiting; None when another process has it."""
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(file)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                return None
-            raise
-        return cls(path, file)
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(file)
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    return None
+                raise
+            if _is_at(file, path):
+                break
+            os.close(file)  # removed between the two calls: nobody else would find this one
+        lock = cls(path, file)
+        _keep_from_children(weakref.ref(lock))
+        return lock
 
     def read(self) -> str:
         return os.pread(self._file, 4096, 0).decode(errors="replace")
 
     def write(self, text: str) -> None:
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, text.encode(), 0)
+        # In this order, so that a kill between the two loses nothing of what is kept.
+        data = text.encode()
+        os.pwrite(self._file, data, 0)
+        os.ftruncate(self._file, len(data))
 
     def release(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _keep_from_children(lock: weakref.ref[_Lock]) -> None:
+    # A copy of the file in a child would hold the lock beyond this process's end.
+    def forget() -> None:
+        held = lock()
+        if held is not None:
+            held.release()
+
+    os.register_at_fork(after_in_child=forget)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory at once: half of RocksDB's files could pass for a state with a gap."""
+    _remove_rest(path)
+    with suppress(FileNotFoundError):
+        path.rename(_trash(path))
+    _remove_rest(path)
+
+
+def _remove_rest(path: Path) -> None:
+    if _trash(path).exists():
+        shutil.rmtree(_trash(path))
+
+
+def _trash(path: Path) -> Path:
+    return path.with_name(f"{path.name}.trash")
 
 
 def _holder(path: Path) -> int | None:
@@ -82,6 +130,18 @@ class TaskDirectory:
     path: Path
     generation: int
     _lock: _Lock
+
+    def wipe(self) -> None:
+        """Empty the directory and keep the lock; the state in it must be closed.
+
+        Raises:
+            StateDirectoryError: the files cannot be removed.
+        """
+        try:
+            _remove(self.path)
+            self.path.mkdir()
+        except OSError as error:
+            raise _unusable(self.path, error) from error
 
     def release(self) -> None:
         """Let another worker have it."""
@@ -157,9 +217,12 @@ class StateDirectory:
             generations = self._generations(task_id)
             newest = generations[-1]
             taken = self._try(task_id, newest)
-            if taken is not None:
+            if taken is not None and self._generations(task_id)[-1] == newest:
                 self._remove_older(task_id, generations[:-1])
                 return taken
+            if taken is not None:
+                taken.release()  # somebody had passed its last holder by
+                continue
             if self.monotonic() >= deadline:
                 break
             self.sleep(_LOOK_AGAIN_S)
@@ -200,7 +263,7 @@ class StateDirectory:
             if lock is None:
                 continue
             words = lock.read().split()
-            host = words[0] if len(words) == 2 else secrets.token_hex(4)
+            host = words[0] if len(words) >= 2 else secrets.token_hex(4)
             lock.write(f"{host} {os.getpid()}\n")
             return Identity(f"{host}-{slot}", lock)
         raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
@@ -229,18 +292,30 @@ class StateDirectory:
         lock = self._lock(self._lock_path(task_id, generation))
         if lock is None:
             return None
-        lock.write(f"{os.getpid()}\n")
         path = self._tasks / self._name(task_id, generation)
-        path.mkdir(exist_ok=True)
+        try:
+            lock.write(f"{os.getpid()}\n")
+            _remove_rest(path)
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            lock.release()
+            raise _unusable(path, error) from error
         return TaskDirectory(path, generation, lock)
 
     def _remove_older(self, task_id: str, generations: list[int]) -> None:
         for generation in generations:
             lock = self._lock(self._lock_path(task_id, generation))
-            if lock is not None:
-                shutil.rmtree(self._tasks / self._name(task_id, generation), ignore_errors=True)
+            if lock is None:
+                continue
+            path = self._tasks / self._name(task_id, generation)
+            try:
+                _remove(path)
                 if generation > 0:
                     lock.path.unlink(missing_ok=True)
+            except OSError as error:
+                # It only takes space; the next owner tries again.
+                _log.warning("stale_state_kept", path=str(path), reason=str(error))
+            finally:
                 lock.release()
 
 
