@@ -70,8 +70,9 @@ class _Both:
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         disk, memory = self._split(positions)
-        self._disk.end_restore(disk)
+        # The memory first: it fails for a missing position alone, before the disk is done.
         self._memory.end_restore(memory)
+        self._disk.end_restore(disk)
 
     def drop_store(self, name: str) -> None:
         self._home(name).drop_store(name)
