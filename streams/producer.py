@@ -307,6 +307,9 @@ class TransactionalProducer(_LiveProducer):
     def close(self) -> None:
         """Drop what is queued; an open transaction is left for the successor to decide."""
         self._drop()
+        # With an open transaction the client would wait for brokers that may not answer.
+        if not self._is_open:
+            self._client.close()
 
 
 class PlainProducer(_LiveProducer):
@@ -381,6 +384,7 @@ class PlainProducer(_LiveProducer):
     def close(self) -> None:
         """Drop what is still queued: its offsets are not committed."""
         self._drop()
+        self._client.close()
 
     def _check(self) -> None:
         failure = self._failure

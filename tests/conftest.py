@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -27,6 +28,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     own = DevBroker(tmp_path_factory.mktemp("broker"), port=0)
     yield own.start()
+    # Clients of tests that nobody holds any more would go on looking for the broker.
+    gc.collect()
     own.stop()
 
 
