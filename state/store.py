@@ -117,7 +117,10 @@ class TaskState(Protocol):
         ...
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: stores without a position are emptied, `write` is refused."""
+        """Start a bulk restore: stores without a position are emptied, `write` is refused.
+
+        Done while one is under way, it gives that one up, as a crash would.
+        """
         ...
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
