@@ -101,6 +101,33 @@ def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
+def committed_metadata(bootstrap: str, group: str, topic: str) -> dict[int, str]:
+    """What the group's members committed beside each offset."""
+    request = confluent_kafka.ConsumerGroupTopicPartitions(group)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    answer = admin.list_consumer_group_offsets([request])[group].result(30)
+    return {p.partition: p.metadata or "" for p in answer.topic_partitions if p.topic == topic}
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """The high watermark of each partition."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        places = [confluent_kafka.TopicPartition(topic, p) for p in partitions]
+        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in places}
+    finally:
+        consumer.close()
+
+
+def members(bootstrap: str, group: str) -> set[str]:
+    """The identities of a group's members; empty while the group rebalances."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_consumer_groups([group])[group].result(30)
+    stable = found.state == confluent_kafka.ConsumerGroupState.STABLE
+    return {member.group_instance_id for member in found.members} if stable else set()
+
+
 def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Move the offsets of a group without members, as its operator would do it."""
     places = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in offsets.items()]
