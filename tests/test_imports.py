@@ -1,0 +1,90 @@
+"""Data flows one way: state <- topology <- streams <- spark_bridge, and libraries stay in place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("state", "topology", "streams", "spark_bridge")
+FUNCTION_LINES_MAX = 70
+
+# Who may know a library: a room, or one file.
+HOMES = {
+    "confluent_kafka": ("streams/", "spark_bridge/"),
+    "rocksdict": ("state/rocks.py",),
+    "pyspark": ("spark_bridge/",),
+    "fastavro": ("topology/avro.py",),
+}
+# Run without a broker, so they must not need its client.
+WITHOUT_KAFKA = ("streams/testing.py", "streams/memory_", "streams/driver_", "streams/plan.py")
+
+
+def sources() -> list[Path]:
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            # A relative import stays in its own package.
+            yield path.relative_to(ROOT).parts[0] if node.level else node.module.split(".")[0]
+
+
+def breaches(name: str, modules: set[str]) -> list[str]:
+    """What a file of the project imports and must not."""
+    room = name.split("/")[0]
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    found = [f"{name} imports {other}" for other in above if other in modules]
+    for library, homes in HOMES.items():
+        if library in modules and not name.startswith(homes):
+            found.append(f"{name} imports {library}")
+    if "confluent_kafka" in modules and name.startswith(WITHOUT_KAFKA):
+        found.append(f"{name} imports confluent_kafka")
+    return found
+
+
+def test_no_file_imports_against_the_direction_or_a_library_of_another_room() -> None:
+    """Every import of every file of the four packages is looked at."""
+    files = sources()
+    assert len(files) > 50
+    found = [
+        breach
+        for path in files
+        for breach in breaches(path.relative_to(ROOT).as_posix(), set(imported(path)))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("state/buffer.py", "topology"),
+        ("topology/graph.py", "streams"),
+        ("streams/task.py", "spark_bridge"),
+        ("topology/graph.py", "confluent_kafka"),
+        ("state/memory.py", "rocksdict"),
+        ("streams/app.py", "pyspark"),
+        ("streams/testing.py", "confluent_kafka"),
+    ],
+)
+def test_a_breach_is_seen(name: str, module: str) -> None:
+    """The rule can fail."""
+    assert breaches(name, {module})
+
+
+def test_functions_fit_a_screen() -> None:
+    """Seventy lines, docstring and signature included."""
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert not long
