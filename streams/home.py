@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,12 +30,8 @@ class LocalHome:
         except StoreCorruptedError as error:
             # The changelogs have every row of logged stores; the files are worth nothing.
             self.log.warning("state_rebuilt", path=str(self.directory.path), reason=str(error))
-            self._empty()
+            self.directory.wipe()
             self.state = self._open()
-
-    def _empty(self) -> None:
-        shutil.rmtree(self.directory.path)
-        self.directory.path.mkdir()
 
     def _open(self) -> TaskState:
         specs = [store.spec for store in self.stores]
@@ -45,7 +40,7 @@ class LocalHome:
     def wipe(self) -> None:
         """Empty the local state, keeping the lock."""
         self.state.close()
-        self._empty()
+        self.directory.wipe()
         self.state = self._open()
 
     def close(self) -> None:
