@@ -22,7 +22,8 @@ from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.plan import plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
-from streams.runtime import SystemClock, make_worker
+from streams.runtime import make_worker
+from streams.system_clock import SystemClock
 from streams.task import TaskId
 from streams.worker import SilentListener, Worker, WorkerListener
 from topology.graph import Topology

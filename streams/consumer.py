@@ -8,7 +8,6 @@ the runtime adds partitions, at explicit offsets, when their tasks are ready for
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from streams.clients import (
+    Clock,
     CommittedOffset,
     GroupMetadata,
     Offsets,
@@ -32,7 +32,9 @@ from streams.errors import (
     TaskMigratedError,
 )
 from streams.reactions import Reaction, reaction_to
+from streams.system_clock import SystemClock
 
+MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 
 _NOTHING: Batches = {}
@@ -46,10 +48,18 @@ _LOST = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
 class LiveConsumer:
     """A confluent-kafka consumer that raises the runtime's own errors."""
 
-    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        clock: Clock | None = None,
+        make_client: MakeClient = confluent_kafka.Consumer,
+    ) -> None:
+        self._clock = clock or SystemClock()
         # An offset that is not there must be an error: a silent reset would lose records.
         try:
-            self._client = confluent_kafka.Consumer({**config, "auto.offset.reset": "error"})
+            self._client = make_client({**config, "auto.offset.reset": "error"})
         except KafkaException as error:
             raise ConfigError(f"consumer.: {error.args[0].str()}") from error
         self._timeout_s = timeout_s
@@ -149,7 +159,7 @@ class LiveConsumer:
             confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
             for place, c in offsets.items()
         ]
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock.monotonic_s() + self._timeout_s
         while True:
             try:
                 answers = self._client.commit(offsets=wanted, asynchronous=False)
@@ -160,9 +170,9 @@ class LiveConsumer:
                 if cause is None:
                     return
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
-            if not retry or time.monotonic() > deadline:
+            if not retry or self._clock.monotonic_s() > deadline:
                 _raise(cause, "offset commit")
-            time.sleep(_RETRY_WAIT_S)
+            self._clock.sleep(_RETRY_WAIT_S)
 
     def close(self, *, leave: bool) -> None:
         """Stop; with `leave`, leave the group so that others need not wait for a time-out."""

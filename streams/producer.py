@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.clients import GroupMetadata, Offsets, TopicPartition
+from streams.clients import Clock, GroupMetadata, Offsets, TopicPartition
 from streams.errors import (
     AbortableError,
     ConfigError,
@@ -31,6 +30,7 @@ from streams.errors import (
     TaskMigratedError,
 )
 from streams.reactions import Call, Reaction, reaction_to
+from streams.system_clock import SystemClock
 from topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
@@ -48,6 +48,7 @@ _TOO_LARGE = frozenset(
 )
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
+MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 
@@ -61,14 +62,17 @@ class _LiveProducer:
         timeout_s: float,
         max_in_flight: int = 200_000,
         topic_limits: Mapping[str, int] | None = None,
+        clock: Clock | None = None,
+        make_client: MakeClient = confluent_kafka.Producer,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
         self._topic_limits = topic_limits or {}
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
         try:
-            self._client = confluent_kafka.Producer(self._with_callbacks(dict(config)))
+            self._client = make_client(self._with_callbacks(dict(config)))
         except KafkaException as error:
             raise ConfigError(f"producer.: {error.args[0].str()}") from error
         self.send = self._make_send()
@@ -117,8 +121,8 @@ class _LiveProducer:
     def pressure(self, timeout_s: float) -> None:
         """Serve delivery reports, and wait while too much is under way."""
         self._poll(0)
-        deadline = time.monotonic() + timeout_s
-        while len(self._client) > self._max_in_flight and time.monotonic() < deadline:
+        deadline = self._clock.monotonic_s() + timeout_s
+        while len(self._client) > self._max_in_flight and self._clock.monotonic_s() < deadline:
             self._poll(_PRESSURE_WAIT_S)
 
     def _poll(self, timeout_s: float) -> None:
@@ -163,15 +167,15 @@ class _LiveProducer:
 
     def _call(self, call: Call, function: Callable[..., Any], *args: Any) -> None:
         """Call the client; again within the bound for what passes, else raise the reaction."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock.monotonic_s() + self._timeout_s
         while True:
             try:
                 function(*args)
             except KafkaException as error:
                 retry = reaction_to(error.args[0], call) is Reaction.RETRY
-                if not retry or time.monotonic() > deadline:
+                if not retry or self._clock.monotonic_s() > deadline:
                     self._raise(error, call)
-                time.sleep(_RETRY_WAIT_S)
+                self._clock.sleep(_RETRY_WAIT_S)
             else:
                 return
 
@@ -289,10 +293,10 @@ class TransactionalProducer(_LiveProducer):
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset behind the last record of each changelog, from the reports."""
         wanted = list(places)
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock.monotonic_s() + self._timeout_s
         # The commit has waited for the records, but not for the reports to be handed out.
         while any(place not in self._ends for place in wanted):
-            if time.monotonic() > deadline:
+            if self._clock.monotonic_s() > deadline:
                 raise OutcomeUnknownError("the client does not say where changelog records went")
             self._poll(_REPORT_WAIT_S)
         return {place: self._ends[place] for place in wanted}
@@ -354,9 +358,9 @@ class PlainProducer(_LiveProducer):
 
     def commit(self) -> None:
         """Flush, refuse to go on if any record failed, then commit the offsets."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
-            if time.monotonic() > deadline:
+            if self._clock.monotonic_s() > deadline:
                 raise OutcomeUnknownError(
                     f"{len(self._client)} records were not acknowledged within "
                     f"{self._timeout_s:.0f} s; check that the brokers are reachable"

@@ -370,6 +370,7 @@ class Worker:
         if not self._in_transaction:
             self._producer.begin()
             self._in_transaction = True
+            self._probe("transaction_begun")
 
     # -- committing ----------------------------------------------------------------------------
 
