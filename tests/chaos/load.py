@@ -1,0 +1,240 @@
+"""The input, written while things fail: orders and accounts, some of them in transactions.
+
+python -m tests.chaos.load '{"bootstrap": "...", "prefix": "", "rate": 600, "seed": 1, ...}'
+
+What is in the topics is what the application must have processed, so the checker reads the topics.
+This process only has to write enough, and to write what is awkward: transactions that are aborted,
+and transactions that are left open until the broker ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import orjson
+from confluent_kafka import KafkaException
+
+from tests.chaos import application
+
+ACCOUNTS = 400
+REGIONS = 24
+OPEN_MS = 3_000
+"""How long the broker waits for a transaction that its producer has forgotten."""
+_TICK_S = 0.02
+_ACCOUNT_EVERY = 12
+
+
+class Numbers:
+    """Orders' numbers: each is given out once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0
+
+    def take(self) -> int:
+        with self._lock:
+            self._next += 1
+            return self._next - 1
+
+
+class Orders:
+    """Makes the records of the inputs."""
+
+    def __init__(self, seed: str, numbers: Numbers, prefix: str) -> None:
+        self._choose = random.Random(seed)
+        self._numbers = numbers
+        self._orders = application.topic(prefix, "orders")
+        self._accounts = application.topic(prefix, "accounts")
+
+    def next(self) -> tuple[str, bytes, bytes]:
+        """A topic, a key and a value."""
+        choose, number = self._choose, self._numbers.take()
+        account = b"account-%03d" % min(
+            choose.randrange(ACCOUNTS), choose.randrange(ACCOUNTS)
+        )  # low ones more often
+        if number % _ACCOUNT_EVERY == 0:
+            value = {"n": number, "name": f"name-{choose.randrange(1_000)}"}
+            return self._accounts, account, orjson.dumps(value)
+        region = f"region-{choose.randrange(REGIONS):02d}"
+        value = {"n": number, "amount": choose.randrange(1, 1_000), "region": region}
+        return self._orders, account, orjson.dumps(value)
+
+
+class Load:
+    """Writes until it is told to stop.
+
+    Args:
+        bootstrap: brokers.
+        prefix: of the topics' names.
+        rate: records a second; bursts and lulls come on top.
+        seed: of all choices.
+        limit: records after which the plain producer rests; 0 for none.
+        report: file for what was written so far, JSON.
+    """
+
+    def __init__(
+        self, *, bootstrap: str, prefix: str, rate: int, seed: int, limit: int, report: str
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._prefix = prefix
+        self._rate = rate
+        self._seed = seed
+        self._limit = limit
+        self._report = Path(report)
+        self._numbers = Numbers()
+        self._stop = threading.Event()
+        self.counts = {
+            "written": 0,
+            "failed": 0,
+            "committed_transactions": 0,
+            "aborted_transactions": 0,
+            "forgotten_transactions": 0,
+            "broken_transactions": 0,
+        }
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Write until `stop`, then wait until everything is on the brokers."""
+        transactions = threading.Thread(target=self._write_transactions, name="transactions")
+        transactions.start()
+        producer = self._plain_producer()
+        orders = Orders(f"plain-{self._seed}", self._numbers, self._prefix)
+        choose = random.Random(f"pace-{self._seed}")
+        due, owed, next_report = time.monotonic(), 0.0, 0.0
+        factor, factor_until = 1.0, 0.0
+        while not self._stop.is_set():
+            now = time.monotonic()
+            if now >= factor_until:
+                factor, factor_until = choose.choice((0.3, 1, 1, 1, 2)), now + choose.uniform(1, 6)
+            owed = min(owed + (now - due) * self._rate * factor, 5.0 * self._rate)
+            due = now
+            if self._limit and self.counts["written"] >= self._limit:
+                owed = 0.0
+            while owed >= 1 and not self._stop.is_set():
+                self._produce(producer, *orders.next())
+                owed -= 1
+            producer.poll(0)
+            if now >= next_report:
+                self._write_report()
+                next_report = now + 0.5
+            self._stop.wait(_TICK_S)
+        transactions.join()
+        # The last records of all partitions are plain ones.
+        for _ in range(2_000):
+            self._produce(producer, *orders.next())
+        left = producer.flush(180)
+        self.counts["failed"] += left
+        self._write_report()
+
+    def _plain_producer(self) -> confluent_kafka.Producer:
+        return confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "partitioner": "murmur2_random",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": 0,
+                "reconnect.backoff.max.ms": 1_000,
+                "on_delivery": self._delivered,
+            }
+        )
+
+    def _produce(
+        self, producer: confluent_kafka.Producer, topic: str, key: bytes, value: bytes
+    ) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, key)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                return
+
+    def _delivered(self, error: object, message: object) -> None:
+        self.counts["failed" if error else "written"] += 1
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def _write_transactions(self) -> None:
+        choose = random.Random(f"transactions-{self._seed}")
+        orders = Orders(f"in-transactions-{self._seed}", self._numbers, self._prefix)
+        producer: confluent_kafka.Producer | None = None
+        forgotten: list[tuple[float, confluent_kafka.Producer]] = []
+        number = 0
+        while not self._stop.wait(choose.uniform(0.3, 2.0)):
+            ending = choose.choices(("committed", "aborted", "forgotten"), (5, 4, 1))[0]
+            try:
+                if producer is None:
+                    number += 1
+                    producer = self._transactional_producer(number)
+                self._write_transaction(producer, orders, choose, ending)
+            except KafkaException:
+                # A broker was lost: nobody cares for the transaction, the next one is new.
+                ending, producer = "broken", None
+            self.counts[f"{ending}_transactions"] += 1
+            if ending == "forgotten" and producer is not None:
+                forgotten.append((time.monotonic(), producer))
+                producer = None
+            forgotten = [(at, p) for at, p in forgotten if time.monotonic() - at < 15]
+
+    def _transactional_producer(self, number: int) -> confluent_kafka.Producer:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "partitioner": "murmur2_random",
+                "transactional.id": f"{self._prefix}load-{number}",
+                "transaction.timeout.ms": OPEN_MS,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(20)
+        return producer
+
+    def _write_transaction(
+        self,
+        producer: confluent_kafka.Producer,
+        orders: Orders,
+        choose: random.Random,
+        ending: str,
+    ) -> None:
+        producer.begin_transaction()
+        # One account, so that an open transaction holds up one partition and not all.
+        topic, key, value = orders.next()
+        for _ in range(choose.randrange(1, 30)):
+            producer.produce(topic, value, key)
+            while (following := orders.next())[0] != topic:
+                pass
+            value = following[2]
+        producer.flush(5)
+        if ending == "committed":
+            producer.commit_transaction(20)
+        elif ending == "aborted":
+            producer.abort_transaction(20)
+
+    def _write_report(self) -> None:
+        draft = self._report.with_suffix(".new")
+        draft.write_text(json.dumps(self.counts))
+        draft.replace(self._report)
+
+
+def main(arguments: dict[str, Any]) -> int:
+    load = Load(**arguments)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: load.stop())
+    load.run()
+    return 1 if load.counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,150 @@
+"""One worker of the application in a process of its own, which dies where it is told to.
+
+python -m tests.chaos.worker_process '{"settings": {...}, "prefix": "", "status": "w0.status"}'
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from streams import KafkaStreams
+from streams.app import State
+from streams.clients import TopicPartition
+from streams.errors import (
+    ConfigError,
+    FatalClientError,
+    IdentityError,
+    LocalStateError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+    OffsetLostError,
+    RecordError,
+    StreamsError,
+)
+from streams.task import TaskId
+from tests.chaos import application
+from tests.chaos.status import STEPS, Field, Status
+
+EXIT_CODES: dict[type[StreamsError], int] = {
+    ConfigError: 10,
+    MissingTopicError: 11,
+    MisconfiguredTopicError: 12,
+    IdentityError: 13,
+    LocalStateError: 14,
+    RecordError: 15,
+    OffsetLostError: 16,
+    FatalClientError: 20,
+    StreamsError: 21,
+}
+"""So that the log of faults can say what ended a worker that nobody killed."""
+
+
+class Publisher:
+    """Writes down what the worker does, and kills it at the step that the nemesis asked for."""
+
+    def __init__(self, status: Status, tasks: Path, *, slow_restore_ms: int = 0) -> None:
+        self._status = status
+        self._slow_restore_s = slow_restore_ms / 1000
+        self._tasks = tasks
+        status.clear()
+        status[Field.PID] = os.getpid()
+        status[Field.STARTED_NS] = time.time_ns()
+
+    def probe(self, step: str) -> None:
+        """Hear of a step; it may be the last one."""
+        status = self._status
+        number = STEPS.index(step)
+        status[Field.STEP] = number
+        status.add(Field.STEPS)
+        if step == "transaction_begun":
+            status[Field.IN_TRANSACTION] = 1
+            status.add(Field.TRANSACTIONS)
+        if step == "records_restored" and self._slow_restore_s:
+            time.sleep(self._slow_restore_s)
+        if status[Field.DIE_AT] == number:
+            time.sleep(status[Field.DIE_AFTER_MS] / 1000)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_state(self, new: State, _: State) -> None:
+        self._status[Field.RUNNING] = new is State.RUNNING
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        self._status[Field.TASKS] = len(tasks)
+        if not tasks:
+            self._status[Field.IN_TRANSACTION] = 0
+        draft = self._tasks.with_suffix(".new")
+        draft.write_text(json.dumps([str(task) for task in tasks]))
+        draft.replace(self._tasks)
+
+    def on_running(self) -> None:
+        pass
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        status = self._status
+        status[Field.IN_TRANSACTION] = 0
+        status.add(Field.COMMITTED_RECORDS, records)
+        status[Field.COMMITTED_NS] = time.time_ns()
+        status.add(Field.COMMITS)
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        if end > begin:
+            self._status.add(Field.RESTORING)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        pass
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        self._status[Field.RESTORING] = max(0, self._status[Field.RESTORING] - 1)
+        self._status.add(Field.RESTORED)
+
+
+def _log_as_json() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+    )
+
+
+def run(plan: dict[str, Any]) -> int:
+    """Run until told to stop; returns the exit status."""
+    _log_as_json()
+    status = Path(plan["status"])
+    publisher = Publisher(
+        Status(status),
+        status.with_suffix(".tasks"),
+        slow_restore_ms=plan.get("slow_restore_ms", 0),
+    )
+    try:
+        KafkaStreams(
+            application.build_topology(plan["prefix"]),
+            plan["settings"],
+            state_listener=publisher.on_state,
+            restore_listener=publisher,
+            worker_listener=publisher,
+            probe=publisher.probe,
+        ).run()
+    except StreamsError as error:
+        code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+        structlog.get_logger().error("worker_ended", kind=type(error).__name__, code=code)
+        return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(json.loads(sys.argv[1])))

@@ -1,0 +1,342 @@
+"""Worker processes on two hosts, watched over as a supervisor would: what dies is started again."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import application
+from tests.chaos.diary import Diary
+from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
+from tests.chaos.worker_process import EXIT_CODES
+
+ROOT = Path(__file__).parents[2]
+_LOOK_S = 0.02
+_BACK_OFF_S = (0.2, 1.0, 2.0, 4.0)
+_HEALTHY_AFTER_S = 10.0
+_KINDS = {code: kind.__name__ for kind, code in EXIT_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Which time-out of a worker is the short one, so that a pause can outlast one of them alone.
+
+    Args:
+        name: as it is in the report.
+        session_ms: how long the group waits for a heartbeat.
+        transaction_ms: how long the broker keeps a transaction open.
+    """
+
+    name: str
+    session_ms: int
+    transaction_ms: int
+
+
+BOTH_SHORT = Profile("both short", 6_000, 6_000)
+SHORT_SESSION = Profile("short session", 6_000, 30_000)
+SHORT_TRANSACTION = Profile("short transaction", 20_000, 5_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Who a worker is, and where it lives.
+
+    Args:
+        name: its worker.id.
+        host: names its state directory, which it shares with the workers of the same host.
+        profile: its time-outs.
+    """
+
+    name: str
+    host: str
+    profile: Profile
+
+
+class Slot:
+    """The place of one worker, and the process that is in it now.
+
+    Whoever does something to it holds `lock`. With `held` the supervisor leaves a dead worker dead.
+    """
+
+    def __init__(self, place: Place, directory: Path, state_dir: Path) -> None:
+        self.place = place
+        self.state_dir = state_dir
+        self.log = directory / f"{place.name}.log"
+        self.status_path = directory / f"{place.name}.status"
+        self.status = Status(self.status_path)
+        self.lock = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.wanted = False
+        self.held = False
+        self.doomed = False
+        """Whether the nemesis has killed it, so that its end is no news."""
+        self.failures = 0
+        self.not_before = 0.0
+        self.started_s = 0.0
+        self.slow_restore_ms = 0
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def lives(self) -> bool:
+        process = self.process
+        return process is not None and process.poll() is None
+
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self.status[Field.IN_TRANSACTION])
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that it said it owns."""
+        try:
+            found = json.loads(self.status_path.with_suffix(".tasks").read_text())
+        except (OSError, ValueError):
+            return []
+        return [str(task) for task in found]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it runs, has tasks, and has committed since it started."""
+        return self.lives and self.status[Field.TASKS] > 0 and self.status[Field.COMMITS] > 0
+
+    def signal(self, number: signal.Signals) -> None:
+        process = self.process
+        if process is not None:
+            process.send_signal(number)
+
+
+class Fleet:
+    """All workers of a run.
+
+    Args:
+        directory: for logs and statuses.
+        prefix: of the application's names.
+        bootstrap: brokers.
+        guarantee: of the application.
+        places: who may run; `start` says who does.
+        diary: where ends and starts are written down.
+        settings: further settings, with underscores for dots.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        prefix: str,
+        bootstrap: str,
+        guarantee: str,
+        places: Sequence[Place],
+        diary: Diary,
+        settings: dict[str, Any],
+    ) -> None:
+        self._prefix = prefix
+        self._bootstrap = bootstrap
+        self._guarantee = guarantee
+        self._settings = settings
+        self._diary = diary
+        self.slots = [Slot(place, directory, directory / f"state-{place.host}") for place in places]
+        self.unprovoked: list[str] = []
+        """Ends of workers that nobody had killed, in words."""
+        self._stop = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
+
+    def transactional_id(self, slot: Slot) -> str:
+        """The identity of a worker's producer."""
+        return f"{application.application_id(self._prefix)}-{slot.name}"
+
+    # -- starting and ending -------------------------------------------------------------------
+
+    def start(self, names: Sequence[str]) -> None:
+        """Start these workers, and begin to watch over all."""
+        for slot in self.slots:
+            if slot.name in names:
+                self.add(slot)
+        self._supervisor.start()
+
+    def add(self, slot: Slot) -> None:
+        """Want a worker; the supervisor starts it."""
+        slot.not_before = 0.0
+        slot.held = False
+        slot.wanted = True
+
+    def remove(self, slot: Slot, *, seconds: float = 60) -> bool:
+        """End a worker with SIGTERM; False, and SIGKILL, if that takes too long."""
+        slot.wanted = False
+        slot.signal(signal.SIGTERM)
+        return self.wait_gone(slot, seconds=seconds)
+
+    def wait_gone(self, slot: Slot, *, seconds: float) -> bool:
+        """Wait for a worker that was asked to end; kill it if that takes too long."""
+        process = slot.process
+        if process is None:
+            return True
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._diary.write("worker_stuck", worker=slot.name, seconds=seconds)
+            self.unprovoked.append(f"{slot.name} did not end within {seconds:g} s of SIGTERM")
+            self.kill(slot)
+            return False
+        return True
+
+    def kill(self, slot: Slot) -> None:
+        """SIGKILL; a worker that is wanted and not held comes back."""
+        slot.doomed = True
+        process = slot.process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """Stop watching; kill whatever still runs."""
+        self._stop.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
+        for slot in self.slots:
+            slot.wanted = False
+            if slot.lives:
+                self.kill(slot)
+
+    def stop_cleanly(self, *, seconds: float) -> None:
+        """End all workers with SIGTERM, at about the same time."""
+        for slot in self.slots:
+            slot.wanted = False
+            slot.signal(signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        for slot in self.slots:
+            self.wait_gone(slot, seconds=max(1.0, deadline - time.monotonic()))
+
+    def _launch(self, slot: Slot) -> None:
+        profile = slot.place.profile
+        more = {
+            "worker_id": slot.name,
+            "consumer_session_timeout_ms": profile.session_ms,
+            "consumer_heartbeat_interval_ms": 1_000,
+            **self._settings,
+        }
+        if self._guarantee == "exactly_once_v2":
+            more["producer_transaction_timeout_ms"] = profile.transaction_ms
+        settings = application.settings(
+            self._bootstrap, slot.state_dir, prefix=self._prefix, guarantee=self._guarantee, **more
+        )
+        plan = {
+            "settings": settings,
+            "prefix": self._prefix,
+            "status": str(slot.status_path),
+            "slow_restore_ms": slot.slow_restore_ms,
+        }
+        slot.status.clear()
+        slot.doomed = False
+        slot.started_s = time.monotonic()
+        with slot.log.open("ab") as out:
+            slot.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.worker_process", json.dumps(plan)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        self._diary.write("worker_started", worker=slot.name, pid=slot.process.pid)
+
+    # -- the supervisor ------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            now = time.monotonic()
+            for slot in self.slots:
+                if slot.process is not None and slot.process.poll() is not None:
+                    self._bury(slot, now)
+                if (
+                    slot.wanted
+                    and not slot.held
+                    and slot.process is None
+                    and (now >= slot.not_before)
+                ):
+                    self._launch(slot)
+
+    def _bury(self, slot: Slot, now: float) -> None:
+        process = slot.process
+        if process is None:
+            return
+        code = process.returncode
+        provoked = slot.doomed or slot.status[Field.DIE_AT] > 0
+        expected = (code == -signal.SIGKILL and provoked) or (code == 0 and not slot.wanted)
+        slot.process = None
+        self._diary.write(
+            "worker_ended", worker=slot.name, pid=process.pid, code=code, expected=expected
+        )
+        if expected or now - slot.started_s > _HEALTHY_AFTER_S:
+            slot.failures = 0
+        slot.not_before = now + _BACK_OFF_S[min(slot.failures, len(_BACK_OFF_S) - 1)]
+        if not expected:
+            slot.failures += 1
+            what = _KINDS.get(code, f"exit status {code}")
+            self.unprovoked.append(f"{slot.name} ended by itself: {what}")
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def wait(
+        self, condition: Callable[[], bool], *, seconds: float, stop: threading.Event | None = None
+    ) -> bool:
+        """Wait for a condition; False if it does not come true in time."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline or (stop is not None and stop.is_set()):
+                return False
+            time.sleep(0.005)
+        return True
+
+    def wait_in_transaction(self, slot: Slot, *, seconds: float = 15.0) -> bool:
+        """Wait until a worker has a transaction open."""
+        return self.wait(lambda: slot.lives and slot.in_transaction, seconds=seconds)
+
+    def wait_committed(self, slot: Slot, *, since_ns: int, seconds: float) -> float | None:
+        """Wait for a commit of a worker after a moment; returns how many seconds after it."""
+        done = self.wait(
+            lambda: slot.status[Field.COMMITTED_NS] > since_ns, seconds=seconds, stop=self._stop
+        )
+        return (slot.status[Field.COMMITTED_NS] - since_ns) / 1e9 if done else None
+
+    @contextmanager
+    def claim(
+        self,
+        choose: random.Random,
+        *,
+        suits: Callable[[Slot], bool] = lambda _: True,
+        seconds: float = 20.0,
+        busy: bool = True,
+    ) -> Iterator[Slot | None]:
+        """Have a random worker to oneself: one that is at work, unless `busy` is False."""
+        deadline = time.monotonic() + seconds
+        taken: Slot | None = None
+        while taken is None and time.monotonic() < deadline:
+            candidates = [s for s in self.slots if suits(s) and (s.is_busy or not busy)]
+            choose.shuffle(candidates)
+            taken = next((s for s in candidates if s.lock.acquire(blocking=False)), None)
+            if taken is None:
+                time.sleep(0.05)
+        try:
+            yield taken
+        finally:
+            if taken is not None:
+                taken.held = False
+                taken.lock.release()
+
+
+def step_number(step: str) -> int:
+    """How `Field.DIE_AT` spells a step."""
+    assert step in COMMIT_STEPS or step == "transaction_begun", step
+    return STEPS.index(step)
