@@ -1,0 +1,131 @@
+"""Finds the application that `headrace run` names: ``package.module:app`` or ``file.py:app``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from streams.errors import StreamsError
+
+if TYPE_CHECKING:
+    from streams.app import KafkaStreams
+
+__all__ = ["ApplicationError", "load_app"]
+
+
+class ApplicationError(StreamsError):
+    """The application that a command names cannot be loaded, or is none.
+
+    Nobody catches it: the name or the code must be corrected first.
+    """
+
+
+def load_app(target: str) -> KafkaStreams:
+    """Import a module and return its application.
+
+    The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
+    current directory can be imported from, as with ``python -m``; beside a file that is named by
+    its path, its own directory can.
+
+    Args:
+        target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
+
+    Raises:
+        ApplicationError: there is no such application; the message says what is wrong.
+        StreamsError: it is there, and refuses its settings, for example.
+    """
+    place, colon, path = target.rpartition(":")
+    if not (place and colon and path):
+        raise ApplicationError(
+            f"{target!r} names no application; write module:attribute, such as word_count:app"
+        )
+    module = _import(place)
+    found: object = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ApplicationError(
+                f"{place} has no attribute {path!r}; it must be a KafkaStreams, or a function "
+                "without arguments that returns one"
+            )
+        found = getattr(found, name)
+    return _as_app(found, target)
+
+
+def _as_app(found: object, target: str) -> KafkaStreams:
+    from streams.app import KafkaStreams
+
+    made = found
+    if callable(found):
+        try:
+            made = found()
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # raised inside of it
+            raise ApplicationError(
+                f"{target} cannot be called without arguments ({error}); name a KafkaStreams, or "
+                "a function without arguments that returns one"
+            ) from error
+    if not isinstance(made, KafkaStreams):
+        what = "returned" if callable(found) else "is"
+        raise ApplicationError(
+            f"{target} {what} a {type(made).__name__}, not a KafkaStreams; name a KafkaStreams, or "
+            "a function without arguments that returns one"
+        )
+    return made
+
+
+def _import(place: str) -> ModuleType:
+    if place.endswith(".py") or os.sep in place:
+        return _import_file(Path(place))
+    _importable(Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise _broken(place, error) from error
+        raise ApplicationError(
+            f"there is no module {place!r} in {Path.cwd()} or among what is installed; start in "
+            "its directory, or name the file: path/to/file.py:app"
+        ) from error
+    except StreamsError:
+        raise
+    except Exception as error:
+        raise _broken(place, error) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
+    _importable(path.parent.absolute())
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ApplicationError(f"{path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except StreamsError:
+        raise
+    except Exception as error:
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _importable(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _broken(place: str, error: Exception) -> ApplicationError:
+    """An error of the user's own code: no record was read yet, so its text quotes none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return ApplicationError(
+        f"{place} cannot be imported: {type(error).__name__}: {error}{where}; correct the code"
+    )

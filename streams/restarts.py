@@ -1,0 +1,75 @@
+"""When a worker that crashed is started again, and when no more: a decision, no process.
+
+The pause doubles from crash to crash and is drawn at random below that, so that workers which fell
+together do not rise together. A worker that ran well for a while begins with the short pause again.
+A worker that keeps crashing will not mend by itself: at some number within a window it is given up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+
+__all__ = ["RestartLimits", "Restarts"]
+
+_DOUBLINGS_MAX = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLimits:
+    """How often and how soon a worker is started again.
+
+    Args:
+        first_s: the longest pause after a first crash, in seconds; the shortest is half of it.
+        longest_s: what the pause grows to.
+        steady_s: a worker that ran this long was well; its next pause is the first one.
+        most: restarts of one worker within `within_s`; one more crash ends everything.
+        within_s: the window in seconds.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 60.0
+    steady_s: float = 60.0
+    most: int = 10
+    within_s: float = 600.0
+
+
+class Restarts:
+    """The restarts of one worker.
+
+    Args:
+        limits: how often and how soon.
+        random: where the jitter comes from.
+
+    Example:
+        >>> restarts = Restarts(RestartLimits(first_s=1.0, most=1), Random(1))
+        >>> 0.5 <= restarts.pause_s(started_s=0.0, ended_s=2.0) <= 1.0
+        True
+        >>> restarts.pause_s(started_s=3.0, ended_s=4.0) is None
+        True
+    """
+
+    def __init__(self, limits: RestartLimits, random: Random) -> None:
+        self._limits = limits
+        self._random = random
+        self._recent: deque[float] = deque()
+        self._in_a_row = 0
+
+    def pause_s(self, *, started_s: float, ended_s: float) -> float | None:
+        """How long to wait after a crash before the next start; None means never again.
+
+        Args:
+            started_s: when the worker was started, in seconds of a clock that never goes back.
+            ended_s: when it was found dead; not before an earlier call's.
+        """
+        if ended_s - started_s >= self._limits.steady_s:
+            self._in_a_row = 0
+        while self._recent and ended_s - self._recent[0] >= self._limits.within_s:
+            self._recent.popleft()
+        if len(self._recent) >= self._limits.most:
+            return None
+        self._recent.append(ended_s)
+        doubled_s = self._limits.first_s * 2.0 ** min(self._in_a_row, _DOUBLINGS_MAX)
+        self._in_a_row += 1
+        return min(doubled_s, self._limits.longest_s) * self._random.uniform(0.5, 1.0)

@@ -1,0 +1,116 @@
+"""What `headrace run` accepts as the name of an application."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streams.app_loader import ApplicationError, load_app
+from streams.errors import ConfigError
+
+APP = """
+from streams import KafkaStreams
+from topology import StreamsBuilder
+
+builder = StreamsBuilder()
+builder.stream("in").to("out")
+app = KafkaStreams(
+    builder.build(), {"application.id": "loaded", "bootstrap.servers": "localhost:9092"}
+)
+def make():
+    return app
+def make_with(argument):
+    return app
+def make_none():
+    return None
+def make_broken():
+    return make_with()
+class holder:
+    app = app
+number = 5
+"""
+
+Save = Callable[[str, str], None]
+
+
+@pytest.fixture
+def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
+    """Save files in a directory of its own, which is the current one; forget their modules."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+
+    def save_file(name: str, code: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+
+    yield save_file
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["my_app:app", "my_app:make", "my_app:holder.app", "my_app.py:app", "./my_app.py:make"],
+)
+def test_an_application_is_found_by_module_or_file(target: str, save: Save) -> None:
+    save("my_app.py", APP)
+    assert load_app(target).config.application_id == "loaded"
+
+
+def test_a_module_in_a_package_of_the_current_directory_is_found(save: Save) -> None:
+    save("pkg/__init__.py", "")
+    save("pkg/steps.py", "name = 'in'")
+    save("pkg/my_app.py", f"from .steps import name\n{APP}")
+    assert load_app("pkg.my_app:app").config.application_id == "loaded"
+
+
+def test_a_file_elsewhere_imports_what_is_beside_it(save: Save) -> None:
+    save("deep/steps_beside.py", "name = 'in'")
+    save("deep/my_app.py", f"from steps_beside import name\n{APP}")
+    assert load_app("deep/my_app.py:app").config.application_id == "loaded"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("my_app", "names no application"),
+        (":app", "names no application"),
+        ("my_app:", "names no application"),
+        ("no_app:app", "there is no module 'no_app'"),
+        ("no_pkg.my_app:app", "there is no module 'no_pkg.my_app'"),
+        ("no_app.py:app", "there is no file no_app.py"),
+        ("my_app:missing", "has no attribute 'missing'"),
+        ("my_app:number", "is a int, not a KafkaStreams"),
+        ("my_app:make_none", "returned a NoneType, not a KafkaStreams"),
+        ("my_app:make_with", "cannot be called without arguments"),
+    ],
+)
+def test_what_is_no_application_is_said_in_one_error(target: str, said: str, save: Save) -> None:
+    save("my_app.py", APP)
+    with pytest.raises(ApplicationError, match=said):
+        load_app(target)
+
+
+def test_an_error_inside_of_a_function_is_not_taken_for_a_wrong_signature(save: Save) -> None:
+    save("my_app.py", APP)
+    with pytest.raises(TypeError, match="argument"):
+        load_app("my_app:make_broken")
+
+
+@pytest.mark.parametrize("target", ["broken_app:app", "broken_app.py:app"])
+@pytest.mark.parametrize("code", ["1 / 0", "import no_such_module", "def f(:"])
+def test_code_that_cannot_be_imported_is_named(target: str, code: str, save: Save) -> None:
+    save("broken_app.py", f"\n{code}\n")
+    with pytest.raises(ApplicationError, match=r"broken_app(\.py)? cannot be imported: \w+"):
+        load_app(target)
+
+
+def test_wrong_settings_are_reported_as_such(save: Save) -> None:
+    save("my_app.py", APP.replace("bootstrap.servers", "bootstrap.server"))
+    with pytest.raises(ConfigError, match=r"did you mean bootstrap\.servers"):
+        load_app("my_app:app")
