@@ -20,6 +20,7 @@ import structlog
 
 from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
+from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
 from streams.runtime import make_worker
@@ -100,6 +101,8 @@ class KafkaStreams:
         probe: Probe = no_probe,
     ) -> None:
         self.config = StreamsConfig.parse(settings)
+        self._topology = topology
+        self._settings = dict(settings)
         self._plans = plan_application(topology, self.config)
         self._state = State.CREATED
         self._state_listener = state_listener
@@ -123,6 +126,33 @@ class KafkaStreams:
     def records_processed(self) -> int:
         """Records that this process has processed, those of aborted transactions included."""
         return 0 if self._worker is None else self._worker.processed
+
+    def derived(
+        self,
+        settings: Mapping[str, object],
+        *,
+        worker_listener: WorkerListener,
+        restore_listener: RestoreListener,
+    ) -> KafkaStreams:
+        """Make another application of the same topology and listeners; this one does not run.
+
+        Args:
+            settings: those that are to be different.
+            worker_listener: hears of assignments and commits too.
+            restore_listener: hears how local state is restored too.
+
+        Raises:
+            ConfigError: the settings are wrong.
+        """
+        return KafkaStreams(
+            self._topology,
+            {**self._settings, **settings},
+            state_listener=self._state_listener,
+            worker_listener=BothWorkerListeners(self._worker_listener, worker_listener),
+            restore_listener=BothRestoreListeners(self._restore_listener, restore_listener),
+            clock=self._clock,
+            probe=self._probe,
+        )
 
     # -- running -----------------------------------------------------------------------------
 

@@ -57,18 +57,6 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert not missing
 
 
-def test_every_error_that_operations_lists_exists() -> None:
-    import streams.errors
-    import streams.tasks
-
-    known = {**vars(streams.errors), **vars(streams.tasks)}
-    section = (DOCS / "operations.md").read_text().split("## Exit behaviour")[1].split("\n## ")[0]
-    named = re.findall(r"^\| `(\w+)`", section, re.M)
-    assert len(named) >= 8
-    for name in named:
-        assert issubclass(known[name], streams.errors.StreamsError), name
-
-
 @pytest.mark.parametrize("face", [StreamsBuilder, KStream, KGroupedStream, KTable, BranchedKStream])
 def test_the_page_on_the_dsl_uses_every_method(face: type) -> None:
     page = (DOCS / "dsl.md").read_text()

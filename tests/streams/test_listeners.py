@@ -1,0 +1,64 @@
+"""An application that is derived from another tells the listeners of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streams import KafkaStreams
+from streams.app import State
+from streams.clients import TopicPartition
+from streams.listeners import BothRestoreListeners, BothWorkerListeners
+from streams.task import TaskId
+from topology import StreamsBuilder
+
+
+class Recorder:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *arguments: self.heard.append((name, arguments))
+
+
+def test_both_hear_the_same() -> None:
+    one, other = Recorder(), Recorder()
+    worker, restore = BothWorkerListeners(one, other), BothRestoreListeners(one, other)
+    place = TopicPartition("changelog", 1)
+    tasks = [TaskId(0, 1)]
+    worker.on_assignment(tasks)
+    worker.on_running()
+    worker.on_commit(tasks, 5)
+    restore.on_restore_start(place, "store", 0, 9)
+    restore.on_batch_restored(place, "store", 4, 3)
+    restore.on_restore_end(place, "store", 7)
+    assert one.heard == other.heard
+    assert [name for name, _ in one.heard] == [
+        "on_assignment",
+        "on_running",
+        "on_commit",
+        "on_restore_start",
+        "on_batch_restored",
+        "on_restore_end",
+    ]
+    assert one.heard[4] == ("on_batch_restored", (place, "store", 4, 3))
+
+
+def test_a_derived_application_has_other_settings_and_the_same_listeners() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    changes: list[State] = []
+    settings = {"application.id": "a", "bootstrap.servers": "localhost:1", "worker.id": "w"}
+    app = KafkaStreams(builder.build(), settings, state_listener=lambda new, _: changes.append(new))
+    derived = app.derived(
+        {"worker.id": "w-1"}, worker_listener=Recorder(), restore_listener=Recorder()
+    )
+    assert (app.config.worker_id, derived.config.worker_id) == ("w", "w-1")
+    assert derived.config.application_id == "a"
+    derived.close()
+    derived.run()
+    assert changes == [State.PENDING_SHUTDOWN, State.NOT_RUNNING]
+    assert app.state is State.CREATED
