@@ -1,0 +1,130 @@
+"""Structured logs for a program that has none of its own: a line per fact, to standard error.
+
+The library logs through structlog and configures nothing. The command `headrace run` calls
+`configure`, and a program of yours can. Tracebacks keep the places and leave out the texts of
+errors and all values, as those may quote records.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Literal, TextIO, get_args
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+__all__ = ["LEVELS", "LogFormat", "configure", "places"]
+
+LogFormat = Literal["console", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(
+    log_format: LogFormat = "console",
+    *,
+    level: str = "info",
+    stream: TextIO | None = None,
+    colors: bool | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """Send structlog's events to a stream, a line each.
+
+    Args:
+        log_format: ``console`` for people, ``json`` for programs.
+        level: the lowest that is written: debug, info, warning or error.
+        stream: where to; None takes the standard error.
+        colors: of the console format; None has them on a terminal.
+        fields: added to every event that does not have them.
+
+    Raises:
+        ValueError: there is no such format or level.
+
+    Example:
+        >>> import sys, structlog
+        >>> configure("json", stream=sys.stdout, fields={"host": "a"})
+        >>> structlog.get_logger().info("task_started", task="0_1")  # doctest: +ELLIPSIS
+        {"host": "a", "task": "0_1", "event": "task_started", "level": "info", "timestamp": ...}
+        >>> structlog.reset_defaults()
+    """
+    if log_format not in get_args(LogFormat):
+        raise ValueError(f"log_format must be 'console' or 'json', not {log_format!r}")
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
+    target = sys.stderr if stream is None else stream
+    renderer: Processor
+    if log_format == "json":
+        renderer = structlog.processors.JSONRenderer(default=str)
+    else:
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=target.isatty() if colors is None else colors,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _with_defaults(dict(fields or {})),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _keep_places_only,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(_Forgiving(target)),  # type: ignore[arg-type]
+        cache_logger_on_first_use=False,
+    )
+
+
+def places(error: BaseException) -> list[str]:
+    """Say where an error was raised, outermost first: file, line and function, no values.
+
+    Example:
+        >>> try:
+        ...     int("secret")
+        ... except ValueError as error:
+        ...     print(places(error))
+        ['<doctest streams.logs.places[0]>:2 <module>']
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _with_defaults(fields: Mapping[str, object]) -> Processor:
+    """Add fields to events that do not have them."""
+
+    def add(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        return {**fields, **event}
+
+    return add
+
+
+def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    given = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if given is True else given
+    if isinstance(error, tuple):
+        error = error[1]
+    if isinstance(error, BaseException):
+        event["error"] = type(error).__name__
+        event["places"] = places(error)
+    return event
+
+
+class _Forgiving:
+    """A stream whose reader may be gone: to lose a line of the log must not stop a worker."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):
+            return
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
