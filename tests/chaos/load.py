@@ -54,18 +54,19 @@ class Orders:
         self._orders = application.topic(prefix, "orders")
         self._accounts = application.topic(prefix, "accounts")
 
-    def next(self) -> tuple[str, bytes, bytes]:
-        """A topic, a key and a value."""
+    def next(self) -> tuple[str, bytes, bytes | None]:
+        """A topic, a key and a value, as `inputs` makes them."""
         choose, number = self._choose, self._numbers.take()
-        account = b"account-%03d" % min(
+        account = b"account-%06d" % min(
             choose.randrange(ACCOUNTS), choose.randrange(ACCOUNTS)
         )  # low ones more often
         if number % _ACCOUNT_EVERY == 0:
-            value = {"n": number, "name": f"name-{choose.randrange(1_000)}"}
-            return self._accounts, account, orjson.dumps(value)
+            change = {"change": number, "limit": choose.randrange(1_000)}
+            is_end = choose.random() < 0.1
+            return self._accounts, account, None if is_end else orjson.dumps(change)
         region = f"region-{choose.randrange(REGIONS):02d}"
-        value = {"n": number, "amount": choose.randrange(1, 1_000), "region": region}
-        return self._orders, account, orjson.dumps(value)
+        order = {"amount": choose.randrange(1, 1 << 30), "n": number, "region": region}
+        return self._orders, account, orjson.dumps(order)
 
 
 class Load:
@@ -150,7 +151,7 @@ class Load:
         )
 
     def _produce(
-        self, producer: confluent_kafka.Producer, topic: str, key: bytes, value: bytes
+        self, producer: confluent_kafka.Producer, topic: str, key: bytes, value: bytes | None
     ) -> None:
         while True:
             try:

@@ -55,11 +55,13 @@ class Place:
         name: its worker.id.
         host: names its state directory, which it shares with the workers of the same host.
         profile: its time-outs.
+        is_spare: whether it runs in a storm only.
     """
 
     name: str
     host: str
     profile: Profile
+    is_spare: bool = False
 
 
 class Slot:

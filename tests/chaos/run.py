@@ -1,0 +1,282 @@
+"""One run: a cluster, an application, faults, a calm end, and what is to be said of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos import application, drain
+from tests.chaos.cluster import Cluster
+from tests.chaos.diary import Diary
+from tests.chaos.faults import (
+    BROKER_FAULTS,
+    INTERVAL_S,
+    KILL_FAULTS,
+    STATE_AND_PAUSE_FAULTS,
+    Battlefield,
+    Fault,
+    restore_size,
+)
+from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
+from tests.chaos.options import Options
+from tests.chaos.report import Score, fault_table, leader_times
+from tests.chaos.workers import (
+    BOTH_SHORT,
+    ROOT,
+    SHORT_SESSION,
+    SHORT_TRANSACTION,
+    Fleet,
+    Place,
+)
+
+PREFIX = "chaos-"
+REGULAR = ("w0", "w1", "w2")
+PLACES = (
+    Place("w0", "a", BOTH_SHORT),
+    Place("w1", "b", SHORT_SESSION),
+    Place("w2", "a", SHORT_TRANSACTION),
+    Place("w3", "b", BOTH_SHORT, is_spare=True),
+)
+SETTINGS = {
+    "commit_interval_ms": int(INTERVAL_S * 1_000),
+    # Transactions stay open from one interval to the next.
+    "commit_when_idle": False,
+    "max_poll_records": 500,
+    "poll_ms": 50,
+    "task_timeout_ms": 60_000,
+    "restore_batch_records": 200,
+    "repartition_purge_interval_ms": 10_000,
+}
+
+
+class LoadProcess:
+    """`tests.chaos.load` in a process of its own."""
+
+    def __init__(self, directory: Path, bootstrap: str, options: Options) -> None:
+        self._report = directory / "load.json"
+        arguments = {
+            "bootstrap": bootstrap,
+            "prefix": PREFIX,
+            "rate": options.rate,
+            "seed": options.seed,
+            "limit": 0,
+            "report": str(self._report),
+        }
+        with (directory / "load.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.load", json.dumps(arguments)],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What it has written so far."""
+        try:
+            found: dict[str, int] = json.loads(self._report.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def stop(self, *, seconds: float) -> bool:
+        """Have it end; whether everything that it wrote reached the brokers."""
+        self._process.terminate()
+        try:
+            return self._process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Run:
+    """Everything of one run."""
+
+    def __init__(self, options: Options, say: Callable[[str], None] = print) -> None:
+        self._options = options
+        self._say = say
+        self._score = Score(say)
+        self._tally = Tally()
+        options.directory.mkdir(parents=True)
+        self._diary = Diary(options.directory / "faults.jsonl")
+        self._kinds = {
+            "kills": _chosen(KILL_FAULTS, options),
+            "states and pauses": _chosen(STATE_AND_PAUSE_FAULTS, options),
+            "brokers": _chosen(BROKER_FAULTS, options),
+        }
+
+    def run(self) -> int:
+        """Do it; returns the exit status."""
+        options = self._options
+        self._say(
+            f"chaos: seed {options.seed}, {options.guarantee}; logs and diary in "
+            f"{options.directory}"
+        )
+        began = time.monotonic()
+        with Cluster(options.directory / "brokers") as cluster:
+            self._phase("cluster started", began)
+            for name, partitions in (application.INPUTS | application.OUTPUTS).items():
+                cluster.create(application.topic(PREFIX, name), partitions)
+            with self._load(cluster) as load, self._fleet(cluster) as fleet:
+                self._fight(cluster, fleet, load)
+                self._calm(cluster, fleet, load)
+            self._check(cluster)
+        self._report()
+        self._say(f"took {time.monotonic() - began:.0f} s; seed {options.seed}")
+        self._say(self._score.last_line())
+        return 1 if self._score.failed else 0
+
+    # -- the fight -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _load(self, cluster: Cluster) -> Iterator[LoadProcess]:
+        load = LoadProcess(self._options.directory, cluster.bootstrap, self._options)
+        try:
+            yield load
+        finally:
+            load.close()
+
+    @contextmanager
+    def _fleet(self, cluster: Cluster) -> Iterator[Fleet]:
+        fleet = Fleet(
+            self._options.directory,
+            prefix=PREFIX,
+            bootstrap=cluster.bootstrap,
+            guarantee=self._options.guarantee,
+            places=PLACES,
+            diary=self._diary,
+            settings=SETTINGS,
+        )
+        fleet.start(REGULAR)
+        try:
+            yield fleet
+        finally:
+            fleet.close()
+
+    def _fight(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
+        options = self._options
+        began = time.monotonic()
+        ready = fleet.wait(
+            lambda: all(slot.is_busy for slot in fleet.slots if slot.name in REGULAR), seconds=60
+        )
+        self._score.judge(ready, "all workers process records before the first fault")
+        cluster.wait_whole(30)
+        self._phase("workers at work", began)
+        at = Battlefield(
+            cluster=cluster,
+            fleet=fleet,
+            prefix=PREFIX,
+            copies=options.directory / "copies",
+            diary=self._diary,
+            stop=threading.Event(),
+        )
+        aim = Aim(options.each, options.fault_s)
+        began = time.monotonic()
+        lanes = [
+            Lane(name, kinds, at=at, tally=self._tally, aim=aim, seed=options.seed)
+            for name, kinds in self._kinds.items()
+            if kinds
+        ]
+        watch = threading.Thread(target=self._tell, args=(lanes, load), daemon=True)
+        watch.start()
+        run_lanes(lanes)
+        self._phase("faults over", began)
+        while load.counts.get("written", 0) < options.records and self._may_wait(began):
+            time.sleep(1)
+        restore_size(at)
+
+    def _may_wait(self, began: float) -> bool:
+        return time.monotonic() - began < self._options.fault_s
+
+    def _tell(self, lanes: list[Lane], load: LoadProcess) -> None:
+        while any(lane.is_alive() for lane in lanes):
+            time.sleep(30)
+            self._say(
+                f"  {self._tally.total.total()} faults, {self._tally.mid_transaction.total()} in "
+                f"a transaction; {load.counts.get('written', 0):,} records"
+            )
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _calm(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
+        options, judge = self._options, self._score.judge
+        began = time.monotonic()
+        cluster.start()
+        judge(cluster.wait_whole(90), "the cluster is whole again")
+        judge(load.stop(seconds=200), "all input reached the brokers", json.dumps(load.counts))
+        self._phase("input ended", began)
+        began = time.monotonic()
+        found = drain.wait_drained(cluster.bootstrap, PREFIX, seconds=options.drain_s)
+        judge(not found, "the lag is drained")
+        for line in drain.diagnosis(fleet, found) if found else ():
+            self._say(f"    {line}")
+        self._phase("lag drained", began)
+        began = time.monotonic()
+        fleet.stop_cleanly(seconds=60)
+        self._phase("workers stopped", began)
+        ends = fleet.unprovoked
+        judge(not ends, "no worker ended by itself", "; ".join(ends))
+        written = load.counts.get("written", 0)
+        judge(written >= options.records, f"{options.records:,} records of input", f"{written:,}")
+
+    def _check(self, cluster: Cluster) -> None:
+        began = time.monotonic()
+        judge_output(self._score, cluster.bootstrap, PREFIX, self._options)
+        self._phase("checked", began)
+
+    def _report(self) -> None:
+        options, tally, judge = self._options, self._tally, self._score.judge
+        kinds = [kind for lane in self._kinds.values() for kind in lane]
+        for line in fault_table(kinds, tally):
+            self._say(line)
+        total = tally.total.total()
+        judge(total >= options.faults, f"{options.faults} faults", str(total))
+        rare = [f"{k} {tally.mid_transaction[k]}" for k in kinds
+                if tally.mid_transaction[k] < options.each]  # fmt: skip
+        what = f"each kind of fault hit an open transaction {options.each} times"
+        judge(not rare, what, ", ".join(rare))
+        judge(not tally.stuck, "after each fault processing went on", "; ".join(tally.stuck))
+        judge(not tally.errors, "no fault broke the test itself", "; ".join(tally.errors))
+        times = leader_times(self._diary)
+        slow = [t for t in times if t > 10]
+        what = "a new leader is followed by a commit within 10 s"
+        judge(not slow, what, f"{len(times)} times, at most {max(times, default=0):.2f} s")
+
+    def _phase(self, what: str, began: float) -> None:
+        seconds = time.monotonic() - began
+        self._diary.write("phase", what=what, seconds=round(seconds, 1))
+        self._say(f"{what} after {seconds:.1f} s")
+
+
+def _chosen(faults: dict[str, Fault], options: Options) -> dict[str, Fault]:
+    if not options.kinds:
+        return faults
+    return {name: fault for name, fault in faults.items() if any(k in name for k in options.kinds)}
+
+
+def judge_output(score: Score, bootstrap: str, prefix: str, options: Options) -> None:
+    """Compare every order with its echo."""
+    import orjson
+
+    from tests.support import kafka
+
+    orders = kafka.read(bootstrap, application.topic(prefix, "orders"))
+    echo = kafka.read(bootstrap, application.topic(prefix, "echo"))
+    wanted = [orjson.loads(r.value or b"")["n"] for r in orders]
+    found = [orjson.loads(r.value or b"")["n"] for r in echo]
+    score.judge(
+        sorted(wanted) == sorted(found), "echo", f"{len(wanted)} {len(found)} {len(set(found))}"
+    )
