@@ -21,6 +21,8 @@ from tests.chaos.application import topic
 Outcome = Literal["committed", "aborted", "open"]
 
 _FIRST_TIMESTAMP_MS = 1_700_000_000_000
+_STEP_MS = 100
+"""Between two records, so that each attempt of a batch has timestamps of its own."""
 _AGAIN = 1 << 40
 """Added to the numbers of a batch each time that it has to be written again."""
 
@@ -80,7 +82,7 @@ class InputPlan:
                 outcome = "open"
             # Kept apart, so that an aborted order takes no place in its account's sequence.
             own = sequence if outcome == "committed" else Counter(sequence)
-            records = []
+            records: list[InputRecord] = []
             while len(records) < self.batch and left > 0:
                 if rng.random() < self.changes:
                     records.append(self._change(rng, number))
@@ -99,17 +101,21 @@ class InputPlan:
             "region": f"region-{rng.randrange(self.regions)}",
             "seq": sequence[account],
         }
-        return InputRecord("orders", _key(account), orjson.dumps(order), _FIRST_TIMESTAMP_MS + n)
+        return InputRecord("orders", _key(account), orjson.dumps(order), _timestamp(n))
 
     def _change(self, rng: random.Random, n: int) -> InputRecord:
         account = _key(rng.randrange(self.accounts))
         change = orjson.dumps({"change": n, "limit": rng.randrange(1000)})
         is_end = rng.random() < 0.1
-        return InputRecord("accounts", account, None if is_end else change, _FIRST_TIMESTAMP_MS + n)
+        return InputRecord("accounts", account, None if is_end else change, _timestamp(n))
 
 
 def _key(account: int) -> bytes:
     return b"account-%06d" % account
+
+
+def _timestamp(number: int) -> int:
+    return _FIRST_TIMESTAMP_MS + number * _STEP_MS
 
 
 class InputWriter:
@@ -150,7 +156,7 @@ class InputWriter:
         self._producer = None
         self._left_open.clear()
 
-    def _write_until_done(self, batch: Batch, attempts: int = 100) -> None:
+    def _write_until_done(self, batch: Batch, attempts: int = _STEP_MS) -> None:
         for attempt in range(attempts):
             try:
                 self._transaction(_numbered(batch, attempt))
@@ -211,12 +217,14 @@ def _numbered(batch: Batch, attempt: int) -> Batch:
     """The batch as it is written the next time: other numbers, so no order is there twice."""
     if attempt == 0:
         return batch
-    return replace(batch, records=tuple(_renumbered(r, attempt * _AGAIN) for r in batch.records))
+    return replace(batch, records=tuple(_renumbered(r, attempt) for r in batch.records))
 
 
-def _renumbered(record: InputRecord, more: int) -> InputRecord:
+def _renumbered(record: InputRecord, attempt: int) -> InputRecord:
+    timestamp = record.timestamp + attempt
     if record.value is None:
-        return record
+        return record._replace(timestamp=timestamp)
     name = "n" if record.topic == "orders" else "change"
     fields = orjson.loads(record.value)
-    return record._replace(value=orjson.dumps({**fields, name: fields[name] + more}))
+    fields[name] += attempt * _AGAIN
+    return record._replace(value=orjson.dumps(fields), timestamp=timestamp)

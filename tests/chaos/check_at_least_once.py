@@ -1,0 +1,130 @@
+"""At-least-once: nothing is lost; what is there more often is counted and allowed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tests.chaos.application import REPARTITION, STORES
+from tests.chaos.check_outputs import is_change, number_of
+from tests.chaos.expectations import Change, Expected, Order, read_count, read_total
+from tests.chaos.history import History, Log, Place
+from tests.chaos.sequences import by_key
+from tests.chaos.verdict import Findings
+
+
+def check_at_least_once(
+    history: History, expected: Expected, findings: Findings, *, caches: bool
+) -> None:
+    """Judge the outputs and the changelogs."""
+    orders = [order for of_one in expected.orders.values() for order in of_one]
+    marks = [order for order in orders if order.n % 10 == 0]
+    copies = (
+        ("echo", orders, _numbers(history, "echo")),
+        ("account-changes", marks, _numbers(history, "account-changes")),
+    )
+    for topic, wanted, found in copies:
+        _check_numbers(topic, wanted, found, expected, findings)
+    if all(log.start == 0 for log in history.of(REPARTITION).values()):
+        found = _numbers(history, REPARTITION)
+        _check_numbers(REPARTITION, orders, found, expected, findings)
+    if not caches:
+        for topic in ("account-totals", "region-totals"):
+            _check_numbers(topic, orders, _lasts(history, topic), expected, findings)
+    accounts = {k: len(o) for of_one in expected.by_account.values() for k, o in of_one.items()}
+    regions = {region: len(of_one) for region, of_one in expected.by_region.items()}
+    _check_most(history, "account-counts", accounts, findings)
+    _check_most(history, "account-totals", accounts, findings)
+    _check_most(history, "region-totals", regions, findings)
+    _check_changes(history, expected, findings, caches=caches)
+    _check_changelogs(
+        history, {"counts": accounts, "totals": accounts, "regions": regions}, findings
+    )
+
+
+def _numbers(history: History, topic: str) -> Iterator[tuple[str, object]]:
+    for partition, log in history.of(topic).items():
+        for record in log.read_committed():
+            if topic != "account-changes" or not is_change(record.value):
+                yield f"{topic}-{partition}@{record.offset}", number_of(record.value)
+
+
+def _lasts(history: History, topic: str) -> Iterator[tuple[str, object]]:
+    for partition, log in history.of(topic).items():
+        for record in log.read_committed():
+            yield f"{topic}-{partition}@{record.offset}", read_total(record.value).last
+
+
+def _check_numbers(
+    topic: str,
+    wanted: Iterable[Order],
+    found: Iterable[tuple[str, object]],
+    expected: Expected,
+    findings: Findings,
+) -> None:
+    """Each order is there; again is counted, and aborted is wrong here too."""
+    times: Counter[object] = Counter()
+    for where, n in found:
+        times[n] += 1
+        if n in expected.aborted:
+            findings.add("aborted_read", where, f"order {n} was never committed")
+    findings.duplicate(topic, sum(times.values()) - len(times))
+    for order in wanted:
+        if order.n not in times:
+            source = f"orders-{order.partition}@{order.offset}"
+            detail = f"order {order.n} of {source} is not there"
+            findings.add("lost", topic, detail)
+            where = f"{topic}: the committed offset is beyond {source}"
+            findings.add("offset_without_output", source, where)
+
+
+def _value_of(topic: str, value: bytes | None) -> int:
+    return read_count(value) if topic in ("account-counts", "counts") else read_total(value).number
+
+
+def _check_most(history: History, topic: str, wanted: dict[bytes, int], findings: Findings) -> None:
+    """The largest number of each key is no smaller than the right one."""
+    most: dict[bytes | None, int] = {}
+    for log in history.of(topic).values():
+        for key, seen in by_key(log).items():
+            largest = max(_value_of(topic, one.value) for one in seen)
+            most[key] = max(largest, most.get(key, 0))
+    for key, number in wanted.items():
+        reached = most.get(key, 0)
+        if reached < number:
+            findings.add("lost", topic, f"{key!r} comes to {reached}; right is {number}")
+        findings.duplicate(topic, max(0, reached - number))
+
+
+def _check_changes(
+    history: History, expected: Expected, findings: Findings, *, caches: bool
+) -> None:
+    for partition, accounts in expected.changes.items():
+        place = Place("account-changes", partition)
+        found = by_key(history.logs.get(place, Log()))
+        for key, wanted in accounts.items():
+            seen = [one for one in found.get(key, []) if is_change(one.value)]
+            changes = Counter(Change(one.value, one.timestamp) for one in seen)
+            findings.duplicate("account-changes", changes.total() - len(changes))
+            must = wanted[-1:] if caches and wanted[-1].value is not None else wanted
+            if caches and wanted[-1].value is None:
+                must = []
+            for change in must:
+                if change not in changes:
+                    findings.add("lost", str(place), f"{change} of {key!r} is not there")
+            for change in changes.keys() & expected.aborted_changes:
+                findings.add("aborted_read", str(place), f"{change} of {key!r}")
+
+
+def _check_changelogs(
+    history: History, wanted: dict[str, dict[bytes, int]], findings: Findings
+) -> None:
+    for store in STORES:
+        for partition, log in history.changelog_of(store).items():
+            place = Place(f"{store}-changelog", partition)
+            for key, seen in by_key(log).items():
+                right = wanted.get(store, {}).get(key or b"", 0)
+                if store != "accounts" and _value_of(store, seen[-1].value) < right:
+                    found = _value_of(store, seen[-1].value)
+                    detail = f"{key!r} ends with {found}; right is {right} or more"
+                    findings.add("changelog_mismatch", f"{place}@{seen[-1].offset}", detail)
