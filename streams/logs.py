@@ -11,14 +11,29 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
-from typing import Literal, TextIO, get_args
+from typing import Literal, Protocol, get_args
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["LEVELS", "LogFormat", "configure", "places"]
+__all__ = ["LEVELS", "LogFormat", "Stream", "configure", "places"]
 
 LogFormat = Literal["console", "json"]
+
+
+class Stream(Protocol):
+    """What lines are written to, such as a file opened for text."""
+
+    def write(self, text: str, /) -> object:
+        """Write a text."""
+
+    def flush(self) -> object:
+        """Have it written now."""
+
+    def isatty(self) -> bool:
+        """Whether people read it as it comes."""
+
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -26,7 +41,7 @@ def configure(
     log_format: LogFormat = "console",
     *,
     level: str = "info",
-    stream: TextIO | None = None,
+    stream: Stream | None = None,
     colors: bool | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> None:
@@ -114,7 +129,7 @@ def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 class _Forgiving:
     """A stream whose reader may be gone: to lose a line of the log must not stop a worker."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:

@@ -1,0 +1,173 @@
+"""A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
+
+    python -m streams.worker_process word_count:app INDEX CONTROL REPORTS
+
+The last two are the ends of the pipes that `streams.worker_handle` describes; only the supervisor
+starts this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import structlog
+
+from streams import logs
+from streams.app import KafkaStreams
+from streams.app_loader import load_app
+from streams.exit_codes import ExitCode, exit_code_of
+from streams.supervisor import SHUTDOWN_TIMEOUT_S
+from streams.system_clock import SystemClock
+from streams.worker_handle import STOP, Launch
+from streams.worker_reports import Activity, Loaded, Reporter, ReportPipe
+
+_PLACES_MAX = 12
+
+
+class StopSwitch:
+    """Stops an application that may not be there yet; called from signals and threads."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._close: Callable[[], None] | None = None
+
+    def stop(self) -> None:
+        """Stop it now, or as soon as it is there."""
+        self._asked.set()
+        if self._close is not None:
+            self._close()
+
+    def attach(self, close: Callable[[], None]) -> None:
+        """Say how to stop it."""
+        self._close = close
+        if self._asked.is_set():
+            close()
+
+
+class _Leash(threading.Thread):
+    """Follows what the supervisor says, and notices its death.
+
+    Args:
+        control: the worker's end of the first pipe, after its first line.
+        switch: stops the application.
+    """
+
+    def __init__(self, control: int, switch: StopSwitch) -> None:
+        super().__init__(name="headrace-leash", daemon=True)
+        self._control = control
+        self._switch = switch
+        self.timeout_s = SHUTDOWN_TIMEOUT_S
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Wait for a word, or for the end."""
+        told = os.read(self._control, len(STOP))
+        if told:
+            self._switch.stop()
+            return
+        log = structlog.get_logger()
+        log.error("supervisor_lost", within_s=self.timeout_s)
+        self._switch.stop()
+        # Nobody else is left to bound this.
+        if not self.ended.wait(self.timeout_s):
+            log.error("worker_killed", reason="it did not close within shutdown.timeout.ms")
+            os._exit(ExitCode.STOP_TIMEOUT)
+
+
+def _load(launch: Launch, index: int, activity: Activity) -> KafkaStreams:
+    """The application with what the command adds, and an identity of this worker's own."""
+    app = load_app(launch.target)
+    settings: dict[str, object] = {**launch.settings}
+    worker_id = settings.get("worker.id", app.config.worker_id)
+    if worker_id:
+        settings["worker.id"] = f"{worker_id}-{index}"
+    return app.derived(settings, worker_listener=activity, restore_listener=activity)
+
+
+def _work(launch: Launch, index: int, control: int, reports: ReportPipe) -> None:
+    switch = StopSwitch()
+    _stop_on_sigterm(switch)
+    leash = _Leash(control, switch)
+    leash.start()
+    try:
+        activity = Activity(SystemClock())
+        try:
+            app = _load(launch, index, activity)
+        except Exception as error:
+            structlog.get_logger().error(
+                "application_failed", error=type(error).__name__, reason=str(error)
+            )
+            raise
+        leash.timeout_s = app.config.shutdown_timeout_ms / 1000
+        reports.send(Loaded(app.config.application_id, app.config.shutdown_timeout_ms))
+        switch.attach(app.close)
+        with Reporter(reports, lambda: activity.status(app.state.value, app.records_processed)):
+            app.run()
+    finally:
+        leash.ended.set()
+
+
+def _stop_on_sigterm(switch: StopSwitch) -> None:
+    """Until the application runs and has handlers of its own."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        switch.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def _exit_code(work: Callable[[], None]) -> ExitCode:
+    try:
+        work()
+    except BaseException as error:  # also what ends an interpreter: here it is a crash
+        cause = error.__cause__ or error
+        structlog.get_logger().error(
+            "failure_located", error=type(cause).__name__, places=logs.places(cause)[-_PLACES_MAX:]
+        )
+        return exit_code_of(error)
+    return ExitCode.STOPPED
+
+
+def _first_line(file: int) -> bytes:
+    """Read a line and nothing behind it; empty when the supervisor is gone."""
+    line = b""
+    while byte := os.read(file, 1):
+        if byte == b"\n":
+            return line
+        line += byte
+    return b""
+
+
+def main() -> None:
+    """Be a worker, and end the process with its exit code."""
+    target, *numbers = sys.argv[1:]
+    index, control, reports = map(int, numbers)
+    for file in (control, reports):
+        os.set_inheritable(file, False)
+    line = _first_line(control)
+    if not line:
+        sys.exit(ExitCode.STOPPED)
+    launch = Launch(**json.loads(line))
+    sys.argv = [target]
+    logs.configure(
+        launch.log_format,
+        level=launch.log_level,
+        colors=launch.colors,
+        fields={"worker_index": index},
+    )
+    code = _exit_code(lambda: _work(launch, index, control, ReportPipe(reports)))
+    if code is not ExitCode.STOPPED:
+        # A thread of the user's must not keep alive what has failed.
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
