@@ -93,14 +93,15 @@ def run(
     docs/operations.md.
     """
     terminal = sys.stderr.isatty()
+    colors = terminal and not os.environ.get("NO_COLOR")
     chosen = log_format or ("console" if terminal else "json")
     if on_stop is not None:
         settings = {**settings, "on.stop": on_stop}
     launch = Launch(
-        target=target, settings=settings, log_format=chosen, log_level=log_level, colors=terminal
+        target=target, settings=settings, log_format=chosen, log_level=log_level, colors=colors
     )
     line = StatusLine(sys.stderr) if terminal else None
-    logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=terminal)
+    logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=colors)
     log = structlog.get_logger().bind(supervisor=os.getpid())
     display: StatusDisplay = line or LoggedStatus(log, status_every)
     processes = Processes(launch, output=None if line is None else line.print)

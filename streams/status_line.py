@@ -70,7 +70,7 @@ class StatusLine:
     """
 
     def __init__(self, terminal: TextIO, *, width: int | None = None) -> None:
-        self._console = Console(file=terminal, width=width, highlight=False, soft_wrap=True)
+        self._console = Console(file=terminal, width=width, force_terminal=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True,
                           redirect_stdout=False, redirect_stderr=False)  # fmt: skip
         self._next_s: float | None = None
