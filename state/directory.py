@@ -213,19 +213,26 @@ class StateDirectory:
             StateLockedError: there are too many generations that nobody lets go.
         """
         deadline = self.monotonic() + wait_ms / 1000
+        while (taken := self.try_task(task_id)) is None:
+            if self.monotonic() >= deadline:
+                return self._fresh(task_id)
+            self.sleep(_LOOK_AGAIN_S)
+        return taken
+
+    def try_task(self, task_id: str) -> TaskDirectory | None:
+        """Lock the newest generation of a task's directory, or return None while it is held."""
         while True:
             generations = self._generations(task_id)
-            newest = generations[-1]
-            taken = self._try(task_id, newest)
-            if taken is not None and self._generations(task_id)[-1] == newest:
+            taken = self._try(task_id, generations[-1])
+            if taken is None:
+                return None
+            if self._generations(task_id)[-1] == taken.generation:
                 self._remove_older(task_id, generations[:-1])
                 return taken
-            if taken is not None:
-                taken.release()  # somebody had passed its last holder by
-                continue
-            if self.monotonic() >= deadline:
-                break
-            self.sleep(_LOOK_AGAIN_S)
+            taken.release()  # somebody had passed its last holder by
+
+    def _fresh(self, task_id: str) -> TaskDirectory:
+        newest = self._generations(task_id)[-1]
         for generation in range(newest + 1, newest + MAX_GENERATIONS):
             taken = self._try(task_id, generation)
             if taken is not None:

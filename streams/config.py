@@ -193,6 +193,11 @@ topics and groups are named after it
         "Time between deletions of what was read from repartition topics.",
         default=30_000,
     )
+    topics_check_interval_ms: int = setting(
+        duration(1),
+        "Time between looks at the topics: whether one was deleted, or has more partitions.",
+        default=300_000,
+    )
     task_timeout_ms: int = setting(
         duration(0),
         "How long calls to the cluster are repeated after temporary errors.",

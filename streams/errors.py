@@ -10,8 +10,10 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
+| `ProducerFencedError` | the worker | the same; twice within a minute: `IdentityError` |
 | `TaskMigratedError` | the worker | drop all tasks without a commit, rejoin the group |
 | `TaskCorruptedError` | the worker | rebuild the local state of the named tasks |
+| `RestoreLostError` | the worker | ask for the changelogs' facts again, restore anew |
 """
 
 from __future__ import annotations
@@ -170,12 +172,41 @@ class TaskCorruptedError(StreamsError):
         return f"local state of task {', '.join(sorted(self.tasks))} must be rebuilt: {self.reason}"
 
 
+class RestoreLostError(StreamsError):
+    """A changelog was shortened below where its restore was reading.
+
+    When retention or a deletion of records moves the start of the log meanwhile. The worker
+    catches it: the tasks ask for the facts again and go on from the new start.
+
+    Args:
+        tasks: the tasks being restored, as ``<sub-topology>_<partition>``.
+        reason: what the client says.
+    """
+
+    def __init__(self, tasks: Iterable[str], reason: str) -> None:
+        self.tasks = frozenset(tasks)
+        self.reason = reason
+        super().__init__(tuple(self.tasks), reason)
+
+    def __str__(self) -> str:
+        return f"the restore of task {', '.join(sorted(self.tasks))} begins anew: {self.reason}"
+
+
 class OutcomeUnknownError(StreamsError):
     """The outcome of a commit is not known, or the producer cannot be used any more.
 
-    When a commit timed out, or the broker fenced or expired the producer. The worker catches it:
-    it replaces the producer, which decides the old transaction, and rebuilds all tasks from what
-    is committed then.
+    When a commit timed out. The worker catches it: it replaces the producer, which decides the old
+    transaction, and rebuilds all tasks from what is committed then.
+    """
+
+
+class ProducerFencedError(StreamsError):
+    """The broker does not accept this producer any more.
+
+    When its transaction expired at the broker, or another producer has its transactional.id. The
+    worker catches it and does as for `OutcomeUnknownError`. Twice within a minute, without a
+    transaction that was open for longer than transaction.timeout.ms, it means that another live
+    worker has this identity.
     """
 
 

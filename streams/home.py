@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from state.directory import TaskDirectory
-from state.errors import StoreCorruptedError
+from state.directory import StateDirectory, TaskDirectory
+from state.errors import StateError, StoreCorruptedError
 from state.rocks import RocksMemory
 from state.store import TaskState
 from state.task_state import open_task_state
-from streams.clients import Log
+from streams.clients import Clock, Log
+from streams.errors import LocalStateError
+from streams.task import TaskId
 from topology.graph import Store
+
+PATIENCE_S = 2.0
+"""How long the holder of a task's directory may take to let go."""
 
 
 @dataclass(slots=True)
@@ -47,3 +52,52 @@ class LocalHome:
         """Close the state and let go of the lock."""
         self.state.close()
         self.directory.release()
+
+
+class LocalHomes:
+    """Opens tasks' directories, without waiting for other workers of this host to let go.
+
+    Args:
+        directory: of the application.
+        memory: what the process's RocksDBs share.
+        clock: for how long a task's directory was held by another.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self, directory: StateDirectory, memory: RocksMemory, *, clock: Clock, log: Log
+    ) -> None:
+        self._directory = directory
+        self._memory = memory
+        self._clock = clock
+        self._log = log
+        self._waits_since_s: dict[TaskId, float] = {}
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> LocalHome | None:
+        """Open a task's state, or return None while another process may still let go of it.
+
+        A holder that hangs is passed by after `PATIENCE_S` with a fresh directory, whose state
+        comes from the changelogs.
+
+        Raises:
+            LocalStateError: the directory cannot be used.
+        """
+        try:
+            directory = self._lock(task_id)
+            if directory is None:
+                return None
+            return LocalHome(directory, stores, self._memory, self._log)
+        except StateError as error:
+            raise LocalStateError(f"task {task_id}: {error}") from error
+
+    def _lock(self, task_id: TaskId) -> TaskDirectory | None:
+        directory = self._directory.try_task(str(task_id))
+        if directory is None:
+            now_s = self._clock.monotonic_s()
+            since_s = self._waits_since_s.setdefault(task_id, now_s)
+            if now_s - since_s < PATIENCE_S:
+                return None
+            directory = self._directory.acquire_task(str(task_id), wait_ms=0)
+            self._log.warning("state_passed_by", task=str(task_id), generation=directory.generation)
+        self._waits_since_s.pop(task_id, None)
+        return directory

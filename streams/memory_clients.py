@@ -16,7 +16,7 @@ from streams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from streams.errors import OffsetLostError, OutcomeUnknownError, RecordTooLargeError
+from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
 from streams.topic_plan import NewTopic, TopicFacts
 from topology.compiler import Headers
@@ -246,7 +246,7 @@ class MemoryTransactionalProducer(_MemoryProducer):
     def _check(self) -> None:
         assert self._transaction is not None, "a record outside of a transaction"
         if self._cluster.owners.get(self._id) is not self:
-            raise OutcomeUnknownError("fenced: another producer has this transactional.id")
+            raise ProducerFencedError("fenced: another producer has this transactional.id")
         self._cluster.open[self] = self._transaction
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:

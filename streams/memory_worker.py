@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from streams.background import at_once
 from streams.clients import Probe, Producer, TopicPartition
 from streams.config import StreamsConfig
 from streams.driver_disk import Disk
@@ -27,6 +29,8 @@ from streams.restore import Restorer
 from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import plan_internal_topics
+from streams.topic_watch import TopicWatch
+from streams.topics import recheck_topics
 from streams.worker import Worker
 
 
@@ -156,13 +160,14 @@ def make_memory_worker(
         return MemoryPlainProducer(cluster, consumer.commit)
 
     repartitions = frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
+    partitions = {name: facts.partitions for name, facts in topics.items()}
     return Worker(
         config=config,
         consumer=consumer,
         make_producer=make_producer,
         make_tasks=lambda producer: Tasks(
             plans=plans,
-            partitions={name: facts.partitions for name, facts in topics.items()},
+            partitions=partitions,
             consumer=consumer,
             restorer=restorer,
             facts=ClusterFacts(admin, topics, from_earliest=True),
@@ -170,6 +175,7 @@ def make_memory_worker(
             make_send=lambda: producer().send,
             exactly_once=config.exactly_once,
             read_cache_bytes=config.statestore_read_cache_max_bytes,
+            clock=clock,
             log=log,
         ),
         restorer=restorer,
@@ -177,8 +183,23 @@ def make_memory_worker(
         clock=clock,
         listener=counts,
         probe=probe,
-        housekeeping=Purger(
-            admin, repartitions, config.repartition_purge_interval_ms / 1000, clock, log
+        purger=Purger(
+            admin,
+            repartitions,
+            config.repartition_purge_interval_ms / 1000,
+            background=at_once,
+            clock=clock,
+            log=log,
+        ),
+        topic_watch=TopicWatch(
+            check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
+            plans=plans,
+            topics=topics,
+            partitions=partitions,
+            interval_s=config.topics_check_interval_ms / 1000,
+            background=at_once,
+            clock=clock,
+            log=log,
         ),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 CHUNK_TARGET_S = 0.05
-CHUNK_MIN = 16
+CHUNK_FIRST = 16
+"""Small, and soon doubled: a slow function must not keep the first chunk for minutes."""
 
 
 @dataclass(slots=True)
@@ -16,13 +17,13 @@ class Pace:
     chunk: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chunk = min(1024, self.max_records)
+        self.chunk = min(CHUNK_FIRST, self.max_records)
 
     def learn(self, records: int, seconds: float) -> None:
         """Aim at chunks that take a small part of the commit interval, whatever functions cost."""
         if records < self.chunk:
             return
         if seconds > CHUNK_TARGET_S:
-            self.chunk = max(CHUNK_MIN, self.chunk // 2)
+            self.chunk = max(1, self.chunk // 2)
         elif seconds < CHUNK_TARGET_S / 2:
             self.chunk = min(self.max_records, self.chunk * 2)

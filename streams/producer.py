@@ -25,6 +25,7 @@ from streams.errors import (
     FatalClientError,
     IdentityError,
     OutcomeUnknownError,
+    ProducerFencedError,
     RecordRefusedError,
     RecordTooLargeError,
     TaskMigratedError,
@@ -184,6 +185,8 @@ class _LiveProducer:
         reaction = reaction_to(cause, call)
         if reaction is Reaction.IDENTITY:
             raise IdentityError(f"producer, {call}: {cause.str()}") from error
+        if reaction is Reaction.FENCED:
+            raise ProducerFencedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.MIGRATED:
             raise TaskMigratedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.REFUSED:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from streams.background import Background
 from streams.clients import Clock, Log, TopicPartition
 from streams.task import Task
 from streams.topics import TopicAdmin
@@ -16,16 +17,25 @@ class Purger:
         admin: the cluster.
         topics: the repartition topics.
         interval_s: the least time between two rounds, in seconds.
+        background: deletes beside the worker.
         clock: for that time.
         log: bound to the worker.
     """
 
     def __init__(
-        self, admin: TopicAdmin, topics: frozenset[str], interval_s: float, clock: Clock, log: Log
+        self,
+        admin: TopicAdmin,
+        topics: frozenset[str],
+        interval_s: float,
+        *,
+        background: Background,
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._admin = admin
         self._topics = topics
         self._interval_s = interval_s
+        self._background = background
         self._clock = clock
         self._log = log
         self._last_s = clock.monotonic_s()
@@ -42,10 +52,14 @@ class Purger:
         now_s = self._clock.monotonic_s()
         if now_s - self._last_s < self._interval_s or not self._done:
             return
-        self._last_s = now_s
+        done = dict(self._done)
+        if self._background(lambda: self._purge(done)):
+            self._last_s = now_s
+            self._done.clear()
+
+    def _purge(self, done: Mapping[TopicPartition, int]) -> None:
         try:
-            self._admin.delete_records(self._done)
+            self._admin.delete_records(done)
         except Exception as error:
             # Nothing depends on it: the next round deletes the same and more.
             self._log.warning("purge_failed", reason=str(error))
-        self._done.clear()

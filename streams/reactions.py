@@ -6,7 +6,8 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 
 | error | in | reaction |
 |---|---|---|
-| fenced: another producer has the transactional id, or the broker expired it | any | `REPLACE` |
+| fenced: another producer has the transactional id, or the broker expired it | any | `FENCED` |
+| unknown producer id, or a transaction in another state than ours | any | `REPLACE` |
 | stale membership: unknown member, old generation, rebalance under way | offsets | `MIGRATED` |
 | another live member has the group.instance.id | consumer | `IDENTITY` |
 | a record is too large, or not as its topic wants it | any | `REFUSED` |
@@ -34,6 +35,7 @@ class Reaction(Enum):
     RETRY = "call again, within the bound of task.timeout.ms"
     ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
     REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
+    FENCED = "as REPLACE; twice within a minute, without an expired transaction: as IDENTITY"
     MIGRATED = "drop the tasks without a commit, rejoin the group"
     IDENTITY = "stop: another live worker has this worker's identity"
     REFUSED = "stop: the same input would write the same record again"
@@ -45,9 +47,10 @@ _FENCED = frozenset(
         KafkaError._FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-        KafkaError.INVALID_TXN_STATE,
     }
+)
+_LOST_AT_THE_BROKER = frozenset(
+    {KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.INVALID_TXN_STATE}
 )
 _STALE = frozenset(
     {
@@ -120,6 +123,8 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     if code in _DENIED:
         return Reaction.STOP
     if code in _FENCED:
+        return Reaction.FENCED
+    if code in _LOST_AT_THE_BROKER:
         return Reaction.REPLACE
     if code in _STALE:
         return Reaction.MIGRATED

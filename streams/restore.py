@@ -23,10 +23,15 @@ from typing import Protocol
 from state.codec import encode_timestamped
 from state.store import Position
 from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
-from streams.task import Task
+from streams.errors import OffsetLostError, RestoreLostError
+from streams.task import Task, corruption_of
+
+Rows = list[tuple[bytes, "bytes | None"]]
 
 BULK_RECORDS = 20_000
 """From this distance on a restore leaves the log out and flushes once at its end."""
+KEEP_RECORDS = 1_000_000
+"""After so many records a bulk restore makes durable what it has, so that a kill costs no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,10 @@ class _StoreRestore:
     facts: ChangelogFacts
     since_ms: int
     """Since when the local rows may have missed deletions."""
+    asked_ms: int
+    """When the changelog's end was asked for."""
+    reached: int | None = None
+    """The offset behind the last record that was applied."""
     applied: int = 0
 
 
@@ -136,6 +145,8 @@ class _TaskRestore:
     bulk: bool
     open: dict[TopicPartition, _StoreRestore]
     done: dict[str, _StoreRestore] = field(default_factory=dict)
+    unkept: int = 0
+    """Records of a bulk restore that are not durable yet."""
 
 
 class Restorer:
@@ -181,37 +192,45 @@ class Restorer:
             task: it has local state and start offsets, and has not run yet.
             facts: of its changelogs, asked for after its start offsets were.
         """
-        restores = []
-        for store, place in task.spec.changelogs.items():
-            now_ms = self._clock.now_ms()
-            position = task.state.position(store)
-            plan = plan_restore(position, facts[place], now_ms)
-            if plan.drop is not None:
-                self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
-            if plan.drop is not None or position is None:
-                # Also without a position there may be rows: of a restore that never ended.
-                task.state.drop_store(store)
-                position = None
-            if plan.begin < plan.end:
-                since_ms = now_ms if position is None else position.wall_ms
-                restores.append(_StoreRestore(store, place, plan, facts[place], since_ms))
-        if not restores:
-            return False
-        total = sum(r.plan.end - r.plan.begin for r in restores)
-        fresh = any(task.state.position(r.store) is None for r in restores)
-        commit_id = max(
-            (p.commit_id for s in task.spec.changelogs if (p := task.state.position(s))), default=0
-        )
-        bulk = fresh or total > BULK_RECORDS
-        if bulk:
-            task.state.begin_restore()
+        with corruption_of(task.id):
+            restores = [
+                restore
+                for store, place in task.spec.changelogs.items()
+                if (restore := self._plan(task, store, place, facts[place])) is not None
+            ]
+            if not restores:
+                return False
+            total = sum(r.plan.end - r.plan.begin for r in restores)
+            fresh = any(task.state.position(r.store) is None for r in restores)
+            bulk = fresh or total > BULK_RECORDS
+            if bulk:
+                task.state.begin_restore()
         if self._consumer is None:
             self._consumer = self._make_consumer()
         self._consumer.add({r.place: r.plan.begin for r in restores})
+        commit_id = _last_commit_id(task)
         self._active.append(_TaskRestore(task, commit_id, bulk, {r.place: r for r in restores}))
         for r in restores:
             self._listener.on_restore_start(r.place, r.store, r.plan.begin, r.plan.end)
         return True
+
+    def _plan(
+        self, task: Task, store: str, place: TopicPartition, facts: ChangelogFacts
+    ) -> _StoreRestore | None:
+        """Decide what to restore of one store, and drop its rows if they cannot be kept."""
+        now_ms = self._clock.now_ms()
+        position = task.state.position(store)
+        plan = plan_restore(position, facts, now_ms)
+        if plan.drop is not None:
+            self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
+        if plan.drop is not None or position is None:
+            # Also without a position there may be rows: of a restore that never ended.
+            task.state.drop_store(store)
+            position = None
+        if plan.begin >= plan.end:
+            return None
+        since_ms = now_ms if position is None else position.wall_ms
+        return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
         """Restore for a while; returns the tasks that are complete now.
@@ -219,6 +238,10 @@ class Restorer:
         Args:
             budget_s: how long to go on, in seconds.
             wait_s: how long to wait for records that are not there yet.
+
+        Raises:
+            TaskCorruptedError: the local files of a task are broken.
+            RestoreLostError: a changelog was shortened under the restore, which must begin anew.
         """
         if not self._active:
             return []
@@ -226,7 +249,12 @@ class Restorer:
         deadline = self._clock.monotonic_s() + budget_s
         complete: list[Task] = []
         while self._active:
-            batches = self._consumer.poll(self._batch_records, wait_s)
+            try:
+                batches = self._consumer.poll(self._batch_records, wait_s)
+            except OffsetLostError as error:
+                raise RestoreLostError(
+                    [str(r.task.id) for r in self._active], str(error)
+                ) from error
             for place, records in batches.items():
                 self._apply(place, records)
             complete += self._finish()
@@ -236,12 +264,19 @@ class Restorer:
             self._close_consumer()
         return complete
 
-    def forget(self, task: Task) -> None:
-        """Give up the restore of a task that moves away."""
+    def forget(self, task: Task, *, keep: bool = True) -> None:
+        """Give up the restore of a task that moves away.
+
+        Args:
+            task: it may be one that is not being restored.
+            keep: whether what was restored so far is of use to whoever restores next.
+        """
         for restore in [r for r in self._active if r.task is task]:
             assert self._consumer is not None
             self._consumer.remove(restore.open)
             self._active.remove(restore)
+            if keep and restore.bulk:
+                self._keep(restore)
         if not self._active:
             self._close_consumer()
 
@@ -263,16 +298,37 @@ class Restorer:
         rows = changelog_rows(r for r in records if r.offset() < part.plan.end)
         if not rows:
             return
-        if restore.bulk:
-            restore.task.state.restore({part.store: rows})
-        else:
-            # What came after the plan was made is not in the rows.
-            reached = min(records[-1].offset() + 1, part.plan.end)
-            position = self._position(restore, part, reached, part.since_ms)
-            restore.task.state.write({part.store: list(dict(rows).items())}, {part.store: position})
+        # What came after the plan was made is not in the rows.
+        part.reached = min(records[-1].offset() + 1, part.plan.end)
         part.applied += len(rows)
+        with corruption_of(restore.task.id):
+            if restore.bulk:
+                self._apply_bulk(restore, part.store, rows)
+            else:
+                position = self._position(restore, part, part.reached, part.since_ms)
+                delta = list(dict(rows).items())
+                restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
         self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(rows))
+
+    def _apply_bulk(self, restore: _TaskRestore, store: str, rows: Rows) -> None:
+        restore.task.state.restore({store: rows})
+        restore.unkept += len(rows)
+        if restore.unkept >= KEEP_RECORDS:
+            self._keep(restore)
+            restore.task.state.begin_restore()
+
+    def _keep(self, restore: _TaskRestore) -> None:
+        """Make durable what a bulk restore has so far, and end it."""
+        parts = [*restore.done.values(), *restore.open.values()]
+        positions = {
+            part.store: self._position(restore, part, part.reached, part.since_ms)
+            for part in parts
+            if part.reached is not None
+        }
+        restore.unkept = 0
+        with corruption_of(restore.task.id):
+            restore.task.state.end_restore(positions)
 
     def _finish(self) -> list[Task]:
         assert self._consumer is not None
@@ -293,13 +349,14 @@ class Restorer:
     def _complete(self, restore: _TaskRestore) -> None:
         task = restore.task
         positions = {
-            store: self._position(restore, part, part.plan.end, self._clock.now_ms())
+            store: self._position(restore, part, part.plan.end, part.asked_ms)
             for store, part in restore.done.items()
         }
-        if restore.bulk:
-            task.state.end_restore(positions)
-        else:
-            task.state.write({}, positions)
+        with corruption_of(task.id):
+            if restore.bulk:
+                task.state.end_restore(positions)
+            else:
+                task.state.write({}, positions)
         self._probe("restore_ended")
         self._log.info(
             "task_restored",
@@ -313,13 +370,18 @@ class Restorer:
         return Position(part.facts.topic_id, offset, restore.commit_id, wall_ms)
 
 
-def changelog_rows(records: Iterable[ReceivedMessage]) -> list[tuple[bytes, bytes | None]]:
+def _last_commit_id(task: Task) -> int:
+    positions = [task.state.position(store) for store in task.spec.changelogs]
+    return max((p.commit_id for p in positions if p is not None), default=0)
+
+
+def changelog_rows(records: Iterable[ReceivedMessage]) -> Rows:
     """Turn changelog records into rows: the value behind the record's timestamp, None deletes.
 
     Raises:
         ValueError: a record has no key, so it is not a row.
     """
-    rows = []
+    rows: Rows = []
     for record in records:
         key, value = record.key(), record.value()
         if key is None:

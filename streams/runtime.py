@@ -1,33 +1,110 @@
-"""Wires a worker to a real cluster: clients, topics, identity, local state, purging."""
+"""Wires a worker to a cluster: clients, topics, identity, local state, purging."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import confluent_kafka
 
 from state.directory import Identity, StateDirectory
 from state.errors import StateError, StateLockedError
 from state.rocks import RocksMemory
 from streams.admin import LiveAdmin
+from streams.background import Background, InThread
 from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
+from streams.consumer import MakeClient as MakeConsumerClient
 from streams.errors import IdentityError, LocalStateError
 from streams.facts import ClusterFacts
-from streams.home import LocalHome
+from streams.home import LocalHomes
 from streams.plan import SubPlan
+from streams.producer import MakeClient as MakeProducerClient
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.purge import Purger
 from streams.restore import RestoreListener, Restorer
-from streams.task import TaskId
-from streams.tasks import Tasks
+from streams.tasks import OpenHome, Tasks
 from streams.topic_plan import TopicFacts
-from streams.topics import TopicAdmin, prepare_topics
+from streams.topic_watch import TopicWatch
+from streams.topics import TopicAdmin, prepare_topics, recheck_topics
 from streams.worker import Worker, WorkerListener
-from topology.graph import Store
 
-LOCK_WAIT_MS = 2_000
+
+class LocalState(Protocol):
+    """What is a worker's own on its host: its identity, and where its tasks' state lives."""
+
+    @property
+    def instance_id(self) -> str:
+        """The worker's identity, kept across restarts."""
+
+    def homes(self, clock: Clock, log: Log) -> OpenHome:
+        """Return what opens a task's local state."""
+
+    def close(self) -> None:
+        """Let go of the identity."""
+
+
+class HostState:
+    """Identity and state in the settings' state.dir (see `LocalState`).
+
+    Raises:
+        IdentityError: another live process has the identity that the settings give.
+        LocalStateError: the state directory cannot be used.
+    """
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self._directory, self._identity = _local_identity(config)
+        self._config = config
+
+    @property
+    def instance_id(self) -> str:
+        """The worker's identity, kept across restarts."""
+        return self._identity.instance_id
+
+    def homes(self, clock: Clock, log: Log) -> OpenHome:
+        """Return what opens a task's local state."""
+        memory = _rocks_memory(self._config)
+        return LocalHomes(self._directory, memory, clock=clock, log=log).open
+
+    def close(self) -> None:
+        """Let go of the identity."""
+        self._identity.release()
+
+
+def _live_admin(config: StreamsConfig) -> TopicAdmin:
+    return LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+
+
+def _new_commit_id() -> int:
+    return secrets.randbits(30) << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What joins a worker to the world outside; by default a real cluster and a real disk.
+
+    Args:
+        admin: makes the admin client.
+        consumer_client: makes Kafka's own consumers, by their settings.
+        producer_client: makes Kafka's own producers, by their settings.
+        local_state: takes an identity, and opens the host's state.
+        background: makes what runs jobs of a name beside the worker.
+        first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
+    """
+
+    admin: Callable[[StreamsConfig], TopicAdmin] = _live_admin
+    consumer_client: MakeConsumerClient = confluent_kafka.Consumer
+    producer_client: MakeProducerClient = confluent_kafka.Producer
+    local_state: Callable[[StreamsConfig], LocalState] = HostState
+    background: Callable[[str], Background] = InThread
+    first_commit_id: Callable[[], int] = _new_commit_id
+
+
+LIVE = Connections()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +112,11 @@ class WorkerParts:
     """A worker, and what must be closed after it."""
 
     worker: Worker
-    directory: StateDirectory
-    identity: Identity
+    local: LocalState
 
     def close(self) -> None:
         """Let go of the identity."""
-        self.identity.release()
+        self.local.close()
 
 
 def make_worker(
@@ -52,8 +128,9 @@ def make_worker(
     restore_listener: RestoreListener,
     probe: Probe,
     log: Log,
+    connections: Connections = LIVE,
 ) -> WorkerParts:
-    """Check and create the topics, take an identity, and make a worker of a real cluster.
+    """Check and create the topics, take an identity, and make a worker.
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
@@ -61,7 +138,7 @@ def make_worker(
         LocalStateError: the state directory cannot be used.
     """
     timeout_s = config.task_timeout_ms / 1000
-    admin = LiveAdmin(config.admin_config(), timeout_s=timeout_s)
+    admin = connections.admin(config)
     topics = prepare_topics(
         admin,
         [plan.topics for plan in plans],
@@ -70,11 +147,17 @@ def make_worker(
         timeout_s=timeout_s,
     )
     sizes = _Sizes.of(plans, {**topics, **_describe_sinks(admin, plans)})
-    directory, identity = _local_identity(config)
-    log = _bind(log, identity.instance_id)
-    consumer = LiveConsumer(config.consumer_config(identity.instance_id), timeout_s=timeout_s)
+    local = connections.local_state(config)
+    log = _bind(log, local.instance_id)
+
+    def make_consumer(settings: dict[str, object]) -> LiveConsumer:
+        return LiveConsumer(
+            settings, timeout_s=timeout_s, clock=clock, make_client=connections.consumer_client
+        )
+
+    consumer = make_consumer(config.consumer_config(local.instance_id))
     restorer = Restorer(
-        make_consumer=lambda: LiveConsumer(config.restore_config(), timeout_s=timeout_s),
+        make_consumer=lambda: make_consumer(config.restore_config()),
         clock=clock,
         listener=restore_listener,
         probe=probe,
@@ -82,25 +165,53 @@ def make_worker(
         log=log,
     )
     repartitions = frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
+    partitions = {name: facts.partitions for name, facts in topics.items()}
     worker = Worker(
         config=config,
         consumer=consumer,
-        make_producer=_producer_maker(config, identity, sizes, consumer, admin),
+        make_producer=_producer_maker(
+            config, local.instance_id, sizes, consumer, admin, clock, connections.producer_client
+        ),
         make_tasks=lambda producer: _make_tasks(
-            config, plans, topics, consumer, restorer, admin, directory, producer, log
+            config,
+            plans,
+            topics,
+            partitions,
+            consumer,
+            restorer,
+            admin,
+            local.homes(clock, log),
+            producer,
+            clock,
+            log,
         ),
         restorer=restorer,
         topic_ids={name: facts.topic_id for name, facts in topics.items()},
         clock=clock,
         listener=listener,
         probe=probe,
-        housekeeping=Purger(
-            admin, repartitions, config.repartition_purge_interval_ms / 1000, clock, log
+        purger=Purger(
+            admin,
+            repartitions,
+            config.repartition_purge_interval_ms / 1000,
+            background=connections.background("headrace-purge"),
+            clock=clock,
+            log=log,
         ),
-        first_commit_id=secrets.randbits(30) << 32,
+        topic_watch=TopicWatch(
+            check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
+            plans=plans,
+            topics=topics,
+            partitions=partitions,
+            interval_s=config.topics_check_interval_ms / 1000,
+            background=connections.background("headrace-topics"),
+            clock=clock,
+            log=log,
+        ),
+        first_commit_id=connections.first_commit_id(),
         log=log,
     )
-    return WorkerParts(worker, directory, identity)
+    return WorkerParts(worker, local)
 
 
 def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
@@ -153,13 +264,15 @@ class _Sizes:
 
 def _producer_maker(
     config: StreamsConfig,
-    identity: Identity,
+    instance_id: str,
     sizes: _Sizes,
     consumer: LiveConsumer,
     admin: TopicAdmin,
+    clock: Clock,
+    make_client: MakeProducerClient,
 ) -> Callable[[], Producer]:
     timeout_s = config.task_timeout_ms / 1000
-    transactional_id = f"{config.application_id}-{identity.instance_id}"
+    transactional_id = f"{config.application_id}-{instance_id}"
 
     def make() -> Producer:
         if config.processing_guarantee == "exactly_once_v2":
@@ -171,6 +284,8 @@ def _producer_maker(
                 ),
                 timeout_s=timeout_s,
                 topic_limits=sizes.limits,
+                clock=clock,
+                make_client=make_client,
             )
         return PlainProducer(
             config.producer_config(
@@ -180,37 +295,36 @@ def _producer_maker(
             end_offsets=admin.end_offsets,
             timeout_s=timeout_s,
             topic_limits=sizes.limits,
+            clock=clock,
+            make_client=make_client,
         )
 
     return make
+
+
+def _rocks_memory(config: StreamsConfig) -> RocksMemory:
+    return RocksMemory(
+        block_cache_bytes=config.rocksdb_block_cache_bytes,
+        write_buffer_bytes=config.rocksdb_write_buffer_bytes,
+    )
 
 
 def _make_tasks(
     config: StreamsConfig,
     plans: Sequence[SubPlan],
     topics: Mapping[str, TopicFacts],
+    partitions: Mapping[str, int],
     consumer: LiveConsumer,
     restorer: Restorer,
     admin: TopicAdmin,
-    directory: StateDirectory,
+    open_home: OpenHome,
     producer: Callable[[], Producer],
+    clock: Clock,
     log: Log,
 ) -> Tasks:
-    memory = RocksMemory(
-        block_cache_bytes=config.rocksdb_block_cache_bytes,
-        write_buffer_bytes=config.rocksdb_write_buffer_bytes,
-    )
-
-    def open_home(task_id: TaskId, stores: Sequence[Store]) -> LocalHome:
-        try:
-            task_directory = directory.acquire_task(str(task_id), wait_ms=LOCK_WAIT_MS)
-            return LocalHome(task_directory, stores, memory, log)
-        except StateError as error:
-            raise LocalStateError(f"task {task_id}: {error}") from error
-
     return Tasks(
         plans=plans,
-        partitions={name: facts.partitions for name, facts in topics.items()},
+        partitions=partitions,
         consumer=consumer,
         restorer=restorer,
         facts=ClusterFacts(admin, topics, _begins_earliest(config)),
@@ -218,5 +332,6 @@ def _make_tasks(
         make_send=lambda: producer().send,
         exactly_once=config.processing_guarantee == "exactly_once_v2",
         read_cache_bytes=config.statestore_read_cache_max_bytes,
+        clock=clock,
         log=log,
     )

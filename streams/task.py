@@ -14,7 +14,8 @@ state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
@@ -378,10 +379,8 @@ class Task:
         """Make a committed transaction's rows the local state's: one batch, then start afresh."""
         rows = {name: timestamped_rows(delta) for name, delta in deltas.items()}
         if rows or positions:
-            try:
+            with corruption_of(self.id):
                 self.state.write(rows, positions)
-            except StoreCorruptedError as error:
-                raise TaskCorruptedError([str(self.id)], str(error)) from error
         for name in deltas:
             self._buffers[name].committed()
         self.start = offsets
@@ -408,6 +407,19 @@ class Task:
         self.become(Phase.CLOSED)
         for buffer in self._buffers.values():
             buffer.discard()
+
+
+@contextmanager
+def corruption_of(task_id: TaskId) -> Iterator[None]:
+    """Say of broken local files whose they are, so that the worker rebuilds that task.
+
+    Raises:
+        TaskCorruptedError: instead of a `StoreCorruptedError`.
+    """
+    try:
+        yield
+    except StoreCorruptedError as error:
+        raise TaskCorruptedError([str(task_id)], str(error)) from error
 
 
 def committed_rows(

@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from state.store import TaskState
-from streams.clients import CommittedOffset, Consumer, Log, Offsets, TopicPartition
+from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
 from streams.errors import StreamsError
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
-from streams.task import Phase, Task, TaskId
+from streams.task import Phase, Task, TaskId, corruption_of
 from topology.compiler import Send
 from topology.graph import Store
+
+_ASK_MIN_S = 0.1
+_ASK_MAX_S = 1.0
 
 
 class TaskHome(Protocol):
@@ -48,7 +51,7 @@ class Facts(Protocol):
         """Where to begin with partitions for which nothing was ever committed."""
 
 
-OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome]
+OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 MakeSend = Callable[[], Send]
 
 
@@ -73,6 +76,30 @@ class _Slot:
     """Whether the group has committed anything for the task."""
 
 
+class _Patience:
+    """How long to wait for offsets that may be undecided, while other tasks have work to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with little patience again."""
+        self._wait_s = _ASK_MIN_S
+        self._next_s = 0.0
+
+    def wait_s(self, *, busy: bool) -> float | None:
+        """How long to wait for an answer now; None where it is too early to ask again."""
+        if not busy:
+            return _ASK_MAX_S
+        return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
+
+    def more(self) -> None:
+        """Wait longer the next time, and leave as much time for others before it."""
+        self._next_s = self._clock.monotonic_s() + self._wait_s
+        self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
+
+
 class Tasks:
     """See the module.
 
@@ -82,10 +109,11 @@ class Tasks:
         consumer: the group's.
         restorer: of this worker.
         facts: asks the cluster.
-        open_home: opens a task's local state.
+        open_home: opens a task's local state; None while another worker has it.
         make_send: gives the present producer's send.
         exactly_once: whether offsets and state were committed together.
         read_cache_bytes: the bound of each store's cache.
+        clock: for how long to wait for committed offsets.
         log: bound to the worker.
         write_line: what `print` writes with.
     """
@@ -102,6 +130,7 @@ class Tasks:
         make_send: MakeSend,
         exactly_once: bool,
         read_cache_bytes: int,
+        clock: Clock,
         log: Log,
         write_line: Callable[[str], None] = print,
     ) -> None:
@@ -117,6 +146,7 @@ class Tasks:
         self._write_line = write_line
         self._slots: dict[TaskId, _Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
+        self._patience = _Patience(clock)
         self._log = log
         self.dropped: dict[tuple[str, str], int] = {}
 
@@ -171,7 +201,16 @@ class Tasks:
     # -- rebuilding --------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """End all tasks and begin them anew from committed facts; only local state stays."""
+        """End the running tasks and begin them anew from committed facts; local state stays.
+
+        Restores go on: what they read was committed before they began.
+        """
+        for slot in self._slots.values():
+            if slot.reads:
+                self._stop(slot)
+
+    def rebuild_all(self) -> None:
+        """End all tasks, those being restored too, and begin them anew; local state stays."""
         for slot in self._slots.values():
             self._stop(slot)
 
@@ -180,10 +219,10 @@ class Tasks:
         wanted = set(names)
         for slot in self._slots.values():
             if str(slot.id) in wanted and slot.home is not None:
-                self._stop(slot)
+                self._stop(slot, keep_restored=False)
                 slot.home.wipe()
 
-    def _stop(self, slot: _Slot) -> None:
+    def _stop(self, slot: _Slot, *, keep_restored: bool = True) -> None:
         if slot.task is None:
             return
         if slot.reads:
@@ -191,25 +230,25 @@ class Tasks:
             for place in slot.inputs:
                 del self._readers[place]
             slot.reads = False
-        self._restorer.forget(slot.task)
-        slot.task.close()
-        slot.task = None
+        task, slot.task = slot.task, None
+        self._restorer.forget(task, keep=keep_restored)
+        task.close()
 
     # -- on the way to running ---------------------------------------------------------------
 
     def advance(self) -> None:
         """Take tasks that do not run yet as far as they get without waiting."""
         waiting = [slot for slot in self._slots.values() if slot.task is None]
-        if not waiting:
-            return
         for slot in waiting:
             if slot.home is None:
                 slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
+        waiting = [slot for slot in waiting if slot.home is not None]
+        if not waiting:
+            return
         inputs = [place for slot in waiting for place in slot.inputs]
         # Committed offsets first, then the changelogs' ends: see streams.restore.
-        committed = self._consumer.committed(inputs, 1.0)
+        committed = self._committed(inputs)
         if committed is None:
-            self._log.info("offsets_undecided", tasks=[str(slot.id) for slot in waiting])
             return
         unknown = [place for place in inputs if committed[place] is None]
         first = self._facts.first_offsets(unknown) if unknown else {}
@@ -224,11 +263,28 @@ class Tasks:
             slot.has_offsets = any(committed[place] is not None for place in slot.inputs)
             self._begin(slot, start, facts)
 
+    def _committed(
+        self, inputs: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Ask for committed offsets; None while a transaction on them is undecided."""
+        busy = bool(self._readers)
+        wait_s = self._patience.wait_s(busy=busy)
+        if wait_s is None:
+            return None
+        committed = self._consumer.committed(inputs, wait_s)
+        if committed is None:
+            self._log.info("offsets_undecided", partitions=[str(place) for place in inputs])
+            self._patience.more()
+        else:
+            self._patience.reset()
+        return committed
+
     def _begin(
         self, slot: _Slot, start: Offsets, facts: Mapping[TopicPartition, ChangelogFacts]
     ) -> None:
         assert slot.home is not None
-        self._drop_unlogged(slot, start)
+        with corruption_of(slot.id):
+            self._drop_unlogged(slot, start)
         slot.task = Task(
             spec=slot.plan.task(slot.id.partition, self._read_cache_bytes),
             state=slot.home.state,
@@ -257,7 +313,8 @@ class Tasks:
         """Let a task whose state is complete read its input."""
         slot = self._slots[task.id]
         assert slot.task is task
-        self._require_offsets(slot, task)
+        with corruption_of(task.id):
+            self._require_offsets(slot, task)
         task.become(Phase.RUNNING)
         self._consumer.add(task.next_offset)
         for place in slot.inputs:

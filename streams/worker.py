@@ -29,22 +29,24 @@ from streams.commit import Commit
 from streams.config import StreamsConfig
 from streams.errors import (
     AbortableError,
-    IdentityError,
     OutcomeUnknownError,
+    ProducerFencedError,
     RecordRefusedError,
-    StreamsError,
+    RestoreLostError,
     TaskCorruptedError,
     TaskMigratedError,
 )
+from streams.intake import Intake
 from streams.pace import Pace
 from streams.restore import Restorer
 from streams.task import Task, TaskId
 from streams.tasks import Tasks
+from streams.topic_watch import TopicWatch
+from streams.transactions import Transactions
 
 IDLE_COMMIT_MIN_MS = 5
 IDLE_COMMIT_COST_FACTOR = 5
 IDLE_COMMITS_PER_S = 50
-FENCED_AGAIN_S = 60.0
 COMMIT_ALL_AFTER_S = 12 * 60 * 60
 """Offsets of topics that the group does not subscribe to expire, by default after a week."""
 
@@ -88,7 +90,8 @@ class Worker:
         clock: the worker's.
         listener: hears what happens.
         probe: called between the steps of commit and restore.
-        housekeeping: called after a commit with its tasks.
+        purger: called after a commit with its tasks.
+        topic_watch: looks at the topics now and then.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
     """
@@ -105,27 +108,32 @@ class Worker:
         clock: Clock,
         listener: WorkerListener,
         probe: Probe,
-        housekeeping: Callable[[Sequence[Task]], None],
+        purger: Callable[[Sequence[Task]], None],
+        topic_watch: TopicWatch,
         first_commit_id: int,
         log: Log,
     ) -> None:
         self._config = config
         self._exactly_once = config.processing_guarantee == "exactly_once_v2"
         self._consumer = consumer
-        self._make_producer = make_producer
-        self._producer = make_producer()
+        self._transactions = Transactions(
+            make_producer,
+            timeout_s=config.transaction_timeout_ms / 1000,
+            clock=clock,
+            probe=probe,
+            log=log,
+        )
         self._restorer = restorer
         self._topic_ids = topic_ids
         self._clock = clock
         self._listener = listener
         self._probe = probe
-        self._housekeeping = housekeeping
+        self._purger = purger
+        self._topic_watch = topic_watch
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
         self._metadata: GroupMetadata | None = None
-        self._in_transaction = False
         self._was_running = False
-        self._paused: set[TopicPartition] = set()
         self._records = 0
         self.processed = 0
         """Records processed since the start, those of aborted transactions included."""
@@ -134,9 +142,9 @@ class Worker:
         self._last_commit_s = clock.monotonic_s()
         self._all_committed_s = self._last_commit_s
         self._commit_cost_s = 0.0
-        self._last_fenced_s: float | None = None
         self._log = log
-        self.tasks = make_tasks(lambda: self._producer)
+        self.tasks = make_tasks(lambda: self._transactions.producer)
+        self._intake = Intake(config, consumer, self.tasks)
 
     # -- the life of a worker ----------------------------------------------------------------
 
@@ -163,7 +171,7 @@ class Worker:
         """Join the group, and decide what a predecessor left open; tasks come with the turns."""
         # Joining goes on in the background meanwhile; no offset is read before the next poll.
         self._consumer.subscribe(self.tasks.lead_topics, self)
-        self._producer.init()
+        self._transactions.init()
 
     def request_commit(self) -> None:
         """Commit in this turn or the next one; may be called from anywhere."""
@@ -171,34 +179,25 @@ class Worker:
 
     def turn(self) -> None:
         """Go once around the loop."""
-        try:
+        with self._reacting():
             self._poll()
             self._advance()
             processed = self._process()
             self._commit_if_due(processed)
-        except (AbortableError, TaskMigratedError) as error:
-            self._log.warning("transaction_aborted", reason=str(error))
-            self._abort()
-        except OutcomeUnknownError as error:
-            self._log.warning("producer_replaced", reason=str(error))
-            self._replace_producer()
-        except TaskCorruptedError as error:
-            self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
-            self._abort()
-            self.tasks.wipe(error.tasks)
+            self._topic_watch.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
         self._log.info("worker_stopping")
         try:
             self._commit(self.tasks.running)
-        except (AbortableError, TaskMigratedError, OutcomeUnknownError) as error:
+        except _REACTED_TO as error:
             self._log.warning("last_commit_failed", reason=str(error))
             self._abort_quietly()
         self._consumer.close(leave=self._config.on_stop == "leave")
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
-        self._producer.close()
+        self._transactions.close()
 
     def give_up(self) -> None:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
@@ -207,7 +206,7 @@ class Worker:
             lambda: self._consumer.close(leave=self._config.on_stop == "leave"),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
-            self._producer.close,
+            self._transactions.close,
         ):
             try:
                 step()
@@ -217,16 +216,15 @@ class Worker:
     def _abort_quietly(self) -> None:
         # Without running tasks the callbacks of a closing consumer find nothing to commit.
         self.tasks.rebuild()
-        self._paused.clear()
-        if self._in_transaction:
-            self._in_transaction = False
-            self._producer.abort()
+        self._transactions.forget()
 
     # -- the group's word (RebalanceListener) --------------------------------------------------
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Own more tasks."""
         self._metadata = self._consumer.group_metadata()
+        self._topic_watch.require(partitions)
+        self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False
         self._log.info("partitions_assigned", partitions=[str(p) for p in partitions])
@@ -238,24 +236,20 @@ class Worker:
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=[str(p) for p in partitions])
         if leaving:
-            try:
+            with self._reacting():
                 # One transaction holds the work of all tasks, so all of it is committed.
                 self._commit(self.tasks.running)
-            except (AbortableError, TaskMigratedError) as error:
-                self._log.warning("transaction_aborted", reason=str(error))
-                self._abort()
-            except OutcomeUnknownError as error:
-                self._log.warning("producer_replaced", reason=str(error))
-                self._replace_producer()
-        self.tasks.release(leaving)
-        self._paused = {p for p in self._paused if self.tasks.reader_of(p) is not None}
-        self._listener.on_assignment(self.tasks.owned)
+        self._let_go(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop tasks that are somebody else's already, with all that is uncommitted."""
         self._log.warning("partitions_lost", partitions=[str(p) for p in partitions])
         self._abort()
-        self.tasks.release(self.tasks.owned_of(partitions))
+        self._let_go(self.tasks.owned_of(partitions))
+
+    def _let_go(self, tasks: Sequence[TaskId]) -> None:
+        self.tasks.release(tasks)
+        self._intake.keep_to_running()
         self._listener.on_assignment(self.tasks.owned)
 
     # -- the steps of a turn -------------------------------------------------------------------
@@ -265,46 +259,12 @@ class Worker:
         idle_s = 0.0 if busy else self._config.poll_ms / 1000
         if self._waits_to_commit_idle():
             idle_s = min(idle_s, 0.005)
-        batches = self._consumer.poll(self._room(), idle_s)
+        batches = self._consumer.poll(self._intake.room(), idle_s)
         for place, records in batches.items():
             task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.
             if task is not None:
                 task.add(place, records)
-
-    def _room(self) -> int:
-        """How many records to ask for: what waits already counts, and a poll is due in any case."""
-        waiting = sum(
-            task.queued_in(place)
-            for task in self.tasks.running
-            for place in task.inputs
-            if place not in self._paused
-        )
-        return max(1, self._config.max_poll_records - waiting)
-
-    def _hold_back_input(self, task: Task) -> None:
-        """Pause full queues of a task that waits for another input, so that it can arrive."""
-        full = [
-            place
-            for place in task.inputs
-            if place not in self._paused
-            and task.queued_in(place) >= self._config.buffered_records_per_partition
-        ]
-        if full:
-            self._consumer.pause(full)
-            self._paused.update(full)
-
-    def _take_input_again(self, task: Task) -> None:
-        """Resume what was paused and has room again."""
-        free = [
-            place
-            for place in task.inputs
-            if place in self._paused
-            and task.queued_in(place) < self._config.buffered_records_per_partition
-        ]
-        if free:
-            self._consumer.resume(free)
-            self._paused.difference_update(free)
 
     def _advance(self) -> None:
         self.tasks.advance()
@@ -321,16 +281,15 @@ class Worker:
         for task in self.tasks.running:
             if not task.queued():
                 continue
-            if self._must_wait(task):
-                self._hold_back_input(task)
+            if self._intake.must_wait(task):
+                self._intake.hold_back(task)
                 continue
-            self._begin()
+            self._transactions.begin()
             processed += self._process_some(task)
-            if self._paused:
-                self._take_input_again(task)
+            self._intake.take_again(task)
         if processed:
             with self._blaming_inputs():
-                self._producer.pressure(self._config.task_timeout_ms / 1000)
+                self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
         self._records += processed
         self.processed += processed
         return processed
@@ -351,26 +310,6 @@ class Worker:
             yield
         except RecordRefusedError as error:
             raise refused_record([task.suspect() for task in self.tasks.running], error) from error
-
-    def _must_wait(self, task: Task) -> bool:
-        """Whether records with lower timestamps may be on the broker (max.task.idle.ms)."""
-        if self._config.max_task_idle_ms < 0:
-            return False
-        empty = task.empty_inputs()
-        if not empty:
-            return False
-        # The position passes markers and aborted records: nothing will ever come of those.
-        positions = self._consumer.positions(empty)
-        return any(
-            self._consumer.lag(place, max(positions.get(place, 0), task.next_offset[place]))
-            for place in empty
-        )
-
-    def _begin(self) -> None:
-        if not self._in_transaction:
-            self._producer.begin()
-            self._in_transaction = True
-            self._probe("transaction_begun")
 
     # -- committing ----------------------------------------------------------------------------
 
@@ -438,57 +377,68 @@ class Worker:
         owned = set(self.tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         started = self._clock.monotonic_s()
-        self._begin()
+        self._transactions.begin()
         self._commit_id += 1
         commit = Commit(
-            self._producer, self._consumer.positions, self._topic_ids, self._clock, self._probe
+            self._transactions.producer,
+            self._consumer.positions,
+            self._topic_ids,
+            self._clock,
+            self._probe,
         )
         with self._blaming_inputs():
             commit.run(dirty, self._metadata, self._commit_id)
-        self._in_transaction = False
+        self._transactions.ended()
         self._last_commit_s = self._clock.monotonic_s()
         self._commit_cost_s = self._last_commit_s - started
         records, self._records = self._records, 0
         self._listener.on_commit([task.id for task in dirty], records)
-        self._housekeeping(dirty)
+        self._purger(dirty)
 
     # -- reactions -----------------------------------------------------------------------------
 
+    @contextmanager
+    def _reacting(self) -> Iterator[None]:
+        """React to what a worker can put right itself; the rest goes on up and stops it."""
+        try:
+            yield
+        except (AbortableError, TaskMigratedError) as error:
+            self._log.warning("transaction_aborted", reason=str(error))
+            self._abort()
+        except (ProducerFencedError, OutcomeUnknownError) as error:
+            self._transactions.replace(error)
+            self._begin_all_anew()
+        except TaskCorruptedError as error:
+            self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
+            self._abort()
+            self.tasks.wipe(error.tasks)
+        except RestoreLostError as error:
+            self._log.warning("restore_lost", tasks=sorted(error.tasks), reason=error.reason)
+            self._abort()
+            self.tasks.rebuild_all()
+
     def _abort(self) -> None:
         """Abort the transaction; the tasks begin anew from committed facts."""
-        try:
-            if self._in_transaction:
-                self._producer.abort()
-        except StreamsError as error:
-            self._log.warning("producer_replaced", reason=str(error))
-            self._replace_producer()
-        self._in_transaction = False
+        if not self._transactions.abort():
+            self._begin_all_anew()
+            return
         self._records = 0
         self.tasks.rebuild()
-        self._paused.clear()
+        self._intake.keep_to_running()
 
-    def _replace_producer(self) -> None:
-        """Make a new producer, which decides the old one's transaction; tasks begin anew.
-
-        Raises:
-            IdentityError: it was needed twice within a minute, so another worker does the same.
-        """
-        now_s = self._clock.monotonic_s()
-        if self._last_fenced_s is not None and now_s - self._last_fenced_s < FENCED_AGAIN_S:
-            raise IdentityError(
-                "this worker's producer was fenced or lost twice within a minute: another live "
-                "worker has the same identity, or the brokers do not answer; give each worker its "
-                "own worker.id, and check the brokers"
-            )
-        self._last_fenced_s = now_s
-        self._producer.close()
-        self._producer = self._make_producer()
-        self._producer.init()
-        self._in_transaction = False
+    def _begin_all_anew(self) -> None:
+        """Begin all tasks anew after the producer was replaced, as they send with it."""
         self._records = 0
-        self.tasks.rebuild()
-        self._paused.clear()
+        self.tasks.rebuild_all()
+        self._intake.keep_to_running()
 
 
+_REACTED_TO = (
+    AbortableError,
+    TaskMigratedError,
+    ProducerFencedError,
+    OutcomeUnknownError,
+    TaskCorruptedError,
+)
 _HELD_BACK_BYTES = 250
 """What one held-back update costs, roughly; its value is counted with the uncommitted rows."""

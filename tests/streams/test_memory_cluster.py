@@ -8,7 +8,7 @@ import pytest
 
 from state.codec import partition_for_key
 from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import OffsetLostError, OutcomeUnknownError, RecordTooLargeError
+from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from streams.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -198,9 +198,9 @@ def test_a_new_producer_of_an_identity_aborts_what_the_old_one_left_and_fences_i
     successor = MemoryTransactionalProducer(cluster, "id")
     successor.init()
     assert cluster.log(PLACE).last_stable == cluster.log(PLACE).end == 2
-    with pytest.raises(OutcomeUnknownError, match="fenced"):
+    with pytest.raises(ProducerFencedError, match="fenced"):
         write(producer, [b"zombie"])
-    with pytest.raises(OutcomeUnknownError, match="fenced"):
+    with pytest.raises(ProducerFencedError, match="fenced"):
         producer.commit()
     successor.begin()
     write(successor, [b"new"])

@@ -13,7 +13,7 @@ from streams.admin import LiveAdmin
 from streams.clients import CommittedOffset, Consumer, Producer, TopicPartition
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
-from streams.errors import OutcomeUnknownError, StreamsError
+from streams.errors import ProducerFencedError, StreamsError
 from streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactionalProducer
 from streams.memory_cluster import MemoryCluster
 from streams.producer import TransactionalProducer
@@ -119,7 +119,7 @@ def successors(kit: Kit) -> Observed:
         first.commit()
     except StreamsError as caught:
         error = caught
-    seen += [isinstance(error, OutcomeUnknownError), kit.read()]
+    seen += [isinstance(error, ProducerFencedError), kit.read()]
     first.close()
     second.close()
     return seen

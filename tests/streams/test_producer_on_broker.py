@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
-from streams.errors import OutcomeUnknownError, RecordRefusedError
+from streams.errors import ProducerFencedError, RecordRefusedError
 from streams.producer import PlainProducer, TransactionalProducer
 from tests.support import kafka
 from tests.support.processes import wait_until
@@ -133,6 +133,6 @@ def test_a_fenced_producer_says_so_in_whichever_call_meets_it(call: str, topics:
         # These tell only what the client has heard, so let it hear.
         old.send(topic, b"v", b"k", 0, 1, None)
         wait_until(lambda: has_failed(old), what="the client hears of it")
-    with pytest.raises(OutcomeUnknownError, match="fenced"):
+    with pytest.raises(ProducerFencedError, match="fenced"):
         CALLS[call](old, topic)
     old.close()

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.codec import decode_timestamped, encode_timestamped
+from state.errors import StoreCorruptedError
 from state.rocks import RocksMemory, RocksTaskState
 from state.store import Position, TaskState
 from streams import restore
 from streams.clients import CommittedOffset, TopicPartition, no_probe
 from streams.config import StreamsConfig
+from streams.errors import RestoreLostError, TaskCorruptedError
 from streams.memory_clients import MemoryConsumer
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
 from streams.memory_worker import EventLog, ManualClock
@@ -355,3 +357,83 @@ def test_a_deletion_in_the_tail_deletes(bench: Bench) -> None:
     bench.hold({"rows": [0, 1, 2]}, rows=at(ROWS, 3))
     bench.restore()
     assert bench.held("rows") == [0, 2]
+
+
+class TestInterruptions:
+    """A restore may be given up, or lose its changelog, at any moment."""
+
+    def test_a_long_restore_keeps_what_it_has_now_and_then(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A kill must not send a restore of hours back to its beginning."""
+        monkeypatch.setattr(restore, "KEEP_RECORDS", 8)
+        bench.write(20)
+        restorer, _, _ = bench.begin(batch=4)
+        for _ in range(3):
+            assert restorer.advance(0, 0) == []
+        bench.reopen()
+        position = bench.state.position("rows")
+        assert position is not None
+        assert position.offset == 8
+        assert bench.restore() == 12
+        assert bench.held("rows") == list(range(20))
+
+    def test_a_bulk_restore_that_is_given_up_leaves_its_rows_to_the_next(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What follows may be no bulk restore: then writes must be allowed, and rows durable."""
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=4)
+        restorer.advance(0, 0)
+        restorer.forget(task)
+        bench.reopen()
+        assert bench.restore() == 6
+        bench.hold({"rows": [10]}, rows=at(ROWS, 11))
+        assert bench.held("rows") == list(range(11))
+
+    def test_a_restore_that_is_given_up_for_wrong_rows_keeps_nothing(self, bench: Bench) -> None:
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=4)
+        restorer.advance(0, 0)
+        restorer.forget(task, keep=False)
+        assert bench.state.position("rows") is None
+
+    def test_the_position_is_of_the_time_when_the_end_was_asked_for(self, bench: Bench) -> None:
+        """Deletions since then are not in the rows, however long the restore took."""
+        bench.write(10)
+        restorer, _, _ = bench.begin(batch=4)
+        for _ in range(10):
+            bench.clock.pass_ms(DAY_MS)
+            restorer.advance(0, 0)
+        position = bench.state.position("rows")
+        assert position is not None
+        assert (position.offset, position.wall_ms) == (10, NOW_MS)
+
+    def test_a_changelog_that_is_shortened_meanwhile_is_read_on_from_its_new_start(
+        self, bench: Bench
+    ) -> None:
+        """The offsets of the group have nothing to do with it, so no one is told to reset them."""
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=2)
+        restorer.advance(0, 0)
+        bench.cluster.delete_before(ROWS, 6)
+        with pytest.raises(RestoreLostError, match=r"0_0.*offsets 6 to 10"):
+            restorer.advance(0, 0)
+        restorer.forget(task)
+        assert bench.restore() == 4
+        assert bench.held("rows") == [0, 1, *range(6, 10)]
+
+    @pytest.mark.parametrize("at_call", ["begin", "apply", "end"])
+    def test_broken_files_are_told_as_the_tasks(
+        self, at_call: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So that the worker rebuilds this task, and does not die of it at every start."""
+        bench.write(10)
+        broken = {"begin": "drop_store", "apply": "restore", "end": "end_restore"}[at_call]
+
+        def fail(*_: object) -> None:
+            raise StoreCorruptedError("block checksum mismatch")
+
+        monkeypatch.setattr(bench.state, broken, fail)
+        with pytest.raises(TaskCorruptedError, match=r"0_0.*checksum"):
+            bench.restore()

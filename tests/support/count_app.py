@@ -29,6 +29,8 @@ class Plan:
         die_at: the probe to die at, or None.
         die_on: at which call of it.
         after: count calls only once this probe was seen.
+        stop_at: the probe to stand still at (SIGSTOP), or None.
+        stop_on: at which call of it.
     """
 
     settings: dict[str, Any]
@@ -38,6 +40,8 @@ class Plan:
     die_at: str | None = None
     die_on: int = 1
     after: str | None = None
+    stop_at: str | None = None
+    stop_on: int = 1
     seen: dict[str, int] = field(default_factory=dict)
 
     def topology(self) -> Topology:
@@ -61,6 +65,8 @@ class Plan:
             # What is still in the client's queue reaches the broker first: the worst case.
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == self.stop_at and self.seen[step] == self.stop_on:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class _Reporter:

@@ -32,6 +32,16 @@ class AppProcess:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether SIGSTOP holds it."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
+
     def wait(self, seconds: float = 60) -> int:
         """Wait for the end; returns the exit status, minus the signal's number if it was one."""
         try:

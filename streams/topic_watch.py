@@ -1,0 +1,107 @@
+"""Looking at the topics again while the application runs.
+
+A source topic can be deleted, or get more partitions than the state behind it was made for. The
+worker must hear of it before it goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+from streams.background import Background
+from streams.clients import Clock, Log, TopicPartition
+from streams.errors import (
+    FatalClientError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+    StreamsError,
+)
+from streams.plan import SubPlan
+from streams.topic_plan import TopicFacts
+
+
+class TopicWatch:
+    """See the module.
+
+    Args:
+        check: looks at the topics, given the facts of before (`streams.topics.recheck_topics`).
+        plans: the application's sub-topologies.
+        topics: what is known of the topics; brought up to date here.
+        partitions: the partition counts that the tasks go by; brought up to date here.
+        interval_s: between two looks, in seconds.
+        background: runs a look beside the worker.
+        clock: for the interval.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]],
+        plans: Sequence[SubPlan],
+        topics: MutableMapping[str, TopicFacts],
+        partitions: MutableMapping[str, int],
+        interval_s: float,
+        background: Background,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._check = check
+        self._plans = plans
+        self._topics = topics
+        self._partitions = partitions
+        self._interval_s = interval_s
+        self._background = background
+        self._clock = clock
+        self._log = log
+        self._next_s = clock.monotonic_s() + interval_s
+        self._found: Mapping[str, TopicFacts] | None = None
+        self._failure: StreamsError | None = None
+
+    def look_soon(self) -> None:
+        """Look with the next turn: the group has changed, and the topics may be why."""
+        self._next_s = self._clock.monotonic_s()
+
+    def turn(self) -> None:
+        """Look again when it is time, and use what the last look has found.
+
+        Raises:
+            MissingTopicError: a source topic was deleted.
+            MisconfiguredTopicError: the topics do not fit any more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._found is not None:
+            found, self._found = self._found, None
+            self._use(found)
+        if self._clock.monotonic_s() >= self._next_s and self._background(self._look):
+            self._next_s = self._clock.monotonic_s() + self._interval_s
+
+    def require(self, assigned: Sequence[TopicPartition]) -> None:
+        """Look at once if the group gives out partitions that were not there before."""
+        if any(place.partition >= self._partitions[place.topic] for place in assigned):
+            self._use(self._check(dict(self._topics)))
+
+    def _look(self) -> None:
+        try:
+            self._found = self._check(dict(self._topics))
+        except (MissingTopicError, MisconfiguredTopicError) as error:
+            self._failure = error
+        except FatalClientError as error:
+            # Nothing is known, so nothing follows; the next look may know more.
+            self._log.warning("topics_unknown", reason=str(error))
+
+    def _use(self, found: Mapping[str, TopicFacts]) -> None:
+        counts = {name: facts.partitions for name, facts in found.items()}
+        for plan in self._plans:
+            before, now = plan.lead(self._partitions), plan.lead({**self._partitions, **counts})
+            if before != now:
+                raise MisconfiguredTopicError(
+                    f"topic {now} has more partitions now than {before}, which sub-topology "
+                    f"{plan.id} was shared out by; stop all workers, and only then start them again"
+                )
+        for name, count in counts.items():
+            if count != self._partitions.get(name, count):
+                self._log.info("topic_grown", topic=name, partitions=count)
+        self._topics.update(found)
+        self._partitions.update(counts)

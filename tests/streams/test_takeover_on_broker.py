@@ -1,0 +1,55 @@
+"""A worker that others have given up, and that does not know it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.streams.test_crashes_on_broker import Scenario
+from tests.support.processes import AppProcess, running, wait_until
+from tests.support.topics import Topics
+
+SESSION_S = 6
+
+
+def refused(zombie: AppProcess) -> bool:
+    return any(event in zombie.text() for event in ("transaction_aborted", "producer_replaced"))
+
+
+@pytest.mark.parametrize(
+    ("step", "transaction_ms"),
+    [
+        ("caches_flushed", 60_000),
+        ("offsets_sent", 10_000),
+    ],
+    ids=["before it sends its offsets", "before it ends a transaction that expires"],
+)
+def test_a_worker_that_wakes_up_after_others_took_over_commits_nothing_of_before(
+    step: str, transaction_ms: int, topics: Topics, tmp_path: Path
+) -> None:
+    """It stands still in the middle of a commit, past its session, and goes on with it then."""
+    scenario = Scenario(topics, tmp_path, partitions=4, worker_id=None)
+    scenario.settings["producer.transaction.timeout.ms"] = transaction_ms
+    scenario.settings["max.poll.records"] = 50
+    other_log, log = tmp_path / "other.log", tmp_path / "zombie.log"
+    with (
+        running(scenario.plan(), other_log) as other,
+        running(scenario.plan(stop_at=step, stop_on=4), log) as zombie,
+    ):
+        wait_until(lambda: "task_started" in zombie.text(), what="both have tasks")
+        seeds = iter(range(1_000))
+        while not zombie.is_stopped:
+            scenario.write(200, seed=next(seeds))
+        time.sleep(SESSION_S + 4 if step == "caches_flushed" else transaction_ms / 1000 + 6)
+        os.kill(zombie.pid, signal.SIGCONT)
+        wait_until(lambda: refused(zombie), what="the zombie's commit is refused")
+        wait_until(scenario.is_complete, what="everything is counted")
+        scenario.write(seed=next(seeds))
+        wait_until(scenario.is_complete, what="both count on")
+        zombie.stop()
+        other.stop()
+    scenario.check_exact()
