@@ -135,4 +135,6 @@ def diagnosis(fleet: Fleet, found: list[Left]) -> list[str]:
             f"in_transaction={slot.in_transaction} step={status.step!r} "
             f"last commit {age_s:.0f} s ago; log {slot.log}"
         )
+        if slot.lives:
+            fleet.dump(slot)
     return lines

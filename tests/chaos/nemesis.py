@@ -130,6 +130,8 @@ class Lane(threading.Thread):
                     f"{slot.name} did not commit within {RECOVERED_WITHIN_S:g} s of: {kind}"
                 )
                 self._at.diary.write("worker_idle", worker=slot.name, after=kind)
+                for one in self._at.fleet.slots:
+                    self._at.fleet.dump(one)
             return None
         self._tally.recovered(kind, found)
         return round(found, 3)

@@ -5,6 +5,7 @@ python -m tests.chaos.worker_process '{"settings": {...}, "prefix": "", "status"
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -123,6 +124,8 @@ def _log_as_json() -> None:
 
 def run(plan: dict[str, Any]) -> int:
     """Run until told to stop; returns the exit status."""
+    # Where a worker hangs is seen with SIGUSR1; its log then shows what each thread does.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     _log_as_json()
     status = Path(plan["status"])
     publisher = Publisher(

@@ -189,6 +189,7 @@ class Fleet:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._diary.write("worker_stuck", worker=slot.name, seconds=seconds)
+            self.dump(slot)
             self.unprovoked.append(f"{slot.name} did not end within {seconds:g} s of SIGTERM")
             self.kill(slot)
             return False
@@ -201,6 +202,11 @@ class Fleet:
         if process is not None:
             process.kill()
             process.wait()
+
+    def dump(self, slot: Slot) -> None:
+        """Have a worker that hangs write into its log what its threads do."""
+        slot.signal(signal.SIGUSR1)
+        time.sleep(0.5)
 
     def close(self) -> None:
         """Stop watching; kill whatever still runs."""
@@ -275,7 +281,9 @@ class Fleet:
             return
         code = process.returncode
         provoked = slot.doomed or slot.status[Field.DIE_AT] > 0
-        expected = (code == -signal.SIGKILL and provoked) or (code == 0 and not slot.wanted)
+        # A worker that is told to end before it listens ends by the signal itself.
+        told = not slot.wanted and code in (0, -signal.SIGTERM)
+        expected = told or (code == -signal.SIGKILL and provoked)
         slot.process = None
         self._diary.write(
             "worker_ended", worker=slot.name, pid=process.pid, code=code, expected=expected
