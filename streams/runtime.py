@@ -164,7 +164,6 @@ def make_worker(
         batch_records=config.restore_batch_records,
         log=log,
     )
-    repartitions = frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
     partitions = {name: facts.partitions for name, facts in topics.items()}
     worker = Worker(
         config=config,
@@ -190,14 +189,7 @@ def make_worker(
         clock=clock,
         listener=listener,
         probe=probe,
-        purger=Purger(
-            admin,
-            repartitions,
-            config.repartition_purge_interval_ms / 1000,
-            background=connections.background("headrace-purge"),
-            clock=clock,
-            log=log,
-        ),
+        purger=_make_purger(config, plans, admin, connections, clock, log),
         topic_watch=TopicWatch(
             check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
             plans=plans,
@@ -300,6 +292,24 @@ def _producer_maker(
         )
 
     return make
+
+
+def _make_purger(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    connections: Connections,
+    clock: Clock,
+    log: Log,
+) -> Purger:
+    return Purger(
+        admin,
+        frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
+        config.repartition_purge_interval_ms / 1000,
+        background=connections.background("headrace-purge"),
+        clock=clock,
+        log=log,
+    )
 
 
 def _rocks_memory(config: StreamsConfig) -> RocksMemory:

@@ -1,0 +1,19 @@
+"""Deterministic simulation: the workers that run live, on a cluster that fails by a seed.
+
+`simulate` runs a topology once, `Simulation` many times; see docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+from streams.simulation.api import Simulation, SimulationError, SimulationResult, simulate
+from streams.simulation.faults import CALLS, CALM, FaultPlan
+
+__all__ = [
+    "CALLS",
+    "CALM",
+    "FaultPlan",
+    "Simulation",
+    "SimulationError",
+    "SimulationResult",
+    "simulate",
+]

@@ -1,0 +1,200 @@
+"""A simulated Kafka cluster: topics, the two coordinators, and external writers.
+
+What a client may see of a real cluster is told apart here: open transactions end what
+`read_committed` sees, markers come later and at a time of their own in each partition, offsets of a
+transaction are undecided until its marker is with the group, and a zombie is refused by its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from confluent_kafka import KafkaError, Message
+
+from streams.clients import CommittedOffset, TopicPartition
+from streams.simulation.groups import Group, Metadata
+from streams.simulation.kernel import Kernel
+from streams.simulation.log import Log, Topic, Txn
+from streams.simulation.process import Process
+from streams.simulation.transactions import RefusedError, TransactionCoordinator
+from streams.topic_plan import NewTopic, TopicFacts
+from topology.compiler import Headers
+
+CREATE_TIME = 1
+"""Kafka's mark for a timestamp that the producer set."""
+
+
+class Cluster:
+    """See the module.
+
+    Args:
+        kernel: time and chance.
+        group: the name of the application's group.
+    """
+
+    def __init__(self, kernel: Kernel, group: str) -> None:
+        self.kernel = kernel
+        self.topics: dict[str, Topic] = {}
+        self.group = Group(kernel, group, self.places)
+        self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
+        self.readers: list[tuple[Process, set[TopicPartition]]] = []
+        """Processes that wait for records, and of which partitions."""
+        self.claims: dict[TopicPartition, str] = {}
+        """To which member a partition of the group was handed out last."""
+        self.violations: list[str] = []
+        """What must never happen, noticed by the cluster."""
+        self._keyless = 0
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Create a topic, unless it is there."""
+        if name not in self.topics:
+            topic_id = f"id-{len(self.topics)}-{name}"
+            logs = [Log() for _ in range(partitions)]
+            self.topics[name] = Topic(name, topic_id, logs, dict(config))
+
+    def log(self, place: TopicPartition) -> Log:
+        """One partition's log."""
+        return self.topics[place.topic].logs[place.partition]
+
+    def places(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic."""
+        return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
+
+    def all_places(self) -> list[TopicPartition]:
+        """Every partition of every topic."""
+        return [place for topic in self.topics for place in self.places(topic)]
+
+    def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
+        """Where a record goes."""
+        found = self.topics.get(topic)
+        if found is None:
+            raise RefusedError(KafkaError._UNKNOWN_TOPIC, topic)
+        if partition < 0:
+            self._keyless += 1
+            partition = found.partition_of(key, self._keyless)
+        return TopicPartition(topic, partition)
+
+    # -- records -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        place: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers | None,
+        txn: Txn | None,
+    ) -> Message:
+        """Write a record."""
+        log = self.log(place)
+        message = Message(
+            topic=place.topic,
+            partition=place.partition,
+            offset=log.end,
+            key=key,
+            value=value,
+            timestamp=(CREATE_TIME, timestamp_ms),
+            headers=list(headers) if headers else None,
+        )
+        log.append(message, txn)
+        self._tell_readers(place)
+        return message
+
+    def _mark(self, place: TopicPartition | None, txn: Txn) -> None:
+        if place is None:
+            self.group.settle(txn)
+            return
+        self.log(place).mark(txn)
+        self._tell_readers(place)
+
+    def _tell_readers(self, place: TopicPartition) -> None:
+        for process, places in self.readers:
+            if place in places and process.alive and process.actor is not None:
+                self.kernel.wake(process.actor, 300)
+
+    def _pend(self, txn: Txn) -> None:
+        self.group.pending[txn] = None
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def transactional_offsets(
+        self,
+        transactional_id: str,
+        epoch: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        metadata: Metadata,
+    ) -> None:
+        """TxnOffsetCommit: the epoch is checked, the membership is, ownership is not."""
+        # The coordinator of transactions comes first, that of the group second.
+        self.transactions.join(transactional_id, epoch, None)
+        self.group.check(metadata, transactional=True)
+        self._check_claims(offsets, metadata)
+        self.transactions.add_offsets(transactional_id, epoch, offsets)
+
+    def plain_offsets(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
+    ) -> None:
+        """OffsetCommit."""
+        self.group.check(metadata, transactional=False)
+        self._check_claims(offsets, metadata)
+        self.group.offsets.update(offsets)
+
+    def _check_claims(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
+    ) -> None:
+        for place in offsets:
+            # The other partitions of a task go with that of its lead topic.
+            holder = self.claims.get(place)
+            if holder is not None and metadata.instance_id != holder:
+                what = f"{metadata.instance_id} commits offsets of {place}, which {holder} has"
+                self.violations.append(what)
+                self.kernel.note("cluster", f"VIOLATION: {what}")
+
+    # -- the end of a run ----------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Whether no transaction is open or waits for a marker."""
+        return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
+
+
+class SimulatedAdmin:
+    """What the runtime asks about topics (see `streams.topics.TopicAdmin`)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+        found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
+        return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
+
+    def names(self) -> frozenset[str]:
+        """All topics."""
+        return frozenset(self._cluster.topics)
+
+    def create(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left as it is."""
+        for topic in topics:
+            self._cluster.create(topic.name, topic.partitions, topic.config)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks."""
+        return {place: self._cluster.log(place).end for place in partitions}
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is still there."""
+        return {place: self._cluster.log(place).start for place in partitions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records before these offsets."""
+        for place, offset in before.items():
+            log = self._cluster.log(place)
+            log.start = max(log.start, min(offset, log.end))
+
+    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Set some configs of a topic and leave the others."""
+        found = self._cluster.topics[topic]
+        changed = {**found.config, **{k: v for k, v in config.items() if v is not None}}
+        found.config = {k: v for k, v in changed.items() if config.get(k, v) is not None}

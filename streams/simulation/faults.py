@@ -1,0 +1,291 @@
+"""Which fault may happen at which call, how often, and what it does to the call."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.simulation.kernel import MS, SECOND, CrashError
+from streams.simulation.process import Process
+from streams.simulation.transactions import RefusedError
+
+T = TypeVar("T")
+
+_CRASHES = ("crash_before", "crash_after")
+_REQUEST = ("retriable", "timeout_lost", "timeout_done", "delay", "stall", *_CRASHES)
+_DECIDING = ("retriable", "timeout_lost", "timeout_done", "timeout_late", "fatal", "expire")
+
+CALLS: Mapping[str, tuple[str, ...]] = {
+    "init_transactions": _REQUEST,
+    "produce": ("queue_full", "crash_before", "stall"),
+    "delivery": ("delay", "abortable", "fatal", "lost_answer"),
+    "producer.poll": ("stall", "crash_before"),
+    "flush": ("stall", *_CRASHES),
+    "send_offsets_to_transaction": (*_REQUEST, "abortable", "fatal", "expire"),
+    "commit_transaction": (*_DECIDING, "abortable", "delay", "stall", *_CRASHES),
+    "abort_transaction": (*_DECIDING, "delay", "stall", *_CRASHES),
+    "consume": ("error", "max_poll", "stall", "crash_before"),
+    "committed": (*_REQUEST, "partition_error"),
+    "commit": _REQUEST,
+    "end_offsets": ("delay", "stall", *_CRASHES),
+    "start_offsets": ("delay", "crash_before"),
+    "delete_records": ("failure", "delay", *_CRASHES),
+    "store.write": ("corrupted", "stall", *_CRASHES),
+    "store.begin_restore": ("stall", *_CRASHES),
+    "store.restore": ("corrupted", "stall", *_CRASHES),
+    "store.end_restore": ("stall", *_CRASHES),
+    "store.drop": _CRASHES,
+    "store.open": ("corrupted", "stall", *_CRASHES),
+    "probe": ("stall", "crash_before"),
+}
+"""Every fault that can happen, by the call that it happens to.
+
+| fault | what happens |
+|---|---|
+| `retriable` | the call fails at once, and can be made again |
+| `abortable` | the call fails, and the transaction must be aborted |
+| `fatal` | the call fails, and the client is done |
+| `expire` | the broker aborts the transaction as too old, then the call goes on |
+| `timeout_lost` | the call times out, and has done nothing |
+| `timeout_done` | the call times out, and has done what it should |
+| `timeout_late` | the call times out, and does what it should some time later |
+| `delay` | the call takes long |
+| `stall` | the whole process stands still, often for longer than its session |
+| `crash_before`, `crash_after` | the process is killed |
+| `queue_full` | the client's queue has no room |
+| `lost_answer` | a record is written, and the client does not hear of it |
+| `error`, `partition_error` | an error comes as a result |
+| `max_poll` | the member has not polled for too long, and is put out of the group |
+| `corrupted` | the local files cannot be read |
+| `failure` | the admin client gives up |
+"""
+
+COMMON = frozenset({"produce", "producer.poll", "consume", "probe", "delivery", "start_offsets"})
+"""Calls that happen so often that a fault in each hundredth would stop everything."""
+
+_RETRIABLE = (
+    KafkaError._TRANSPORT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """How much goes wrong.
+
+    Args:
+        rate: how likely a fault is at a call to a client or a store, while faults happen.
+        crashes: how many workers are killed at a random moment, on average.
+        stalls: how many are left standing at a random moment, on average.
+        restarts: how many are stopped cleanly and started again, on average.
+        lost_state: how likely a worker that died finds its local state gone, or an older copy.
+        slow_markers: how likely a transaction's marker is written seconds late.
+        foreign_transactions: whether the input has open and aborted transactions of others; only
+            under exactly-once.
+        compaction: how many times changelogs are compacted, on average.
+        calls: only at these calls; None for all of `streams.simulation.faults.CALLS`.
+        kinds: only these faults; None for all.
+
+    Example:
+        >>> FaultPlan(rate=0.0, crashes=3).crashes
+        3
+    """
+
+    rate: float = 0.02
+    crashes: float = 1.0
+    stalls: float = 0.7
+    restarts: float = 0.7
+    lost_state: float = 0.15
+    slow_markers: float = 0.08
+    foreign_transactions: bool = True
+    compaction: float = 0.5
+    calls: frozenset[str] | None = None
+    kinds: frozenset[str] | None = None
+
+
+CALM = FaultPlan(
+    rate=0.0,
+    crashes=0,
+    stalls=0,
+    restarts=0,
+    lost_state=0.0,
+    slow_markers=0.0,
+    foreign_transactions=False,
+    compaction=0,
+)
+"""Nothing goes wrong."""
+
+
+@dataclass(slots=True)
+class Faults:
+    """Draws faults, and counts those that happened by call and kind."""
+
+    plan: FaultPlan
+    random: random.Random
+    is_on: bool = True
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _calls: dict[str, tuple[float, tuple[str, ...]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self._calls = {}
+        for call, kinds in CALLS.items():
+            if plan.calls is not None and call not in plan.calls:
+                continue
+            chosen = tuple(k for k in kinds if plan.kinds is None or k in plan.kinds)
+            if chosen:
+                self._calls[call] = (plan.rate / 12 if call in COMMON else plan.rate, chosen)
+
+    def draw(self, process: Process, call: str) -> str | None:
+        """Decide what goes wrong with a call, if anything."""
+        if not self.is_on:
+            return None
+        found = self._calls.get(call)
+        if found is None or self.random.random() >= found[0]:
+            return None
+        kind = self.random.choice(found[1])
+        self.hit(process, call, kind)
+        return kind
+
+    def hit(self, process: Process, call: str, kind: str) -> None:
+        """Count a fault and note it."""
+        self.counts[call, kind] += 1
+        process.note(f"{call}: ! {kind}")
+
+    def stall_us(self) -> int:
+        """How long a process stands: sometimes longer than its session or its transaction."""
+        if self.random.random() < 0.4:
+            return int(self.random.uniform(0.05, 3) * SECOND)
+        return int(self.random.uniform(5, 16) * SECOND)
+
+    def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
+        """Do something that is not a request, with the faults that need no answer."""
+        process.check()
+        kind = self.draw(process, call)
+        if kind == "crash_before":
+            raise crash(process)
+        if kind == "stall":
+            process.stand(self.stall_us())
+            process.settle()
+        if kind == "delay":
+            process.sleep(int(self.random.uniform(0.1, 2) * SECOND))
+        result = effect()
+        if kind == "crash_after":
+            raise crash(process)
+        return result
+
+
+def crash(process: Process) -> CrashError:
+    """Kill a process from within."""
+    process.die()
+    return CrashError(process.name)
+
+
+def failure(code: int, text: str = "", **marks: bool) -> KafkaException:
+    """Make a client's error."""
+    return KafkaException(
+        KafkaError(
+            code,
+            text or "simulated",
+            marks.get("fatal", False),
+            marks.get("retriable", False),
+            marks.get("txn_requires_abort", False),
+        )
+    )
+
+
+def request(
+    faults: Faults,
+    process: Process,
+    call: str,
+    effect: Callable[[], T],
+    *,
+    timeout_s: float,
+    special: Callable[[str], None] | None = None,
+) -> T:
+    """Send a request to a broker and wait for the answer, with all that can go wrong on the way.
+
+    Args:
+        faults: draws what goes wrong.
+        process: who asks.
+        call: the client's call.
+        effect: what the broker does; raises `RefusedError`.
+        timeout_s: how long the client waits.
+        special: does what is this client's own fault; may raise.
+
+    Raises:
+        RefusedError: the broker's answer.
+        KafkaException: the client's own.
+    """
+    kernel = process.kernel
+    process.check()
+    kind = faults.draw(process, call)
+    if kind == "crash_before":
+        raise crash(process)
+    if kind == "retriable":
+        process.sleep(kernel.between(100, 20 * MS))
+        raise failure(faults.random.choice(_RETRIABLE), retriable=True)
+    if kind in ("timeout_lost", "timeout_done", "timeout_late"):
+        _time_out(process, call, effect, kind, timeout_s)
+    stands_later = kind == "stall" and faults.random.random() < 0.5
+    if kind == "stall" and not stands_later:
+        process.stand(faults.stall_us())
+    elif kind == "delay":
+        process.sleep(int(faults.random.uniform(0.1, 2) * SECOND))
+    elif kind is not None and special is not None:
+        special(kind)
+    process.sleep(kernel.between(100, 2 * MS))
+    deadline_us = kernel.now_us + int(timeout_s * SECOND)
+    while True:
+        try:
+            result = effect()
+            break
+        except RefusedError as refused:
+            if refused.code != KafkaError.CONCURRENT_TRANSACTIONS:
+                process.sleep(kernel.between(50, MS))
+                raise
+            # The client asks again by itself.
+            if kernel.now_us >= deadline_us:
+                raise failure(KafkaError._TIMED_OUT, "transaction ends", retriable=True) from None
+            process.sleep(kernel.between(MS, 20 * MS))
+    if kind == "crash_after":
+        raise crash(process)
+    if stands_later:
+        process.stand(faults.stall_us())
+    process.sleep(kernel.between(50, MS))
+    return result
+
+
+def _time_out(
+    process: Process,
+    call: str,
+    effect: Callable[[], Any],
+    kind: str,
+    timeout_s: float,
+) -> None:
+    kernel = process.kernel
+
+    def arrive() -> None:
+        try:
+            effect()
+        except RefusedError as refused:
+            kernel.note("cluster", f"late {call} of {process.name} is refused: {refused.code}")
+        else:
+            if kind == "timeout_late":
+                kernel.note("cluster", f"late {call} of {process.name} arrives")
+
+    if kind == "timeout_done":
+        kernel.after(kernel.between(100, 5 * MS), arrive)
+    elif kind == "timeout_late":
+        late_us = int(timeout_s * SECOND) + kernel.between(0, 3 * SECOND)
+        kernel.after(late_us, arrive)
+    process.sleep(int(timeout_s * SECOND))
+    raise failure(KafkaError._TIMED_OUT, "timed out")
