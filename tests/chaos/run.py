@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos import application, drain
+from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
+from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
 from tests.chaos.faults import (
     BROKER_FAULTS,
@@ -25,7 +27,9 @@ from tests.chaos.faults import (
 )
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
+from tests.chaos.reader import read_history
 from tests.chaos.report import Score, fault_table, leader_times
+from tests.chaos.verdict import KINDS
 from tests.chaos.workers import (
     BOTH_SHORT,
     ROOT,
@@ -110,6 +114,7 @@ class Run:
         self._say = say
         self._score = Score(say)
         self._tally = Tally()
+        self._is_drained = False
         options.directory.mkdir(parents=True)
         self._diary = Diary(options.directory / "faults.jsonl")
         self._kinds = {
@@ -130,10 +135,12 @@ class Run:
             self._phase("cluster started", began)
             for name, partitions in (application.INPUTS | application.OUTPUTS).items():
                 cluster.create(application.topic(PREFIX, name), partitions)
+            reader = ConcurrentReader(cluster.bootstrap, PREFIX)
+            reader.start()
             with self._load(cluster) as load, self._fleet(cluster) as fleet:
                 self._fight(cluster, fleet, load)
                 self._calm(cluster, fleet, load)
-            self._check(cluster)
+            self._check(cluster, reader)
         self._report()
         self._say(f"took {time.monotonic() - began:.0f} s; seed {options.seed}")
         self._say(self._score.last_line())
@@ -220,7 +227,8 @@ class Run:
         self._phase("input ended", began)
         began = time.monotonic()
         found = drain.wait_drained(cluster.bootstrap, PREFIX, seconds=options.drain_s)
-        judge(not found, "the lag is drained")
+        self._is_drained = not found
+        judge(self._is_drained, "the lag is drained")
         for line in drain.diagnosis(fleet, found) if found else ():
             self._say(f"    {line}")
         self._phase("lag drained", began)
@@ -232,10 +240,30 @@ class Run:
         written = load.counts.get("written", 0)
         judge(written >= options.records, f"{options.records:,} records of input", f"{written:,}")
 
-    def _check(self, cluster: Cluster) -> None:
+    def _check(self, cluster: Cluster, reader: ConcurrentReader) -> None:
         began = time.monotonic()
-        judge_output(self._score, cluster.bootstrap, PREFIX, self._options)
+        options, judge = self._options, self._score.judge
+        hosts = sorted({place.host for place in PLACES})
+        history = read_history(
+            cluster.bootstrap,
+            PREFIX,
+            state_dirs=[options.directory / f"state-{host}" for host in hosts],
+            observed=reader.stop(),
+        )
+        self._phase("everything read", began)
+        began = time.monotonic()
+        verdict = check(
+            history, guarantee=options.guarantee, caches=False, drained=self._is_drained
+        )
         self._phase("checked", began)
+        for line in verdict.report().splitlines():
+            self._say(f"  {line}")
+        for kind in KINDS:
+            count = verdict.counts.get(kind, 0)
+            judge(count == 0, f"nothing of the kind: {kind.replace('_', ' ')}", f"{count}")
+        if options.guarantee == "at_least_once":
+            duplicates = sum(verdict.duplicates.values())
+            judge(duplicates > 0, "at-least-once repeats, and the checker sees it", f"{duplicates}")
 
     def _report(self) -> None:
         options, tally, judge = self._options, self._tally, self._score.judge
@@ -265,18 +293,3 @@ def _chosen(faults: dict[str, Fault], options: Options) -> dict[str, Fault]:
     if not options.kinds:
         return faults
     return {name: fault for name, fault in faults.items() if any(k in name for k in options.kinds)}
-
-
-def judge_output(score: Score, bootstrap: str, prefix: str, options: Options) -> None:
-    """Compare every order with its echo."""
-    import orjson
-
-    from tests.support import kafka
-
-    orders = kafka.read(bootstrap, application.topic(prefix, "orders"))
-    echo = kafka.read(bootstrap, application.topic(prefix, "echo"))
-    wanted = [orjson.loads(r.value or b"")["n"] for r in orders]
-    found = [orjson.loads(r.value or b"")["n"] for r in echo]
-    score.judge(
-        sorted(wanted) == sorted(found), "echo", f"{len(wanted)} {len(found)} {len(set(found))}"
-    )
