@@ -36,8 +36,8 @@ OUTPUTS = {
 """Partitions of each topic that it writes."""
 REPARTITION = "by-region"
 """The topic between the two sub-topologies; the application makes it."""
-STORES = ("counts", "totals", "accounts", "regions")
-"""The stores, each with a changelog."""
+STORES = {"counts": 0, "totals": 0, "accounts": 0, "regions": 1}
+"""The sub-topology of each store; each has a changelog."""
 
 Total = dict[str, int]
 

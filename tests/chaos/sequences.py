@@ -63,31 +63,44 @@ class Differences:
 
 
 def compare(found: Sequence[tuple[int, T]], expected: Sequence[T], *, caches: bool) -> Differences:
-    """Compare identities with those expected, which are all different.
+    """Compare identities with those expected.
 
     Args:
         found: offset and identity.
-        expected: in their order.
+        expected: in their order; one that is there twice is expected twice.
         caches: whether all but the last may be left out.
     """
-    place = {identity: number for number, identity in enumerate(expected)}
-    seen: set[T] = set()
+    place = dict(_occurrences(expected))
     differences = Differences([], [], [], [])
+    seen: set[tuple[T, int]] = set()
     highest = -1
-    for offset, identity in found:
-        number = place.get(identity)
-        if number is None:
+    offsets = [offset for offset, _ in found]
+    for (one, _), offset in zip(
+        _occurrences([identity for _, identity in found]), offsets, strict=True
+    ):
+        identity = one[0]
+        wanted = place.get(one)
+        if (identity, 0) not in place:
             differences.unknown.append((offset, identity))
-        elif identity in seen:
+        elif wanted is None:
             differences.again.append((offset, identity))
         else:
-            if number < highest:
+            if wanted < highest:
                 differences.disordered.append((offset, identity))
-            highest = max(highest, number)
-            seen.add(identity)
-    wanted = expected[-1:] if caches else expected
-    differences.missing.extend(identity for identity in wanted if identity not in seen)
+            highest = max(highest, wanted)
+            seen.add(one)
+    must = list(place)[-1:] if caches else place
+    differences.missing.extend(one[0] for one in must if one not in seen)
     return differences
+
+
+def _occurrences(identities: Iterable[T]) -> Iterator[tuple[tuple[T, int], int]]:
+    """Yield each identity with how often it was there before, and its place in the sequence."""
+    times: dict[T, int] = {}
+    for number, identity in enumerate(identities):
+        before = times.get(identity, 0)
+        times[identity] = before + 1
+        yield (identity, before), number
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
@@ -69,16 +69,15 @@ def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") ->
             for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:
-                    records.append(
-                        Record(
-                            message.partition(),
-                            message.offset(),
-                            message.key(),
-                            message.value(),
-                            message.timestamp()[1],
-                            message.headers(),
-                        )
+                    columns: Any = (
+                        message.partition(),
+                        message.offset(),
+                        message.key(),
+                        message.value(),
+                        message.timestamp()[1],
+                        message.headers(),
                     )
+                    records.append(Record(*columns))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     open_partitions.discard(message.partition())
                 else:

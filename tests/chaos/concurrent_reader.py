@@ -1,0 +1,95 @@
+"""A reader of committed records that is there while everything goes wrong, and remembers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import confluent_kafka
+
+from tests.chaos.application import OUTPUTS, topic
+from tests.chaos.history import Observations, Place, digest
+
+
+class ConcurrentReader:
+    """Reads all outputs from their start, in a thread of its own; 12 bytes a record.
+
+    Args:
+        bootstrap: brokers to find the cluster by.
+        prefix: in front of the topics' names; the topics must exist.
+    """
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self._places = {
+            (topic(prefix, name), partition): Place(name, partition)
+            for name, partitions in OUTPUTS.items()
+            for partition in range(partitions)
+        }
+        self._seen = {place: Observations() for place in self._places.values()}
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reads-without-a-group",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                # To begin elsewhere would hide what is to be found.
+                "auto.offset.reset": "error",
+                "log_level": 2,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="concurrent-reader", daemon=True)
+
+    @property
+    def count(self) -> int:
+        """How many records it was given so far."""
+        return sum(len(seen.offsets) for seen in self._seen.values())
+
+    def start(self) -> None:
+        """Begin."""
+        self._consumer.assign([confluent_kafka.TopicPartition(t, p, 0) for t, p in self._places])
+        self._thread.start()
+
+    def stop(self) -> Mapping[Place, Observations]:
+        """End, and say what was seen.
+
+        Raises:
+            Exception: it could not go on reading.
+        """
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+        if self._failure is not None:
+            raise self._failure
+        return self._seen
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                for message in self._consumer.consume(5000, 0.2):
+                    self._see(message)
+        except Exception as error:
+            self._failure = error
+
+    def _see(self, message: confluent_kafka.Message) -> None:
+        error = message.error()
+        if error is not None:
+            # Brokers come and go here; the client goes on by itself.
+            if not error.retriable() and error.code() not in _PASSING:
+                raise confluent_kafka.KafkaException(error)
+            return
+        name, partition, offset = message.topic(), message.partition(), message.offset()
+        assert name is not None
+        assert partition is not None
+        assert offset is not None
+        known_by = digest(message.key(), message.value(), message.timestamp()[1])
+        self._seen[self._places[name, partition]].see(offset, known_by)
+
+
+_PASSING = {
+    confluent_kafka.KafkaError._ALL_BROKERS_DOWN,
+    confluent_kafka.KafkaError._TRANSPORT,
+    confluent_kafka.KafkaError._TIMED_OUT,
+    confluent_kafka.KafkaError._RESOLVE,
+}
