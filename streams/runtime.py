@@ -190,16 +190,7 @@ def make_worker(
         listener=listener,
         probe=probe,
         purger=_make_purger(config, plans, admin, connections, clock, log),
-        topic_watch=TopicWatch(
-            check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
-            plans=plans,
-            topics=topics,
-            partitions=partitions,
-            interval_s=config.topics_check_interval_ms / 1000,
-            background=connections.background("headrace-topics"),
-            clock=clock,
-            log=log,
-        ),
+        topic_watch=_make_watch(config, plans, admin, topics, partitions, connections, clock, log),
         first_commit_id=connections.first_commit_id(),
         log=log,
     )
@@ -307,6 +298,28 @@ def _make_purger(
         frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
         config.repartition_purge_interval_ms / 1000,
         background=connections.background("headrace-purge"),
+        clock=clock,
+        log=log,
+    )
+
+
+def _make_watch(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    topics: dict[str, TopicFacts],
+    partitions: dict[str, int],
+    connections: Connections,
+    clock: Clock,
+    log: Log,
+) -> TopicWatch:
+    return TopicWatch(
+        check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
+        plans=plans,
+        topics=topics,
+        partitions=partitions,
+        interval_s=config.topics_check_interval_ms / 1000,
+        background=connections.background("headrace-topics"),
         clock=clock,
         log=log,
     )
