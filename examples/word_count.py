@@ -1,9 +1,11 @@
 """Word count: how often did each word come, in all sentences of a topic so far?
 
+    headrace run examples.word_count:app --workers 2
     python -m examples.word_count --bootstrap-servers localhost:9092
 
-Both topics must exist (`headrace topics create NAME`). Ctrl-C or SIGTERM ends the program; the next
-start goes on where it ended, and so it does after a crash.
+The first runs several workers and starts crashed ones again; the second is one worker. Both topics
+must exist (`headrace topics create NAME`). Ctrl-C or SIGTERM ends either; the next start goes on
+where it ended, and so it does after a crash.
 """
 
 from __future__ import annotations
@@ -28,12 +30,24 @@ def word_count(sentences: str = "sentences", word_counts: str = "word-counts") -
     return builder.build()
 
 
+SETTINGS = {
+    "application.id": "word-count",
+    "bootstrap.servers": "localhost:9092",
+    "processing.guarantee": "exactly_once_v2",
+}
+
+
+def app() -> KafkaStreams:
+    """What `headrace run` runs; its option `--set NAME=VALUE` changes a setting."""
+    return KafkaStreams(word_count(), SETTINGS)
+
+
 @click.command()
-@click.option("--bootstrap-servers", default="localhost:9092", show_default=True)
-@click.option("--application-id", default="word-count", show_default=True)
+@click.option("--bootstrap-servers", default=SETTINGS["bootstrap.servers"], show_default=True)
+@click.option("--application-id", default=SETTINGS["application.id"], show_default=True)
 @click.option("--sentences", default="sentences", show_default=True, help="Topic to read.")
 @click.option("--word-counts", default="word-counts", show_default=True, help="Topic to write.")
-@click.option("--guarantee", default="exactly_once_v2", show_default=True)
+@click.option("--guarantee", default=SETTINGS["processing.guarantee"], show_default=True)
 @click.option("--state-dir", help="Where local state lives.  [default: see docs/configuration.md]")
 def main(
     bootstrap_servers: str,
@@ -51,8 +65,7 @@ def main(
         "state.dir": state_dir,
     }
     try:
-        with KafkaStreams(word_count(sentences, word_counts), settings) as app:
-            app.run()
+        KafkaStreams(word_count(sentences, word_counts), settings).run()
     except StreamsError as error:
         raise click.ClickException(str(error)) from error
 

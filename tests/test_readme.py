@@ -19,6 +19,7 @@ from tests.support.topics import Topics
 
 _BLOCK = re.compile(r'^```python(?: title="(?P<title>[\w.]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
 CUSTOMERS, CENTS = 10, 10_000
+HEADRACE_RUN = ("-c", "from streams.cli import main; main()", "run")
 
 
 def blocks(page: str) -> list[tuple[str | None, str]]:
@@ -59,11 +60,11 @@ class Newcomer:
         return done.stdout
 
     @contextmanager
-    def running(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a file until the test is done with it."""
-        with (self.home / "log").open("ab") as log:
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run Python until the test is done with it; the log begins anew."""
+        with (self.home / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, name],
+                [sys.executable, *arguments],
                 cwd=self.home,
                 env=self._environment,
                 stdout=log,
@@ -103,6 +104,10 @@ def test_the_word_count_of_the_readme_counts(topics: Topics, tmp_path: Path) -> 
         assert process.wait(60) == 0, newcomer.log()
     last = dict(line.split() for line in said.splitlines())
     assert last == {"a": "3", "rose": "2", "is": "2", "daisy": "1", "not": "1"}
+    with newcomer.running(*HEADRACE_RUN, "application:app", "--workers=2") as process:
+        wait_until(lambda: newcomer.log().count('"new": "running"') >= 2, what="two workers")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, newcomer.log()
 
 
 def test_the_second_block_can_be_pasted_into_the_interactive_python() -> None:

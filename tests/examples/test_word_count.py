@@ -14,6 +14,7 @@ import pytest
 
 from examples.word_count import word_count
 from streams import TopologyTestDriver, serdes
+from streams.app_loader import load_app
 from tests.support import kafka
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
@@ -27,6 +28,12 @@ def test_it_counts_words() -> None:
         for line in LINES:
             driver.input("sentences").send(None, line)
         assert driver.output("word-counts").as_dict() == COUNTS
+
+
+def test_headrace_run_finds_it() -> None:
+    app = load_app("examples.word_count:app")
+    assert app.config.application_id == "word-count"
+    assert app.config.exactly_once
 
 
 @contextmanager
