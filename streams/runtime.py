@@ -149,12 +149,7 @@ def make_worker(
     sizes = _Sizes.of(plans, {**topics, **_describe_sinks(admin, plans)})
     local = connections.local_state(config)
     log = _bind(log, local.instance_id)
-
-    def make_consumer(settings: dict[str, object]) -> LiveConsumer:
-        return LiveConsumer(
-            settings, timeout_s=timeout_s, clock=clock, make_client=connections.consumer_client
-        )
-
+    make_consumer = _consumer_maker(connections, timeout_s, clock)
     consumer = make_consumer(config.consumer_config(local.instance_id))
     restorer = Restorer(
         make_consumer=lambda: make_consumer(config.restore_config()),
@@ -243,6 +238,17 @@ class _Sizes:
         only_read -= {name for plan in plans for name in plan.sinks}
         written = [limit for name, limit in limits.items() if name not in only_read]
         return cls(limits, max(limits.values(), default=None), min(written, default=None))
+
+
+def _consumer_maker(
+    connections: Connections, timeout_s: float, clock: Clock
+) -> Callable[[dict[str, object]], LiveConsumer]:
+    def make(settings: dict[str, object]) -> LiveConsumer:
+        return LiveConsumer(
+            settings, timeout_s=timeout_s, clock=clock, make_client=connections.consumer_client
+        )
+
+    return make
 
 
 def _producer_maker(
