@@ -160,6 +160,7 @@ def make_worker(
         log=log,
     )
     partitions = {name: facts.partitions for name, facts in topics.items()}
+    homes = local.homes(clock, log)
     worker = Worker(
         config=config,
         consumer=consumer,
@@ -174,7 +175,7 @@ def make_worker(
             consumer,
             restorer,
             admin,
-            local.homes(clock, log),
+            homes,
             producer,
             clock,
             log,
