@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.faults import RECOVERED_WITHIN_S, Battlefield, Fault, Struck, restore_size
+from tests.chaos.battlefield import RECOVERED_WITHIN_S, Battlefield, Fault, Struck, restore_size
 
 
 @dataclass

@@ -12,19 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos import application, drain
+from tests.chaos.battlefield import INTERVAL_S, Battlefield, Fault, restore_size
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
-from tests.chaos.faults import (
-    BROKER_FAULTS,
-    INTERVAL_S,
-    KILL_FAULTS,
-    STATE_AND_PAUSE_FAULTS,
-    Battlefield,
-    Fault,
-    restore_size,
-)
+from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, STATE_AND_PAUSE_FAULTS
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
 from tests.chaos.reader import read_history

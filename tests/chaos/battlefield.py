@@ -1,0 +1,102 @@
+"""What every fault needs: what it works on, what it hit, and how workers are hit and come back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.cluster import Cluster
+from tests.chaos.diary import Diary
+from tests.chaos.workers import Fleet, Slot
+
+INTERVAL_S = 0.4
+"""The workers' commit interval: a strike comes at a random moment of it."""
+RECOVERED_WITHIN_S = 60.0
+
+
+@dataclass
+class Struck:
+    """What a fault hit.
+
+    Args:
+        target: the worker or the node.
+        in_transaction: whether a transaction was open, or a commit under way, at that moment.
+        worker: whose next commit ends the fault.
+        at_ns: when it was hit, wall clock.
+        details: for the diary.
+    """
+
+    target: str
+    in_transaction: bool
+    worker: Slot | None = None
+    at_ns: int = field(default_factory=time.time_ns)
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Battlefield:
+    """What the faults work on.
+
+    Args:
+        cluster: the brokers.
+        fleet: the workers.
+        prefix: of the application's names.
+        copies: where copies of local state are kept.
+        diary: of the run.
+        stop: set when the time is up.
+    """
+
+    cluster: Cluster
+    fleet: Fleet
+    prefix: str
+    copies: Path
+    diary: Diary
+    stop: threading.Event
+
+
+Fault = Callable[[Battlefield, random.Random], Struck | None]
+
+
+def reach_transaction(at: Battlefield, slot: Slot, choose: random.Random) -> bool:
+    """Wait for a random moment at which a worker has a transaction open."""
+    time.sleep(choose.uniform(0, INTERVAL_S))
+    return at.fleet.wait_in_transaction(slot)
+
+
+def kill(at: Battlefield, slot: Slot) -> Struck:
+    """SIGKILL a worker, which then stays dead until `come_back`."""
+    slot.held = True
+    at.fleet.kill(slot)
+    # The file is as it was when the worker died.
+    return Struck(slot.name, slot.in_transaction, slot, details={"step": slot.status.step})
+
+
+def come_back(at: Battlefield, slot: Slot, struck: Struck) -> Struck:
+    """Have the supervisor start a worker again."""
+    slot.held = False
+    struck.details["restart_ns"] = time.time_ns()
+    return struck
+
+
+def may_change(slot: Slot) -> bool:
+    """Whether a worker can be added, or removed."""
+    return not slot.held and (not slot.wanted or slot.lives)
+
+
+def restore_size(at: Battlefield) -> None:
+    """Bring the regular workers back, send the spare ones away; those under a fault are let be."""
+    for slot in at.fleet.slots:
+        if not slot.lock.acquire(blocking=False):
+            continue
+        try:
+            if slot.place.is_spare and slot.wanted:
+                at.fleet.remove(slot)
+            elif not slot.place.is_spare and not slot.wanted:
+                at.fleet.add(slot)
+        finally:
+            slot.lock.release()
