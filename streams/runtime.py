@@ -167,18 +167,8 @@ def make_worker(
         make_producer=_producer_maker(
             config, local.instance_id, sizes, consumer, admin, clock, connections.producer_client
         ),
-        make_tasks=lambda producer: _make_tasks(
-            config,
-            plans,
-            topics,
-            partitions,
-            consumer,
-            restorer,
-            admin,
-            homes,
-            producer,
-            clock,
-            log,
+        make_tasks=lambda made: _make_tasks(
+            config, plans, topics, partitions, consumer, restorer, admin, homes, made, clock, log
         ),
         restorer=restorer,
         topic_ids={name: facts.topic_id for name, facts in topics.items()},
