@@ -8,7 +8,7 @@ NEWER := import sys; sys.exit(sys.version_info < (3, 11))
 FIND_JAVA := from streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint docs demo bench clean
+.PHONY: help setup test chaos lint docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -36,6 +36,11 @@ $(STAMP): pyproject.toml
 
 test: setup  ## Run all tests, those on a real broker included
 	$(BIN)/pytest $(PYTEST_ARGS)
+
+# QUICK=1 takes five minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
+chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
+	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
+		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .
