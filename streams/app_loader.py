@@ -86,6 +86,8 @@ def _import(place: str) -> ModuleType:
     _importable(Path.cwd())
     try:
         return importlib.import_module(place)
+    except SystemExit as error:
+        raise _ends_the_interpreter(place, error) from error
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise _broken(place, error) from error
@@ -110,6 +112,8 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise _ends_the_interpreter(str(path), error) from error
     except StreamsError:
         raise
     except Exception as error:
@@ -120,6 +124,13 @@ def _import_file(path: Path) -> ModuleType:
 def _importable(directory: Path) -> None:
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
+
+
+def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
+    return ApplicationError(
+        f"{place} ends the interpreter when it is imported (status {error.code}); put what only "
+        'the program itself does behind: if __name__ == "__main__":'
+    )
 
 
 def _broken(place: str, error: Exception) -> ApplicationError:

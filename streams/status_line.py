@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -64,6 +65,8 @@ def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
 class StatusLine:
     """A table at the bottom of a terminal; what is written to it goes above.
 
+    A terminal that is gone is no error: the workers are to close cleanly all the same.
+
     Args:
         terminal: where to draw.
         width: of the table, for tests.
@@ -77,16 +80,18 @@ class StatusLine:
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
         """Draw the table, if it is time to."""
-        if self._next_s is None:
-            self._live.start()
-        elif now_s < self._next_s:
+        if self._next_s is not None and now_s < self._next_s:
             return
+        with suppress(OSError):
+            if self._next_s is None:
+                self._live.start()
+            self._live.update(table(workers, now_s), refresh=True)
         self._next_s = now_s + REDRAW_S
-        self._live.update(table(workers, now_s), refresh=True)
 
     def print(self, line: str) -> None:
         """Write a line above the table, with the colors that it has."""
-        self._console.print(Text.from_ansi(line), soft_wrap=True)
+        with suppress(OSError):
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def write(self, text: str, /) -> int:
         """Write lines above the table."""
@@ -103,7 +108,8 @@ class StatusLine:
 
     def close(self) -> None:
         """Take the table away and leave the terminal as it was."""
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
 
 def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:

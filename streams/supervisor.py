@@ -92,7 +92,7 @@ class Supervisor:
 
     Args:
         workers: how many.
-        start: starts the worker of an index.
+        start: starts the worker of an index; an OSError counts as its crash.
         monotonic: seconds of a clock that never goes back.
         random: for the jitter of pauses.
         limits: of restarts.
@@ -168,7 +168,11 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         slot.start_at_s = None
         slot.started_s = self.monotonic()
-        slot.process = self.start(slot.index)
+        try:
+            slot.process = self.start(slot.index)
+        except OSError as error:  # the machine has no room for one more process, perhaps not yet
+            self._crashed(slot, {"worker_index": slot.index, "outcome": f"not started: {error}"})
+            return
         slot.status.started(slot.process.pid)
         self.log.info("worker_started", worker_index=slot.index, pid=slot.process.pid)
 

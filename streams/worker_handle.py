@@ -76,6 +76,10 @@ class LiveProcess:
                 pass_fds=(control_read, report_write),
                 process_group=0,
             )
+        except OSError:
+            for file in (self._control, self._reports, *([] if out_read is None else [out_read])):
+                os.close(file)
+            raise
         finally:
             for file in theirs:
                 os.close(file)
@@ -171,4 +175,7 @@ class _Lines:
             self.ended = not chunk
             self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
+        if self.ended and self._rest:
+            lines.append(self._rest)
+            self._rest = b""
         return lines

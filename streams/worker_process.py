@@ -8,12 +8,14 @@ starts this.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import structlog
@@ -156,6 +158,8 @@ def main() -> None:
         sys.exit(ExitCode.STOPPED)
     launch = Launch(**json.loads(line))
     sys.argv = [target]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once
     logs.configure(
         launch.log_format,
         level=launch.log_level,
@@ -165,7 +169,8 @@ def main() -> None:
     code = _exit_code(lambda: _work(launch, index, control, ReportPipe(reports)))
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
-        sys.stdout.flush()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
         os._exit(code)
 
 

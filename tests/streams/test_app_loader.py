@@ -110,6 +110,13 @@ def test_code_that_cannot_be_imported_is_named(target: str, code: str, save: Sav
         load_app(target)
 
 
+@pytest.mark.parametrize("target", ["ending_app:app", "ending_app.py:app"])
+def test_code_that_runs_a_program_when_it_is_imported_is_told_so(target: str, save: Save) -> None:
+    save("ending_app.py", "import sys\nsys.exit(7)")
+    with pytest.raises(ApplicationError, match=r"status 7.*__main__"):
+        load_app(target)
+
+
 def test_wrong_settings_are_reported_as_such(save: Save) -> None:
     save("my_app.py", APP.replace("bootstrap.servers", "bootstrap.server"))
     with pytest.raises(ConfigError, match=r"did you mean bootstrap\.servers"):

@@ -59,9 +59,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         (APP.replace('"a"', '"a b"'), [], "application.id must consist of"),
         ("app = 5", [], "not a KafkaStreams"),
         ("import no_such_module", [], "no_such_module"),
+        ("import sys\nsys.exit(0)", [], "ends the interpreter"),
         (APP.replace('.stream("in").to("out")', ""), [], "the topology reads no topic"),
     ],
-    ids=["value", "name", "in the code", "no application", "import", "topology"],
+    ids=["value", "name", "in the code", "no application", "import", "exit", "topology"],
 )
 def test_what_is_wrong_from_the_start_ends_at_once_and_is_said_once(
     code: str, arguments: list[str], said: str, start: Start
@@ -85,10 +86,9 @@ def test_a_worker_that_crashes_at_once_is_given_up(start: Start) -> None:
     assert given_up["outcome"] == "killed by SIGABRT"
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit(3)", "raise KeyboardInterrupt"])
-def test_code_that_ends_the_interpreter_has_crashed(ending: str, start: Start) -> None:
-    """Whatever status it asked for: nobody told the worker to stop."""
-    run = start(f"import sys\n{ending}", "--max-restarts=0")
+@pytest.mark.parametrize("ending", ["os._exit(77)", "raise KeyboardInterrupt"])
+def test_code_that_ends_the_process_has_crashed(ending: str, start: Start) -> None:
+    run = start(f"import os\n{ending}", "--max-restarts=0")
     assert run.wait() == ExitCode.RESTARTS
 
 
@@ -199,8 +199,11 @@ class Terminal:
         os.close(self._file)
 
 
-def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(tmp_path: Path) -> None:
+def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a user's code prints comes above the table too."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     (tmp_path / "my_app.py").write_text(f"import time\nprint('importing')\ntime.sleep(2)\n{APP}")
     terminal = Terminal(tmp_path, "my_app:app")
     try:

@@ -99,6 +99,18 @@ def test_the_table_is_not_drawn_at_every_turn() -> None:
     line.close()
 
 
+def test_a_terminal_that_is_gone_is_no_error() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    line = StatusLine(Gone(), width=100)
+    for now_s in (7.0, 8.0):
+        line.show([_worker(FIRST)], now_s)
+        line.write("text\n")
+    line.close()
+
+
 def test_where_there_is_no_terminal_status_is_logged_now_and_then() -> None:
     log = Log()
     display = LoggedStatus(log, every_s=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -69,6 +70,7 @@ class Scene:
 
     def __init__(self, workers: int = 2, **limits: Any) -> None:
         self.now_s = 0.0
+        self.no_room = False
         self.started: list[tuple[int, Process]] = []
         self.shown: list[WorkerStatus] = []
         self.log = Log()
@@ -83,6 +85,8 @@ class Scene:
         )
 
     def _start(self, index: int) -> Process:
+        if self.no_room:
+            raise OSError(errno.EAGAIN, "no room")
         process = Process(1_000 + len(self.started))
         self.started.append((index, process))
         return process
@@ -154,6 +158,18 @@ def test_a_crash_is_restarted_after_a_pause_and_the_others_go_on(code: int) -> N
     assert scene.indices == [0, 1, 1]
     assert scene.process(0).stops == 0
     assert scene.shown[1].restarts == 1
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_after_a_pause() -> None:
+    scene = Scene(most=1)
+    scene.no_room = True
+    assert not scene.turn()
+    assert "no room" in scene.log.named("worker_crashed")[0]["outcome"]
+    scene.no_room = False
+    scene.turn(after_s=1.1)
+    assert scene.indices == [0]
+    scene.process(0).code = 1
+    assert scene.outcome() is ExitCode.RESTARTS
 
 
 NOT_AGAIN = [
