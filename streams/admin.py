@@ -147,7 +147,7 @@ class LiveAdmin:
                 )
             )
 
-        found = self._ask(action, partitions, send)
+        found = self._ask(action, partitions, send, usable=lambda result: result.offset >= 0)
         return {place: result.offset for place, result in found.items()}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
@@ -198,8 +198,13 @@ class LiveAdmin:
         send: Callable[[list[K]], Mapping[K, Future[Any]]],
         *,
         ignored: frozenset[int] = frozenset(),
+        usable: Callable[[Any], bool] = lambda _: True,
     ) -> dict[K, Any]:
-        """Ask about each item until each has an answer; those with an ignored error have none."""
+        """Ask about each item until each has an answer; those with an ignored error have none.
+
+        An answer that is not usable is none yet: where a partition has no leader, the client gives
+        some offsets as -1001, without an error.
+        """
         begun_at = time.monotonic()
         answers: dict[K, Any] = {}
         pending = list(dict.fromkeys(items))
@@ -208,6 +213,9 @@ class LiveAdmin:
             failed: dict[K, KafkaError] = {}
             for item, future in send(pending).items():
                 error = self._outcome(future, answers, item)
+                if error is None and not usable(answers[item]):
+                    del answers[item]
+                    error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
                 if error is not None and error.code() not in ignored:
                     failed[item] = error
             elapsed_s = time.monotonic() - begun_at

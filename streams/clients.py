@@ -73,6 +73,9 @@ class Consumer(Protocol):
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics."""
 
+    def rejoin(self) -> None:
+        """Join it anew after a `MemberFencedError`; nothing that was added before is read."""
+
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:

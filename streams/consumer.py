@@ -8,6 +8,7 @@ the runtime adds partitions, at explicit offsets, when their tasks are ready for
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -26,7 +27,7 @@ from streams.clients import (
 from streams.errors import (
     ConfigError,
     FatalClientError,
-    IdentityError,
+    MemberFencedError,
     MissingTopicError,
     OffsetLostError,
     TaskMigratedError,
@@ -58,14 +59,19 @@ class LiveConsumer:
     ) -> None:
         self._clock = clock or SystemClock()
         # An offset that is not there must be an error: a silent reset would lose records.
+        self._config = {**config, "auto.offset.reset": "error"}
+        self._make_client = make_client
+        self._timeout_s = timeout_s
+        self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         try:
-            self._client = make_client({**config, "auto.offset.reset": "error"})
+            self._client = make_client(dict(self._config))
         except KafkaException as error:
             raise ConfigError(f"consumer.: {error.args[0].str()}") from error
-        self._timeout_s = timeout_s
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics."""
+        self._subscribed = topics, listener
+        current = self._client
 
         def assigned(client: Any, partitions: Any) -> None:
             # A call of one's own, even an empty one, keeps the client from its default: to read.
@@ -73,14 +79,25 @@ class LiveConsumer:
             listener.on_assigned(_places(partitions))
 
         def revoked(client: Any, partitions: Any) -> None:
-            listener.on_revoked(_places(partitions))
+            # What a client that was replaced had is dropped already.
+            if self._client is current:
+                listener.on_revoked(_places(partitions))
             client.incremental_unassign([])
 
         def lost(client: Any, partitions: Any) -> None:
-            listener.on_lost(_places(partitions))
+            if self._client is current:
+                listener.on_lost(_places(partitions))
             client.incremental_unassign([])
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def rejoin(self) -> None:
+        """Join the group with a new client, once the old one's membership is lost for good."""
+        assert self._subscribed is not None, "rejoin before subscribe"
+        old, self._client = self._client, self._make_client(dict(self._config))
+        with contextlib.suppress(KafkaException):
+            old.close()
+        self.subscribe(*self._subscribed)
 
     def poll(self, max_records: int, timeout_s: float) -> Batches:
         """Return what is there at once, or wait for the first record until the timeout."""
@@ -239,21 +256,14 @@ def _raise_if_final(error: KafkaError, where: str) -> None:
 def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
     # It comes once, as a message; what is behind it is in the text alone.
     if "static consumer fenced" in error.str().lower():
-        raise _identity_error(error, where)
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
     raise FatalClientError(f"consumer, {where}: {error.str()}")
-
-
-def _identity_error(error: KafkaError, where: str) -> IdentityError:
-    return IdentityError(
-        f"consumer, {where}: {error.str()}; another live worker has the same identity: give each "
-        "its own worker.id"
-    )
 
 
 def _raise(error: KafkaError, where: str) -> NoReturn:
     reaction = reaction_to(error, "query")
-    if reaction is Reaction.IDENTITY:
-        raise _identity_error(error, where)
+    if reaction is Reaction.REJOIN:
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
     if reaction is Reaction.MIGRATED:
         raise TaskMigratedError(f"consumer, {where}: {error.str()}")
     raise FatalClientError(f"consumer, {where}: {error.str()}")

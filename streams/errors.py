@@ -11,8 +11,10 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
 | `ProducerFencedError` | the worker | the same; twice within a minute: `IdentityError` |
+| `MemberFencedError` | the worker | the same, with a new consumer; thrice: `IdentityError` |
 | `TaskMigratedError` | the worker | drop all tasks without a commit, rejoin the group |
 | `TaskCorruptedError` | the worker | rebuild the local state of the named tasks |
+| `OffsetLostError` | the worker | ask for the committed offset again; the same again: stop |
 | `RestoreLostError` | the worker | ask for the changelogs' facts again, restore anew |
 """
 
@@ -144,6 +146,16 @@ class TaskMigratedError(StreamsError):
     """
 
 
+class MemberFencedError(StreamsError):
+    """The group does not accept this member any more, and its consumer is of no more use.
+
+    When another consumer joined with the same group.instance.id; also when the group's coordinator
+    was away for longer than the session, as the client then forgets who it was and the next
+    coordinator does not. The worker catches it: all tasks are dropped without a commit, and a new
+    consumer joins. Three times within a minute it means that another live worker has this identity.
+    """
+
+
 class LocalStateError(StreamsError):
     """Local state cannot be used as it is: not writable, of another release, or held by others.
 
@@ -245,8 +257,9 @@ class FatalClientError(StreamsError):
 class OffsetLostError(StreamsError):
     """The next offset to read is not on the broker: records were deleted before they were read.
 
-    Nobody catches it: going on elsewhere would lose or repeat records without anyone having said
-    so. Retention ran past the application, or the topic was created anew.
+    The worker catches it once for each offset, as another worker may have the partition by now,
+    and have moved on. The second time nobody does: going on elsewhere would lose or repeat records
+    without anyone having said so. Retention ran past the application, or the topic is a new one.
 
     Args:
         where: the partition.

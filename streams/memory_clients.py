@@ -44,6 +44,7 @@ class MemoryConsumer:
         self._joining: tuple[Sequence[str], RebalanceListener] | None = None
         self._assigned: tuple[Sequence[TopicPartition], RebalanceListener] | None = None
         self._failure: Exception | None = None
+        self._topics: Sequence[str] = ()
 
     def fail(self, error: Exception) -> None:
         """Raise an error in the next poll."""
@@ -51,7 +52,17 @@ class MemoryConsumer:
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group; all partitions are assigned within the next poll."""
+        self._topics = topics
         self._joining = topics, listener
+
+    def rejoin(self) -> None:
+        """Join the group anew."""
+        assert self._assigned is not None, "rejoin before the first assignment"
+        _, listener = self._assigned
+        self._joining, self._assigned = (self._topics, listener), None
+        self._next.clear()
+        self._heard.clear()
+        self._paused.clear()
 
     def poll(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import confluent_kafka
@@ -23,7 +24,7 @@ from streams.errors import (
     AbortableError,
     ConfigError,
     FatalClientError,
-    IdentityError,
+    MemberFencedError,
     OutcomeUnknownError,
     ProducerFencedError,
     RecordRefusedError,
@@ -183,8 +184,8 @@ class _LiveProducer:
     def _raise(self, error: KafkaException, call: Call) -> NoReturn:
         cause: KafkaError = error.args[0]
         reaction = reaction_to(cause, call)
-        if reaction is Reaction.IDENTITY:
-            raise IdentityError(f"producer, {call}: {cause.str()}") from error
+        if reaction is Reaction.REJOIN:
+            raise MemberFencedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.FENCED:
             raise ProducerFencedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.MIGRATED:
@@ -220,6 +221,8 @@ class TransactionalProducer(_LiveProducer):
         super().__init__(config, **limits)
         self._ends: dict[TopicPartition, int] = {}
         self._is_open = False
+        self._number = 0
+        """Of the transaction: reports of one before may come late."""
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""
@@ -236,6 +239,7 @@ class TransactionalProducer(_LiveProducer):
     def begin(self) -> None:
         """Begin a transaction; the client tells the broker with the first send."""
         self._ends.clear()
+        self._number += 1
         self._call("send", self._client.begin_transaction)
         self._is_open = True
 
@@ -250,10 +254,11 @@ class TransactionalProducer(_LiveProducer):
         self, place: TopicPartition, key: bytes, value: bytes | None, timestamp: int
     ) -> None:
         topic, partition = place
+        reported = partial(self._reported, self._number)
         while True:
             try:
                 self._client.produce(
-                    topic, value, key, partition, self._reported, None, timestamp or 1, None
+                    topic, value, key, partition, reported, None, timestamp or 1, None
                 )
             except BufferError:
                 self._poll(_PRESSURE_WAIT_S)
@@ -262,9 +267,11 @@ class TransactionalProducer(_LiveProducer):
                 self._refuse_record(error, topic, key, value)
             return
 
-    def _reported(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
+    def _reported(
+        self, number: int, error: KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
         # A failed record makes the whole transaction abortable, so the commit will say so.
-        if error is None:
+        if error is None and number == self._number:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None
             assert partition is not None

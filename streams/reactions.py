@@ -9,7 +9,7 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 | fenced: another producer has the transactional id, or the broker expired it | any | `FENCED` |
 | unknown producer id, or a transaction in another state than ours | any | `REPLACE` |
 | stale membership: unknown member, old generation, rebalance under way | offsets | `MIGRATED` |
-| another live member has the group.instance.id | consumer | `IDENTITY` |
+| fenced member: the group knows another one with this group.instance.id | any | `REJOIN` |
 | a record is too large, or not as its topic wants it | any | `REFUSED` |
 | not authorised, unsupported version, bad configuration | any | `STOP` |
 | marked fatal | any | `REPLACE` |
@@ -35,9 +35,9 @@ class Reaction(Enum):
     RETRY = "call again, within the bound of task.timeout.ms"
     ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
     REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
-    FENCED = "as REPLACE; twice within a minute, without an expired transaction: as IDENTITY"
+    FENCED = "as REPLACE; stop when it recurs within a minute, unless the transaction had expired"
     MIGRATED = "drop the tasks without a commit, rejoin the group"
-    IDENTITY = "stop: another live worker has this worker's identity"
+    REJOIN = "drop the tasks without a commit, join anew; stop at the third within a minute"
     REFUSED = "stop: the same input would write the same record again"
     STOP = "stop: nothing here can put it right"
 
@@ -101,6 +101,12 @@ _PASSING = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
     }
 )
 
@@ -117,7 +123,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     """
     code = error.code()
     if code == KafkaError.FENCED_INSTANCE_ID:
-        return Reaction.IDENTITY
+        return Reaction.REJOIN
     if code in _REFUSED:
         return Reaction.REFUSED
     if code in _DENIED:

@@ -78,6 +78,7 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
         >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
         0
     """
+    assert 0 <= facts.start <= facts.end, facts
     if position is None:
         return RestorePlan(facts.start, facts.end)
     reason = None

@@ -17,6 +17,7 @@ from streams.errors import (
     ProducerFencedError,
     StreamsError,
 )
+from streams.recurrence import Recurrence
 
 FENCED_AGAIN_S = 60.0
 
@@ -47,7 +48,7 @@ class Transactions:
         self._probe = probe
         self._log = log
         self._begun_s: float | None = None
-        self._fenced_s: float | None = None
+        self._fenced = Recurrence(2, within_s=FENCED_AGAIN_S, clock=clock)
         self.producer = make_producer()
         """The present one."""
 
@@ -106,8 +107,12 @@ class Transactions:
             FatalClientError: the brokers did not answer within task.timeout.ms.
         """
         self._log.warning("producer_replaced", reason=str(reason))
-        if isinstance(reason, ProducerFencedError) and not self._has_expired():
-            self._count_fencing(reason)
+        fenced = isinstance(reason, ProducerFencedError) and not self._has_expired()
+        if fenced and self._fenced.is_too_much():
+            raise IdentityError(
+                f"this worker's producer was fenced twice within a minute ({reason}): another live "
+                "worker has the same identity; give each worker its own worker.id"
+            ) from reason
         self.producer.close()
         self.producer = self._make_producer()
         self._begun_s = None
@@ -117,15 +122,6 @@ class Transactions:
         """Whether the transaction is so old that the broker has aborted it for that."""
         begun_s = self._begun_s
         return begun_s is not None and self._clock.monotonic_s() - begun_s >= self._timeout_s
-
-    def _count_fencing(self, reason: ProducerFencedError) -> None:
-        now_s = self._clock.monotonic_s()
-        if self._fenced_s is not None and now_s - self._fenced_s < FENCED_AGAIN_S:
-            raise IdentityError(
-                f"this worker's producer was fenced twice within a minute ({reason}): another live "
-                "worker has the same identity; give each worker its own worker.id"
-            ) from reason
-        self._fenced_s = now_s
 
     def close(self) -> None:
         """Let go of the producer; an open transaction is left to its successor."""

@@ -29,6 +29,9 @@ from streams.commit import Commit
 from streams.config import StreamsConfig
 from streams.errors import (
     AbortableError,
+    IdentityError,
+    MemberFencedError,
+    OffsetLostError,
     OutcomeUnknownError,
     ProducerFencedError,
     RecordRefusedError,
@@ -38,6 +41,7 @@ from streams.errors import (
 )
 from streams.intake import Intake
 from streams.pace import Pace
+from streams.recurrence import Recurrence
 from streams.restore import Restorer
 from streams.task import Task, TaskId
 from streams.tasks import Tasks
@@ -142,6 +146,8 @@ class Worker:
         self._last_commit_s = clock.monotonic_s()
         self._all_committed_s = self._last_commit_s
         self._commit_cost_s = 0.0
+        self._lost: set[tuple[str, int]] = set()
+        self._fenced = Recurrence(3, within_s=60.0, clock=clock)
         self._log = log
         self.tasks = make_tasks(lambda: self._transactions.producer)
         self._intake = Intake(config, consumer, self.tasks)
@@ -180,7 +186,7 @@ class Worker:
     def turn(self) -> None:
         """Go once around the loop."""
         with self._reacting():
-            self._poll()
+            self._poll(self._wait_s())
             self._advance()
             processed = self._process()
             self._commit_if_due(processed)
@@ -254,11 +260,14 @@ class Worker:
 
     # -- the steps of a turn -------------------------------------------------------------------
 
-    def _poll(self) -> None:
-        busy = any(task.queued() for task in self.tasks.running) or self._restorer.is_active
-        idle_s = 0.0 if busy else self._config.poll_ms / 1000
-        if self._waits_to_commit_idle():
-            idle_s = min(idle_s, 0.005)
+    def _wait_s(self) -> float:
+        """How long a poll may wait for records."""
+        if self._restorer.is_active or any(task.queued() for task in self.tasks.running):
+            return 0.0
+        idle_s = self._config.poll_ms / 1000
+        return min(idle_s, 0.005) if self._waits_to_commit_idle() else idle_s
+
+    def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._intake.room(), idle_s)
         for place, records in batches.items():
             task = self.tasks.reader_of(place)
@@ -328,6 +337,9 @@ class Worker:
         due = requested or waited_s * 1000 >= self._config.commit_interval_ms
         too_much = processed and self._uncommitted_bytes(dirty) > self._limit_bytes()
         if due or too_much or (waited_s >= self._idle_wait_s() and self._is_drained()):
+            # The group may have changed since the last poll; its word comes in polls alone, and a
+            # commit under the membership of before would be refused.
+            self._poll(idle_s=0.0)
             self._commit(self.tasks.running)
 
     def _commits_idle(self) -> bool:
@@ -408,10 +420,15 @@ class Worker:
         except (ProducerFencedError, OutcomeUnknownError) as error:
             self._transactions.replace(error)
             self._begin_all_anew()
+        except MemberFencedError as error:
+            self._log.warning("member_replaced", reason=str(error))
+            self._rejoin(error)
         except TaskCorruptedError as error:
             self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
             self._abort()
             self.tasks.wipe(error.tasks)
+        except OffsetLostError as error:
+            self._begin_at_committed(error)
         except RestoreLostError as error:
             self._log.warning("restore_lost", tasks=sorted(error.tasks), reason=error.reason)
             self._abort()
@@ -426,6 +443,31 @@ class Worker:
         self.tasks.rebuild()
         self._intake.keep_to_running()
 
+    def _begin_at_committed(self, error: OffsetLostError) -> None:
+        """Read on from the committed offset, unless that is the one that is lost.
+
+        Another worker may have the partition, and have had what it processed deleted.
+        """
+        reader = next((t for t in self.tasks.running if error.where in map(str, t.inputs)), None)
+        if reader is not None:
+            begun_at = next(c.offset for p, c in reader.start.items() if str(p) == error.where)
+            if (error.where, begun_at) in self._lost:
+                raise error
+            self._lost.add((error.where, begun_at))
+        self._log.warning("offset_lost", partition=error.where, reason=error.reason)
+        self._abort()
+
+    def _rejoin(self, reason: MemberFencedError) -> None:
+        """Join the group with a new consumer, and without the tasks."""
+        if self._fenced.is_too_much():
+            raise IdentityError(
+                f"this worker was fenced in its group three times within a minute ({reason}): "
+                "another live worker has the same identity; give each worker its own worker.id"
+            ) from reason
+        self._abort()
+        self._let_go(self.tasks.owned)
+        self._consumer.rejoin()
+
     def _begin_all_anew(self) -> None:
         """Begin all tasks anew after the producer was replaced, as they send with it."""
         self._records = 0
@@ -438,6 +480,7 @@ _REACTED_TO = (
     TaskMigratedError,
     ProducerFencedError,
     OutcomeUnknownError,
+    MemberFencedError,
     TaskCorruptedError,
 )
 _HELD_BACK_BYTES = 250

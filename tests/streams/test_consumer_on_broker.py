@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -12,7 +11,7 @@ from confluent_kafka import KafkaException
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
-from streams.errors import IdentityError
+from streams.errors import MemberFencedError
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
@@ -57,21 +56,30 @@ class Silent:
     on_lost = on_revoked
 
 
-def test_a_member_whose_identity_another_one_takes_is_told_so(member: Make, topics: Topics) -> None:
+def test_a_member_whose_identity_another_one_takes_is_told_so_and_can_join_anew(
+    member: Make, topics: Topics
+) -> None:
     """The client says so once, as if it were a message, and is silent for ever after."""
     topic = topics.create("in")
-    old, new = member("w"), member("w")
+    first, second = member("w"), member("w")
     listener = Silent()
-    old.subscribe([topic], listener)
-    wait_until(lambda: old.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned")
-    new.subscribe([topic], Silent())
+    first.subscribe([topic], listener)
+    wait_until(lambda: first.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned")
+    second.subscribe([topic], Silent())
 
-    def poll_on() -> Any:
+    def fenced(old: LiveConsumer, new: LiveConsumer) -> bool:
         new.poll(1, 0.1)
-        return old.poll(1, 0.1)
+        try:
+            old.poll(1, 0.1)
+        except MemberFencedError as error:
+            return "fenced" in str(error)
+        return False
 
-    with pytest.raises(IdentityError, match=r"give each its own worker\.id"):
-        wait_until(lambda: poll_on() is None, what="the old member is fenced")
+    wait_until(lambda: fenced(first, second), what="the first is fenced")
+    listener.assigned.clear()
+    first.rejoin()
+    wait_until(lambda: fenced(second, first), what="the second is fenced in its turn")
+    wait_until(lambda: first.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned again")
 
 
 def test_positions_begin_anew_when_a_partition_is_added_again(member: Make, topics: Topics) -> None:

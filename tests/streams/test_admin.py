@@ -1,0 +1,52 @@
+"""What the admin client makes of answers that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streams.admin import LiveAdmin
+from streams.clients import TopicPartition
+from streams.errors import FatalClientError
+
+HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
+NO_OFFSET = -1001
+"""What librdkafka answers, without an error, for a partition whose leader is away."""
+
+
+class Answers:
+    """A client that gives its offsets in turn."""
+
+    def __init__(self, *rounds: Mapping[int, int]) -> None:
+        self.asked: list[list[int]] = []
+        self._rounds = list(rounds)
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        self.asked.append([place.partition for place in wanted])
+        offsets = self._rounds.pop(0) if len(self._rounds) > 1 else self._rounds[0]
+        futures: dict[Any, Future[Any]] = {place: Future() for place in wanted}
+        for place, future in futures.items():
+            future.set_result(SimpleNamespace(offset=offsets[place.partition]))
+        return futures
+
+
+def admin(client: Answers, timeout_s: float = 30) -> LiveAdmin:
+    made = LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
+    made._client = client
+    return made
+
+
+def test_an_offset_that_is_none_is_asked_for_again() -> None:
+    """Taken for the end of a changelog, it would prove good local rows wrong."""
+    client = Answers({0: NO_OFFSET, 1: 7}, {0: NO_OFFSET}, {0: 5})
+    assert admin(client).end_offsets([HERE, THERE]) == {HERE: 5, THERE: 7}
+    assert client.asked == [[0, 1], [0], [0]]
+
+
+def test_offsets_that_never_come_are_an_error_and_no_offsets() -> None:
+    with pytest.raises(FatalClientError, match="cannot find the start of t-0"):
+        admin(Answers({0: NO_OFFSET}), timeout_s=0.2).start_offsets([HERE])
