@@ -154,7 +154,7 @@ class Supervisor:
             if slot.start_at_s is not None and now_s >= slot.start_at_s and self._may_start(slot):
                 self._start(slot)
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
-            self._kill_all("they did not close within shutdown.timeout.ms")
+            self._kill_all("it did not close within shutdown.timeout.ms")
         self.display.show([slot.status for slot in self._slots], now_s)
         return all(slot.is_over for slot in self._slots)
 
@@ -234,7 +234,7 @@ class Supervisor:
             elif number == signal.SIGINT and again:
                 if self._code is ExitCode.STOPPED:
                     self._code = ExitCode.INTERRUPTED
-                self._kill_all(f"a second {name} came while they were closing")
+                self._kill_all(f"a second {name} came while it was closing")
 
     def _stop_all(self, code: ExitCode, reason: str) -> None:
         """Ask every worker to close; the first reason decides the exit code."""

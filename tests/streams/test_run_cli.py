@@ -180,6 +180,14 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._file, keys)
 
+    def hang_up(self) -> int:
+        """Close the window; returns the exit code."""
+        os.close(self._file)
+        self._file = -1
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
     def wait(self) -> int:
         """The exit code; what is still shown is read meanwhile."""
         deadline = time.monotonic() + 60
@@ -196,7 +204,8 @@ class Terminal:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
 
 def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(
@@ -217,5 +226,19 @@ def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(
         assert re.search(r"workers_stopping .*reason=SIGINT", text)
         # The cursor that the table hid is there again.
         assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_that_is_closed_leaves_nothing_behind(tmp_path: Path) -> None:
+    code = f"import os, time\nprint('importing', os.getpid())\ntime.sleep(2)\n{APP}"
+    (tmp_path / "my_app.py").write_text(code)
+    terminal = Terminal(tmp_path, "my_app:app")
+    try:
+        wait_until(lambda: "importing" in terminal.read(), what=f"output:\n{terminal.shown}")
+        (pid,) = re.findall(r"importing (\d+)", terminal.read())
+        assert is_alive(int(pid))
+        assert terminal.hang_up() == ExitCode.STOPPED
+        assert not is_alive(int(pid))
     finally:
         terminal.close()

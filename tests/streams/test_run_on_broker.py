@@ -151,6 +151,21 @@ def test_workers_close_cleanly_when_the_supervisor_is_killed(
     app.check_exact()
 
 
+def test_a_supervisor_that_is_stopped_delays_no_worker(topics: Topics, tmp_path: Path) -> None:
+    """Nobody reads the reports then; the workers go on as before."""
+    app = Counted(topics, tmp_path)
+    with app.running(1) as run:
+        run.wait_running(1)
+        run.signal(signal.SIGSTOP)
+        for _ in range(3):
+            app.write()
+            app.wait_counted(run)
+        run.signal(signal.SIGCONT)
+        run.signal(signal.SIGTERM)
+        assert run.wait() == ExitCode.STOPPED
+    app.check_exact()
+
+
 def _hang(app: Counted, run: Run) -> None:
     run.wait_running(1)
     app.write_one(b"hang")
