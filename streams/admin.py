@@ -27,7 +27,7 @@ _kafka: Any = confluent_kafka.admin
 K = TypeVar("K", bound=Hashable)
 """What a call asks about: a topic's name or a partition."""
 
-_REQUEST_TIMEOUT_S = 10.0
+_REQUEST_TIMEOUT_S = 5.0
 _WAIT_MIN_S = 0.1
 _WAIT_MAX_S = 2.0
 _GONE_AFTER_S = 10.0
@@ -63,7 +63,8 @@ class LiveAdmin:
     """
 
     def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
-        self._client = _kafka.AdminClient(dict(config))
+        self._config = dict(config)
+        self._client = _kafka.AdminClient(self._config)
         self._timeout_s = timeout_s
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
 
@@ -223,6 +224,9 @@ class LiveAdmin:
                 if not _passes(error, elapsed_s) or elapsed_s >= self._timeout_s:
                     _raise(action, item, error, elapsed_s)
             pending = list(failed)
+            if any(error.code() == KafkaError._TIMED_OUT for error in failed.values()):
+                # The client goes on asking for the controller that it once heard of.
+                self._client = _kafka.AdminClient(self._config)
             if pending:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _WAIT_MAX_S)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from streams.background import at_once
@@ -24,13 +23,11 @@ from streams.memory_clients import (
 )
 from streams.memory_cluster import MemoryCluster
 from streams.plan import SubPlan
-from streams.purge import Purger
 from streams.restore import Restorer
 from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import plan_internal_topics
-from streams.topic_watch import TopicWatch
-from streams.topics import recheck_topics
+from streams.upkeep import make_purger, make_watch
 from streams.worker import Worker
 
 
@@ -159,7 +156,6 @@ def make_memory_worker(
             return MemoryTransactionalProducer(cluster, config.application_id)
         return MemoryPlainProducer(cluster, consumer.commit)
 
-    repartitions = frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
     partitions = {name: facts.partitions for name, facts in topics.items()}
     return Worker(
         config=config,
@@ -183,20 +179,13 @@ def make_memory_worker(
         clock=clock,
         listener=counts,
         probe=probe,
-        purger=Purger(
+        purger=make_purger(config, plans, admin, background=at_once, clock=clock, log=log),
+        topic_watch=make_watch(
+            config,
+            plans,
             admin,
-            repartitions,
-            config.repartition_purge_interval_ms / 1000,
-            background=at_once,
-            clock=clock,
-            log=log,
-        ),
-        topic_watch=TopicWatch(
-            check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
-            plans=plans,
             topics=topics,
             partitions=partitions,
-            interval_s=config.topics_check_interval_ms / 1000,
             background=at_once,
             clock=clock,
             log=log,

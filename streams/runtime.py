@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import confluent_kafka
@@ -25,12 +24,11 @@ from streams.home import LocalHomes
 from streams.plan import SubPlan
 from streams.producer import MakeClient as MakeProducerClient
 from streams.producer import PlainProducer, TransactionalProducer
-from streams.purge import Purger
 from streams.restore import RestoreListener, Restorer
 from streams.tasks import OpenHome, Tasks
 from streams.topic_plan import TopicFacts
-from streams.topic_watch import TopicWatch
-from streams.topics import TopicAdmin, prepare_topics, recheck_topics
+from streams.topics import TopicAdmin, prepare_topics
+from streams.upkeep import make_purger, make_watch
 from streams.worker import Worker, WorkerListener
 
 
@@ -151,14 +149,7 @@ def make_worker(
     log = _bind(log, local.instance_id)
     make_consumer = _consumer_maker(connections, timeout_s, clock)
     consumer = make_consumer(config.consumer_config(local.instance_id))
-    restorer = Restorer(
-        make_consumer=lambda: make_consumer(config.restore_config()),
-        clock=clock,
-        listener=restore_listener,
-        probe=probe,
-        batch_records=config.restore_batch_records,
-        log=log,
-    )
+    restorer = _make_restorer(config, make_consumer, restore_listener, clock, probe, log)
     partitions = {name: facts.partitions for name, facts in topics.items()}
     homes = local.homes(clock, log)
     worker = Worker(
@@ -175,8 +166,24 @@ def make_worker(
         clock=clock,
         listener=listener,
         probe=probe,
-        purger=_make_purger(config, plans, admin, connections, clock, log),
-        topic_watch=_make_watch(config, plans, admin, topics, partitions, connections, clock, log),
+        purger=make_purger(
+            config,
+            plans,
+            admin,
+            background=connections.background("headrace-purge"),
+            clock=clock,
+            log=log,
+        ),
+        topic_watch=make_watch(
+            config,
+            plans,
+            admin,
+            topics=topics,
+            partitions=partitions,
+            background=connections.background("headrace-topics"),
+            clock=clock,
+            log=log,
+        ),
         first_commit_id=connections.first_commit_id(),
         log=log,
     )
@@ -242,6 +249,24 @@ def _consumer_maker(
     return make
 
 
+def _make_restorer(
+    config: StreamsConfig,
+    make_consumer: Callable[[dict[str, object]], LiveConsumer],
+    listener: RestoreListener,
+    clock: Clock,
+    probe: Probe,
+    log: Log,
+) -> Restorer:
+    return Restorer(
+        make_consumer=lambda: make_consumer(config.restore_config()),
+        clock=clock,
+        listener=listener,
+        probe=probe,
+        batch_records=config.restore_batch_records,
+        log=log,
+    )
+
+
 def _producer_maker(
     config: StreamsConfig,
     instance_id: str,
@@ -280,46 +305,6 @@ def _producer_maker(
         )
 
     return make
-
-
-def _make_purger(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    admin: TopicAdmin,
-    connections: Connections,
-    clock: Clock,
-    log: Log,
-) -> Purger:
-    return Purger(
-        admin,
-        frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
-        config.repartition_purge_interval_ms / 1000,
-        background=connections.background("headrace-purge"),
-        clock=clock,
-        log=log,
-    )
-
-
-def _make_watch(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    admin: TopicAdmin,
-    topics: dict[str, TopicFacts],
-    partitions: dict[str, int],
-    connections: Connections,
-    clock: Clock,
-    log: Log,
-) -> TopicWatch:
-    return TopicWatch(
-        check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
-        plans=plans,
-        topics=topics,
-        partitions=partitions,
-        interval_s=config.topics_check_interval_ms / 1000,
-        background=connections.background("headrace-topics"),
-        clock=clock,
-        log=log,
-    )
 
 
 def _rocks_memory(config: StreamsConfig) -> RocksMemory:

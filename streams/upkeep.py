@@ -1,0 +1,59 @@
+"""Wires what a worker does now and then beside its records: purging, and looking at the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from streams.background import Background
+from streams.clients import Clock, Log
+from streams.config import StreamsConfig
+from streams.plan import SubPlan
+from streams.purge import Purger
+from streams.topic_plan import TopicFacts
+from streams.topic_watch import TopicWatch
+from streams.topics import TopicAdmin, recheck_topics
+
+
+def make_purger(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    *,
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> Purger:
+    """Make what deletes processed records of the application's repartition topics."""
+    return Purger(
+        admin,
+        frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
+        config.repartition_purge_interval_ms / 1000,
+        background=background,
+        clock=clock,
+        log=log,
+    )
+
+
+def make_watch(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    *,
+    topics: dict[str, TopicFacts],
+    partitions: dict[str, int],
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> TopicWatch:
+    """Make what looks at the application's topics again."""
+    return TopicWatch(
+        check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
+        plans=plans,
+        topics=topics,
+        partitions=partitions,
+        interval_s=config.topics_check_interval_ms / 1000,
+        background=background,
+        clock=clock,
+        log=log,
+    )
