@@ -32,6 +32,13 @@ builder.stream("in").to("out")
 SETTINGS = {"application.id": "a", "bootstrap.servers": "localhost:1", "state.dir": "state"}
 """
 APP = HEADER + "app = KafkaStreams(builder.build(), SETTINGS)\n"
+# Its import ends only when the worker was told to stop, however slow the machine is.
+SLOW_APP = f"""
+import os, threading, time
+print("importing", os.getpid())
+while any(thread.name == "headrace-leash" for thread in threading.enumerate()):
+    time.sleep(0.05)
+{APP}"""
 
 Start = Callable[..., Run]
 
@@ -93,8 +100,7 @@ def test_code_that_ends_the_process_has_crashed(ending: str, start: Start) -> No
 
 
 def test_a_worker_that_still_imports_when_it_is_told_to_stop_never_runs(start: Start) -> None:
-    code = f"import time\nprint('importing', flush=True)\ntime.sleep(2)\n{APP}"
-    run = start(code)
+    run = start(SLOW_APP)
     wait_until(lambda: "importing" in run.text(), what="the worker imports")
     run.signal(signal.SIGTERM)
     assert run.wait() == ExitCode.STOPPED
@@ -102,7 +108,7 @@ def test_a_worker_that_still_imports_when_it_is_told_to_stop_never_runs(start: S
 
 
 def test_a_second_ctrl_c_kills_workers_that_do_not_close(start: Start) -> None:
-    run = start("import time\nprint('importing', flush=True)\ntime.sleep(1000)")
+    run = start("import time\nprint('importing')\ntime.sleep(1000)")
     wait_until(lambda: "importing" in run.text(), what="the worker imports")
     run.signal(signal.SIGINT)
     run.wait_for("workers_stopping")
@@ -213,7 +219,7 @@ def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(
 ) -> None:
     """What a user's code prints comes above the table too."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    (tmp_path / "my_app.py").write_text(f"import time\nprint('importing')\ntime.sleep(2)\n{APP}")
+    (tmp_path / "my_app.py").write_text(SLOW_APP)
     terminal = Terminal(tmp_path, "my_app:app")
     try:
         wait_until(lambda: "importing" in terminal.read(), what=f"output:\n{terminal.shown}")
@@ -231,8 +237,7 @@ def test_a_terminal_has_a_table_below_the_log_and_ctrl_c_works(
 
 
 def test_a_terminal_that_is_closed_leaves_nothing_behind(tmp_path: Path) -> None:
-    code = f"import os, time\nprint('importing', os.getpid())\ntime.sleep(2)\n{APP}"
-    (tmp_path / "my_app.py").write_text(code)
+    (tmp_path / "my_app.py").write_text(SLOW_APP)
     terminal = Terminal(tmp_path, "my_app:app")
     try:
         wait_until(lambda: "importing" in terminal.read(), what=f"output:\n{terminal.shown}")
