@@ -23,8 +23,8 @@ from typing import Protocol
 from state.codec import encode_timestamped
 from state.store import Position
 from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
-from streams.errors import OffsetLostError, RestoreLostError
-from streams.task import Task, corruption_of
+from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from streams.task import Task, TaskId, corruption_of
 
 Rows = list[tuple[bytes, "bytes | None"]]
 
@@ -139,7 +139,7 @@ class _StoreRestore:
     applied: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _TaskRestore:
     task: Task
     commit_id: int
@@ -179,12 +179,16 @@ class Restorer:
         self._probe = probe
         self._batch_records = batch_records
         self._active: list[_TaskRestore] = []
+        self._complete: list[Task] = []
+        """Restored, and not handed out yet."""
+        self._broken: dict[TaskId, str] = {}
+        """Tasks whose files were found broken when nobody could be told, and why."""
         self._log = log
 
     @property
     def is_active(self) -> bool:
         """Whether a task is being restored."""
-        return bool(self._active)
+        return bool(self._active or self._complete)
 
     def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
         """Start to restore a task; returns False when there is nothing to restore.
@@ -193,6 +197,8 @@ class Restorer:
             task: it has local state and start offsets, and has not run yet.
             facts: of its changelogs, asked for after its start offsets were.
         """
+        if task.id in self._broken:
+            raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
         with corruption_of(task.id):
             restores = [
                 restore
@@ -244,26 +250,41 @@ class Restorer:
             TaskCorruptedError: the local files of a task are broken.
             RestoreLostError: a changelog was shortened under the restore, which must begin anew.
         """
-        if not self._active:
-            return []
-        assert self._consumer is not None
         deadline = self._clock.monotonic_s() + budget_s
-        complete: list[Task] = []
         while self._active:
+            assert self._consumer is not None
             try:
                 batches = self._consumer.poll(self._batch_records, wait_s)
             except OffsetLostError as error:
-                raise RestoreLostError(
-                    [str(r.task.id) for r in self._active], str(error)
-                ) from error
-            for place, records in batches.items():
-                self._apply(place, records)
-            complete += self._finish()
+                tasks = [str(restore.task.id) for restore in self._active]
+                raise RestoreLostError(tasks, str(error)) from error
+            self._use(batches)
             if not batches or self._clock.monotonic_s() >= deadline:
                 break
         if not self._active:
             self._close_consumer()
+        complete, self._complete = self._complete, []
         return complete
+
+    def _use(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
+        """Apply what was read; what one task fails with must not cost another its records."""
+        broken: dict[str, str] = {}
+        for restore in list(self._active):
+            try:
+                for place in [place for place in restore.open if place in batches]:
+                    self._apply(restore, place, batches[place])
+                self._finish(restore)
+            except TaskCorruptedError as error:
+                self._drop(restore)
+                broken[str(restore.task.id)] = error.reason
+        if broken:
+            raise TaskCorruptedError(broken, "; ".join(dict.fromkeys(broken.values())))
+
+    def _drop(self, restore: _TaskRestore) -> None:
+        assert self._consumer is not None
+        self._consumer.remove(restore.open)
+        if restore in self._active:
+            self._active.remove(restore)
 
     def forget(self, task: Task, *, keep: bool = True) -> None:
         """Give up the restore of a task that moves away.
@@ -272,18 +293,24 @@ class Restorer:
             task: it may be one that is not being restored.
             keep: whether what was restored so far is of use to whoever restores next.
         """
+        self._complete = [complete for complete in self._complete if complete is not task]
         for restore in [r for r in self._active if r.task is task]:
-            assert self._consumer is not None
-            self._consumer.remove(restore.open)
-            self._active.remove(restore)
+            self._drop(restore)
             if keep and restore.bulk:
-                self._keep(restore)
+                self._keep_quietly(restore)
         if not self._active:
             self._close_consumer()
+
+    def _keep_quietly(self, restore: _TaskRestore) -> None:
+        try:
+            self._keep(restore)
+        except TaskCorruptedError as error:
+            self._broken[restore.task.id] = error.reason
 
     def close(self) -> None:
         """Give up everything."""
         self._active.clear()
+        self._complete.clear()
         self._close_consumer()
 
     def _close_consumer(self) -> None:
@@ -291,10 +318,9 @@ class Restorer:
             self._consumer.close(leave=False)
             self._consumer = None
 
-    def _apply(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        restore = next((r for r in self._active if place in r.open), None)
-        if restore is None:
-            return
+    def _apply(
+        self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> None:
         part = restore.open[place]
         rows = changelog_rows(r for r in records if r.offset() < part.plan.end)
         if not rows:
@@ -331,23 +357,20 @@ class Restorer:
         with corruption_of(restore.task.id):
             restore.task.state.end_restore(positions)
 
-    def _finish(self) -> list[Task]:
+    def _finish(self, restore: _TaskRestore) -> None:
         assert self._consumer is not None
-        complete = []
-        for restore in list(self._active):
-            positions = self._consumer.positions(list(restore.open))
-            for place, part in list(restore.open.items()):
-                if positions.get(place, -1) >= part.plan.end:
-                    self._consumer.remove([place])
-                    restore.done[part.store] = restore.open.pop(place)
-                    self._listener.on_restore_end(place, part.store, part.applied)
-            if not restore.open:
-                self._complete(restore)
-                self._active.remove(restore)
-                complete.append(restore.task)
-        return complete
+        positions = self._consumer.positions(list(restore.open))
+        for place, part in list(restore.open.items()):
+            if positions.get(place, -1) >= part.plan.end:
+                self._consumer.remove([place])
+                restore.done[part.store] = restore.open.pop(place)
+                self._listener.on_restore_end(place, part.store, part.applied)
+        if not restore.open:
+            self._active.remove(restore)
+            self._end(restore)
+            self._complete.append(restore.task)
 
-    def _complete(self, restore: _TaskRestore) -> None:
+    def _end(self, restore: _TaskRestore) -> None:
         task = restore.task
         positions = {
             store: self._position(restore, part, part.plan.end, part.asked_ms)

@@ -106,10 +106,11 @@ class Bench:
     log: EventLog = field(default_factory=EventLog)
     recorder: RestoreRecorder = field(default_factory=RestoreRecorder)
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
+    partition: int = 0
 
     def __post_init__(self) -> None:
         for place in (ROWS, OTHERS):
-            self.cluster.create(place.topic)
+            self.cluster.create(place.topic, 2)
         self.memory = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
         builder = StreamsBuilder()
         stream = builder.stream("in", key=serdes.string, value=serdes.string)
@@ -117,7 +118,7 @@ class Bench:
         stream.to_table(store="others")
         config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "nowhere:1"})
         (plan,) = plan_application(builder.build(), config)
-        self.spec = plan.task(0, 1 << 20)
+        self.spec = plan.task(self.partition, 1 << 20)
         self.state: TaskState = self.open()
 
     def open(self) -> TaskState:
@@ -132,9 +133,10 @@ class Bench:
         self, count: int, place: TopicPartition = ROWS, transaction: Transaction | None = None
     ) -> None:
         """Append rows to a changelog, key and value by their offset."""
+        log = self.cluster.log(TopicPartition(place.topic, self.partition))
         for _ in range(count):
-            number = b"%d" % self.cluster.log(place).end
-            self.cluster.append(place.topic, number, number, 0, 5, None, transaction)
+            number = b"%d" % log.end
+            self.cluster.append(place.topic, number, number, self.partition, 5, None, transaction)
 
     def hold(self, stores: Mapping[str, list[int]], /, **positions: Position) -> None:
         """Make the local state hold these rows."""
@@ -150,7 +152,8 @@ class Bench:
         return sorted(map(int, found))
 
     def facts(self) -> dict[TopicPartition, ChangelogFacts]:
-        logs = {place: self.cluster.log(place) for place in (ROWS, OTHERS)}
+        places = [TopicPartition(place.topic, self.partition) for place in (ROWS, OTHERS)]
+        logs = {place: self.cluster.log(place) for place in places}
         return {
             place: ChangelogFacts(place.topic, log.start, log.end, DAY_MS)
             for place, log in logs.items()
@@ -165,14 +168,17 @@ class Bench:
             batch_records=batch,
             log=self.log,
         )
-        task = Task(
+        task = self.task()
+        return restorer, task, restorer.begin(task, self.facts())
+
+    def task(self) -> Task:
+        return Task(
             spec=self.spec,
             state=self.state,
-            start={TopicPartition("in", 0): CommittedOffset(0)},
+            start={TopicPartition("in", self.partition): CommittedOffset(0)},
             send=lambda *_: None,
             dropped=lambda *_: None,
         )
-        return restorer, task, restorer.begin(task, self.facts())
 
     def restore(self, *, batch: int = 1000) -> int:
         """Restore to the end; returns how many records were read."""
@@ -437,3 +443,30 @@ class TestInterruptions:
         monkeypatch.setattr(bench.state, broken, fail)
         with pytest.raises(TaskCorruptedError, match=r"0_0.*checksum"):
             bench.restore()
+
+    def test_what_one_task_fails_with_costs_no_other_its_records(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Both changelogs come with one poll, and come once."""
+        bench.write(10)
+        other = Bench(tmp_path / "other", cluster=bench.cluster, partition=1)
+        other.write(10)
+        restorer, broken_task, _ = bench.begin()
+        sound_task = other.task()
+        restorer.begin(sound_task, other.facts())
+
+        def fail(*_: object) -> None:
+            raise StoreCorruptedError("block checksum mismatch")
+
+        for call in ("restore", "end_restore"):
+            with monkeypatch.context() as patch:
+                patch.setattr(bench.state, call, fail)
+                with pytest.raises(TaskCorruptedError, match="0_0"):
+                    restorer.advance(1, 0)
+            restorer.forget(broken_task, keep=False)
+            assert restorer.advance(1, 0) == ([sound_task] if call == "restore" else [])
+            assert other.held("rows") == list(range(10))
+            bench.reopen()
+            broken_task = bench.task()
+            restorer.begin(broken_task, bench.facts())
+        other.state.close()
