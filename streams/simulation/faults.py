@@ -65,8 +65,21 @@ CALLS: Mapping[str, tuple[str, ...]] = {
 | `failure` | the admin client gives up |
 """
 
-COMMON = frozenset({"produce", "producer.poll", "consume", "probe", "delivery", "start_offsets"})
-"""Calls that happen so often that a fault in each hundredth would stop everything."""
+WEIGHTS: Mapping[str, float] = {
+    # What happens for every record or every turn would stop everything otherwise.
+    **dict.fromkeys(
+        ("produce", "producer.poll", "consume", "probe", "delivery", "start_offsets"), 1 / 12
+    ),
+    # What happens seldom is to be hit all the same.
+    "abort_transaction": 8.0,
+    "init_transactions": 2.0,
+    "flush": 2.0,
+    "commit": 3.0,
+    "store.restore": 2.0,
+    "store.end_restore": 2.0,
+    "delete_records": 2.0,
+}
+"""How likely a fault is at a call, compared with others."""
 
 _RETRIABLE = (
     KafkaError._TRANSPORT,
@@ -86,6 +99,8 @@ class FaultPlan:
         crashes: how many workers are killed at a random moment, on average.
         stalls: how many are left standing at a random moment, on average.
         restarts: how many are stopped cleanly and started again, on average.
+        longest_stall: how long at most, in seconds; more than 6 outlasts a session, as it is set in
+            simulations, and more than 10 a transaction.
         lost_state: how likely a worker that died finds its local state gone, or an older copy.
         slow_markers: how likely a transaction's marker is written seconds late.
         foreign_transactions: whether the input has open and aborted transactions of others; only
@@ -103,6 +118,7 @@ class FaultPlan:
     crashes: float = 1.0
     stalls: float = 0.7
     restarts: float = 0.7
+    longest_stall: float = 16.0
     lost_state: float = 0.15
     slow_markers: float = 0.08
     foreign_transactions: bool = True
@@ -142,7 +158,7 @@ class Faults:
                 continue
             chosen = tuple(k for k in kinds if plan.kinds is None or k in plan.kinds)
             if chosen:
-                self._calls[call] = (plan.rate / 12 if call in COMMON else plan.rate, chosen)
+                self._calls[call] = (plan.rate * WEIGHTS.get(call, 1.0), chosen)
 
     def draw(self, process: Process, call: str) -> str | None:
         """Decide what goes wrong with a call, if anything."""
@@ -162,9 +178,10 @@ class Faults:
 
     def stall_us(self) -> int:
         """How long a process stands: sometimes longer than its session or its transaction."""
-        if self.random.random() < 0.4:
-            return int(self.random.uniform(0.05, 3) * SECOND)
-        return int(self.random.uniform(5, 16) * SECOND)
+        longest = self.plan.longest_stall
+        if longest <= 5 or self.random.random() < 0.4:
+            return int(self.random.uniform(0.05, min(3, longest)) * SECOND)
+        return int(self.random.uniform(5, longest) * SECOND)
 
     def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
         """Do something that is not a request, with the faults that need no answer."""

@@ -248,6 +248,24 @@ class Group:
         for m in members:
             m.partitions = wanted[m.instance_id]
 
+    def orphans(self) -> list[TopicPartition]:
+        """What no member has, though no rebalance is under way.
+
+        That is so for good after a static member was killed between a rebalance that took a
+        partition from it and its answer to it, and came back in time: it gets what it had in that
+        generation, and nobody begins another one.
+        """
+        if self.joining:
+            return []
+        topics = sorted({topic for m in self.members.values() for topic in m.topics})
+        given = {place for m in self.members.values() for place in m.partitions}
+        return [p for topic in topics for p in self._places(topic) if p not in given]
+
+    def rebalance(self) -> None:
+        """Begin another generation, as an operator or another member would."""
+        if self.members:
+            self._rebalance(None)
+
     # -- offsets -------------------------------------------------------------------------------
 
     def settle(self, txn: Txn) -> None:

@@ -44,6 +44,8 @@ TROUBLE_S = 14.0
 DRAIN_S = 180.0
 """How long all that is left may take afterwards."""
 STOP_S = 60.0
+ORPHANED_S = 20
+"""How long partitions may be nobody's before somebody helps, in virtual seconds."""
 
 _STOPPED_BY_TROUBLE = (FatalClientError, IdentityError, LocalStateError)
 """What may stop a worker while brokers fail; a supervisor, or its operator, starts it again."""
@@ -132,6 +134,7 @@ class Run:
         self.cluster = Cluster(self.kernel, setup.config.application_id)
         self.cluster.transactions.slow = setup.plan.slow_markers
         self.outcome = Outcome()
+        self._orphaned_us = 0
         self._create_topics()
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
@@ -192,7 +195,18 @@ class Run:
             if self.kernel.now_us > deadline_us:
                 self.outcome.problems.append(f"not done after {DRAIN_S:.0f} s: {left}")
                 return
+            self._help_orphans()
             self.kernel.sleep(200 * MS)
+
+    def _help_orphans(self) -> None:
+        """Do what a real group waits for: another rebalance."""
+        orphans = self.cluster.group.orphans()
+        if not orphans:
+            self._orphaned_us = self.kernel.now_us
+        elif self.kernel.now_us - self._orphaned_us > ORPHANED_S * SECOND:
+            self._orphaned_us = self.kernel.now_us
+            self.kernel.note("nemesis", f"nobody has {', '.join(map(str, orphans))}: a rebalance")
+            self.cluster.group.rebalance()
 
     def _left_over(self) -> str:
         """What is still to be done, if anything."""
