@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tests.chaos.application import REPARTITION, STORES
 from tests.chaos.check_outputs import is_change, number_of
 from tests.chaos.expectations import Change, Expected, Order, read_count, read_total
-from tests.chaos.history import History, Log, Place
-from tests.chaos.sequences import by_key
+from tests.chaos.history import History, Place
+from tests.chaos.sequences import Seen, by_key, each_key
 from tests.chaos.verdict import Findings
 
 
@@ -37,9 +37,8 @@ def check_at_least_once(
     _check_most(history, "account-totals", accounts, findings)
     _check_most(history, "region-totals", regions, findings)
     _check_changes(history, expected, findings, caches=caches)
-    _check_changelogs(
-        history, {"counts": accounts, "totals": accounts, "regions": regions}, findings
-    )
+    numbers = {"counts": accounts, "totals": accounts, "regions": regions}
+    _check_changelogs(history, expected, numbers, findings)
 
 
 def _numbers(history: History, topic: str) -> Iterator[tuple[str, object]]:
@@ -99,32 +98,56 @@ def _check_most(history: History, topic: str, wanted: dict[bytes, int], findings
 def _check_changes(
     history: History, expected: Expected, findings: Findings, *, caches: bool
 ) -> None:
-    for partition, accounts in expected.changes.items():
+    for partition, log in history.of("account-changes").items():
         place = Place("account-changes", partition)
-        found = by_key(history.logs.get(place, Log()))
-        for key, wanted in accounts.items():
-            seen = [one for one in found.get(key, []) if is_change(one.value)]
+        accounts = expected.changes.get(partition, {})
+        for key, mixed, wanted in each_key(by_key(log), accounts):
+            seen = [one for one in mixed if is_change(one.value)]
             changes = Counter(Change(one.value, one.timestamp) for one in seen)
             findings.duplicate("account-changes", changes.total() - len(changes))
-            must = wanted[-1:] if caches and wanted[-1].value is not None else wanted
-            if caches and wanted[-1].value is None:
-                must = []
-            for change in must:
+            for change in _must(wanted, caches=caches):
                 if change not in changes:
                     findings.add("lost", str(place), f"{change} of {key!r} is not there")
             for change in changes.keys() & expected.aborted_changes:
                 findings.add("aborted_read", str(place), f"{change} of {key!r}")
 
 
+def _must(wanted: Sequence[Change], *, caches: bool) -> Sequence[Change]:
+    """The changes that must come out; with caches not the deletion of what was never there."""
+    if not caches:
+        return wanted
+    return [change for change in wanted[-1:] if change.value is not None]
+
+
 def _check_changelogs(
-    history: History, wanted: dict[str, dict[bytes, int]], findings: Findings
+    history: History,
+    expected: Expected,
+    wanted: Mapping[str, Mapping[bytes, int]],
+    findings: Findings,
 ) -> None:
+    """Each row is there, and counts no less than its input."""
     for store in STORES:
-        for partition, log in history.changelog_of(store).items():
-            place = Place(f"{store}-changelog", partition)
-            for key, seen in by_key(log).items():
-                right = wanted.get(store, {}).get(key or b"", 0)
-                if store != "accounts" and _value_of(store, seen[-1].value) < right:
-                    found = _value_of(store, seen[-1].value)
-                    detail = f"{key!r} ends with {found}; right is {right} or more"
-                    findings.add("changelog_mismatch", f"{place}@{seen[-1].offset}", detail)
+        rows: dict[bytes | None, Seen] = {}
+        for log in history.changelog_of(store).values():
+            rows |= {key: seen[-1] for key, seen in by_key(log).items()}
+        where = f"{store}-changelog"
+        for key, right in wanted.get(store, {}).items():
+            found = _value_of(store, rows[key].value) if key in rows else 0
+            if found < right:
+                detail = f"{key!r} ends with {found}; right is {right} or more"
+                findings.add("changelog_mismatch", where, detail)
+        if store == "accounts":
+            _check_table(rows, expected, findings, where)
+
+
+def _check_table(
+    rows: Mapping[bytes | None, Seen], expected: Expected, findings: Findings, where: str
+) -> None:
+    for accounts in expected.changes.values():
+        for key, changes in accounts.items():
+            row = rows.get(key)
+            last = None if row is None else Change(row.value, row.timestamp)
+            is_deleted = changes[-1].value is None and (row is None or row.value is None)
+            if last != changes[-1] and not is_deleted:
+                detail = f"{key!r} ends with {last}; right is {changes[-1]}"
+                findings.add("changelog_mismatch", where, detail)

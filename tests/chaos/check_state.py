@@ -113,7 +113,8 @@ def _check_same_transactions(
         said = [seen.value for seen in output.get(key, ())]
         if rows[-1:] == said[-1:] and is_subsequence(rows, said):
             continue
-        alone = [seen for seen in changelog.get(key, ()) if seen.value not in said]
+        values = set(said)
+        alone = [seen for seen in changelog.get(key, ()) if seen.value not in values]
         if alone:
             detail = f"row {alone[0].value!r} of {key!r} was committed without its output"
             findings.add("torn_transaction", f"{place}@{alone[0].offset}", detail)

@@ -6,6 +6,10 @@ the counts and totals of its account and its region, the changelogs' rows, and t
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tests.chaos.application import OUTPUTS, REPARTITION
 from tests.chaos.check_at_least_once import check_at_least_once
 from tests.chaos.check_outputs import (
@@ -37,6 +41,23 @@ def check(history: History, *, guarantee: Guarantee, caches: bool, drained: bool
         caches: whether updates of a key waited for the commit, so that only the last must come.
         drained: whether all of the input was to be processed.
     """
+    with _no_garbage_collection():
+        return _check(history, guarantee, caches=caches, drained=drained)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of tuples without a cycle: looking for one takes longer than the checks."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _check(history: History, guarantee: Guarantee, *, caches: bool, drained: bool) -> Verdict:
     findings = Findings(guarantee)
     expected = recount(history)
     _count(history, expected, findings)

@@ -136,7 +136,7 @@ class Observations:
     def __init__(self, start: int = 0) -> None:
         self.start = start
         self.offsets = array("q")
-        self.digests = array("L")
+        self.digests = array("I")
 
     def see(self, offset: int, digest: int) -> None:
         """Remember a record in the order in which it was handed out."""

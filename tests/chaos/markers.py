@@ -16,7 +16,7 @@ FullPlace = tuple[str, int]
 
 
 def write_markers(
-    bootstrap: str, places: Mapping[FullPlace, Place], *, patience_s: float = 15
+    bootstrap: str, places: Mapping[FullPlace, Place], *, patience_s: float
 ) -> dict[Place, Marker]:
     """Write a marker into each partition and read it back as a reader of committed records.
 

@@ -46,6 +46,7 @@ def read_history(
     state_dirs: Iterable[str | Path] = (),
     observed: Mapping[Place, Observations] | None = None,
     marks: bool = True,
+    patience_s: float = 15,
 ) -> History:
     """Read a run's history.
 
@@ -56,6 +57,7 @@ def read_history(
         observed: what a concurrent reader saw.
         marks: whether to write markers into whatever the application writes. It cannot be run
             again after that, as it would take them for data.
+        patience_s: how long a marker may take to be handed out.
 
     Raises:
         KafkaException: the cluster does not answer.
@@ -86,7 +88,7 @@ def read_history(
         changelogs=changelogs,
         committed=committed,
         stores=tuple(read_stores(prefix, state_dirs)),
-        markers=write_markers(bootstrap, places) if marks else {},
+        markers=write_markers(bootstrap, places, patience_s=patience_s) if marks else {},
         observed=observed or {},
     )
 

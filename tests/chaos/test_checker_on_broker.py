@@ -82,7 +82,11 @@ class Run:
     def history(self, reader: ConcurrentReader | None = None) -> History:
         observed = reader.stop() if reader is not None else {}
         return read_history(
-            self.bootstrap, self.prefix, state_dirs=[self.directory], observed=observed
+            self.bootstrap,
+            self.prefix,
+            state_dirs=[self.directory],
+            observed=observed,
+            patience_s=3,
         )
 
     def verdict(self) -> Verdict:
@@ -111,6 +115,7 @@ def open_transaction(run: Run, *, timeout_ms: int = 60_000) -> Iterator[confluen
     producer.abort_transaction(30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caches", [False, True])
 def test_a_run_is_found_sound_and_then_what_was_done_to_it(
     topics: Topics, tmp_path: Path, caches: bool
