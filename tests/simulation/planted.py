@@ -1,0 +1,153 @@
+"""Bugs of the kinds that exactly-once dies of, each a small patch of the production code.
+
+A bug is planted within a context, and only in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from state.buffer import Buffer
+from state.rocks import RocksTaskState
+from streams.clients import Offsets, TopicPartition
+from streams.commit import Commit
+from streams.errors import OutcomeUnknownError
+from streams.producer import PlainProducer, TransactionalProducer
+from streams.simulation.cluster import SimulatedAdmin
+from streams.simulation.disk import _DurableState
+from streams.simulation.groups import Group
+from streams.task import Task
+from streams.tasks import Tasks
+from streams.worker import Worker
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Plant] = {}
+
+
+def bug(plant: Plant) -> Plant:
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        BUGS[name](patch)
+        yield
+
+
+@bug
+def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    def end_offsets(
+        self: SimulatedAdmin, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        return {place: self._cluster.log(place).last_stable for place in partitions}
+
+    patch.setattr(SimulatedAdmin, "end_offsets", end_offsets)
+
+
+@bug
+def metadata_fetched_at_commit_time(patch: pytest.MonkeyPatch) -> None:
+    fresh = property(lambda self: self._consumer.group_metadata(), lambda self, value: None)
+    patch.setattr(Worker, "_metadata", fresh, raising=False)
+
+
+@bug
+def bulk_restore_without_flush(patch: pytest.MonkeyPatch) -> None:
+    """The disk in memory keeps apart what a flush would make durable."""
+    patch.setattr(_DurableState, "flush", lambda self: None)
+
+
+@bug
+def bulk_restore_without_flush_on_rocksdb(patch: pytest.MonkeyPatch) -> None:
+    def end_restore(self: RocksTaskState, positions: Mapping[str, Any]) -> None:
+        self._restored = None
+        self.write({}, positions)
+
+    patch.setattr(RocksTaskState, "end_restore", end_restore)
+
+
+@bug
+def offsets_from_the_consumers_position(patch: pytest.MonkeyPatch) -> None:
+    right = Task.offsets
+
+    def offsets(self: Task, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
+        return {
+            place: type(c)(max(c.offset, positions.get(place, 0)), c.metadata)
+            for place, c in right(self, positions, commit_id).items()
+        }
+
+    patch.setattr(Task, "offsets", offsets)
+
+
+@bug
+def buffer_kept_over_an_abort(patch: pytest.MonkeyPatch) -> None:
+    right = Task._make_buffer
+
+    def make_buffer(self: Task, store: Any) -> Buffer:
+        kept: dict[str, Buffer] = self.state.__dict__.setdefault("kept", {})
+        return kept.setdefault(store.name, right(self, store))
+
+    patch.setattr(Task, "_make_buffer", make_buffer)
+    patch.setattr(Buffer, "discard", lambda self: None)
+
+
+@bug
+def time_out_of_a_commit_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    right = TransactionalProducer.commit
+
+    def commit(self: TransactionalProducer) -> None:
+        try:
+            right(self)
+        except OutcomeUnknownError:
+            self._is_open = False
+
+    patch.setattr(TransactionalProducer, "commit", commit)
+
+
+@bug
+def lost_partitions_dropped_without_an_abort(patch: pytest.MonkeyPatch) -> None:
+    def on_lost(self: Worker, partitions: Sequence[TopicPartition]) -> None:
+        self._let_go(self.tasks.owned_of(partitions))
+
+    patch.setattr(Worker, "on_lost", on_lost)
+
+
+@bug
+def offsets_read_while_undecided(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "is_undecided", lambda self, places: False)
+
+
+@bug
+def state_written_before_the_transaction_commits(patch: pytest.MonkeyPatch) -> None:
+    def run(self: Commit, tasks: Sequence[Task], metadata: Any, commit_id: int) -> None:
+        self.flush_caches(tasks)
+        deltas = self.write_changelogs(tasks)
+        offsets = self.send_offsets(tasks, metadata, commit_id)
+        self.write_state(tasks, deltas, offsets, commit_id)
+        self.commit_transaction()
+
+    patch.setattr(Commit, "run", run)
+
+
+@bug
+def tasks_go_on_after_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """Neither the queues nor the offsets of an aborted transaction are taken back."""
+    patch.setattr(Tasks, "rebuild", lambda self: None)
+
+
+@bug
+def offsets_committed_before_the_flush(patch: pytest.MonkeyPatch) -> None:
+    """At-least-once only."""
+    right = PlainProducer.commit
+
+    def commit(self: PlainProducer) -> None:
+        if self._offsets:
+            self._commit_offsets(self._offsets)
+        right(self)
+
+    patch.setattr(PlainProducer, "commit", commit)

@@ -1,0 +1,45 @@
+"""The simulation finds what it is for: bugs are planted, and a seed of the tests' range shows them.
+
+The same seeds pass without the bug (`test_seeds`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.planted import BUGS, planted
+from tests.simulation.seeds import run_seed
+from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
+
+WINDOW = 120
+FIRST: dict[str, int] = {
+    "restore_only_to_the_last_stable_offset": 250,
+    "metadata_fetched_at_commit_time": 380,
+    "lost_partitions_dropped_without_an_abort": 80,
+    "offsets_read_while_undecided": 120,
+}
+"""Where to begin to look for bugs that few seeds meet, so that the test is short."""
+
+
+def found_at(bug: str, seeds: range, state_dir: Path | None) -> int | None:
+    """The first of the seeds that fails with the bug."""
+    with planted(bug):
+        for seed in seeds:
+            own = None if state_dir is None else state_dir / str(seed)
+            if run_seed(seed, own)[0]:
+                return seed
+    return None
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:
+    first = FIRST.get(bug, 0)
+    on_rocksdb = bug.endswith("on_rocksdb")
+    seeds = range(first, first + WINDOW)
+    assert seeds.stop <= (ON_ROCKSDB if on_rocksdb else IN_MEMORY)
+    seed = found_at(bug, seeds, tmp_path if on_rocksdb else None)
+    assert seed is not None
+    own = tmp_path / "without" if on_rocksdb else None
+    assert run_seed(seed, own)[0] == [], "it fails without the bug too"
