@@ -40,6 +40,15 @@ _GONE = frozenset(
 _PASSING = frozenset(
     {KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError._NOENT}
 )
+_STALE = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""Errors of a client that believes in a controller or in leaders of earlier on."""
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -224,8 +233,8 @@ class LiveAdmin:
                 if not _passes(error, elapsed_s) or elapsed_s >= self._timeout_s:
                     _raise(action, item, error, elapsed_s)
             pending = list(failed)
-            if any(error.code() == KafkaError._TIMED_OUT for error in failed.values()):
-                # The client goes on asking for the controller that it once heard of.
+            if any(error.code() in _STALE for error in failed.values()):
+                # The client never asks anew who is controller, and who leads since when.
                 self._client = _kafka.AdminClient(self._config)
             if pending:
                 time.sleep(wait_s)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from streams.admin import LiveAdmin
 from streams.clients import TopicPartition
@@ -50,3 +51,21 @@ def test_an_offset_that_is_none_is_asked_for_again() -> None:
 def test_offsets_that_never_come_are_an_error_and_no_offsets() -> None:
     with pytest.raises(FatalClientError, match="cannot find the start of t-0"):
         admin(Answers({0: NO_OFFSET}), timeout_s=0.2).start_offsets([HERE])
+
+
+class Stale:
+    """A client that believes in a leader of earlier on, whatever one asks it."""
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        futures: dict[Any, Future[Any]] = {place: Future() for place in wanted}
+        for future in futures.values():
+            future.set_exception(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+        return futures
+
+
+def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never learns of the new one: each of its requests carries the leader's old epoch."""
+    made = iter([Stale(), Stale(), Answers({0: 5})])
+    monkeypatch.setattr("streams.admin._kafka.AdminClient", lambda _: next(made))
+    asked = LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=30)
+    assert asked.end_offsets([HERE]) == {HERE: 5}
