@@ -46,8 +46,9 @@ def die_at_step(at: Battlefield, choose: random.Random, *, step: str) -> Struck 
         if not at.fleet.wait(lambda: slot.process is None, seconds=20):
             slot.status[Field.DIE_AT] = 0
             return None
+        if slot.status.step != step:  # something else ended it before it got there
+            return None
         struck = Struck(slot.name, slot.in_transaction, slot, details={"delay_ms": delay_ms})
-        struck.details["step"] = slot.status.step
         return come_back(at, slot, struck)
 
 
