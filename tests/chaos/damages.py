@@ -279,6 +279,46 @@ def an_offset_is_behind_its_output(draft: Draft, rng: random.Random) -> None:
     draft.committed[place] = draft.logs[place][index].offset
 
 
+@deserves("torn_transaction", caches=(False,))
+def an_offset_of_the_table_is_behind_its_output(draft: Draft, rng: random.Random) -> None:
+    place, index = _choose(draft, rng, "accounts")
+    draft.committed[place] = draft.logs[place][index].offset
+
+
+@deserves("torn_transaction")
+def an_offset_between_the_sub_topologies_is_behind(draft: Draft, rng: random.Random) -> None:
+    place, _ = _choose(draft, rng, "by-region")
+    # From the start: with caches only the last order of each commit shows.
+    draft.committed[place] = 0
+
+
+@deserves("lost", "torn_transaction")
+def one_partition_of_a_transaction_was_aborted(draft: Draft, rng: random.Random) -> None:
+    """The marker of one partition says abort, those of the others commit."""
+    place, index = _choose(draft, rng, rng.choice(["echo", "by-region"]))
+    _abort_around(draft, place, index)
+
+
+@deserves("lost", "torn_transaction")
+def the_last_transaction_of_a_partition_was_aborted(draft: Draft, rng: random.Random) -> None:
+    topic = rng.choice(["account-counts", "account-totals", "region-totals"])
+    place, _ = _choose(draft, rng, topic)
+    log = draft.logs[place]
+    _abort_around(draft, place, max(i for i, record in enumerate(log) if record.committed))
+
+
+def _abort_around(draft: Draft, place: Place, index: int) -> None:
+    log = draft.logs[place]
+    first = last = index
+    # Markers take offsets: where offsets follow each other, it is one transaction.
+    while first > 0 and log[first - 1].offset == log[first].offset - 1:
+        first -= 1
+    while last + 1 < len(log) and log[last + 1].offset == log[last].offset + 1:
+        last += 1
+    for i in range(first, last + 1):
+        log[i] = log[i]._replace(committed=False)
+
+
 @deserves("torn_transaction")
 def the_last_row_of_a_changelog_was_aborted(draft: Draft, rng: random.Random) -> None:
     place, index = _choose_row(draft, rng)
