@@ -17,11 +17,10 @@ from tests.chaos.check_outputs import (
     check_counts,
     check_echo,
     check_marks,
-    check_regions,
-    check_repartition,
     check_totals,
 )
 from tests.chaos.check_reads import check_hanging, check_observed, check_offsets
+from tests.chaos.check_regions import check_regions, check_repartition
 from tests.chaos.check_state import check_changelogs, check_stores
 from tests.chaos.expectations import Expected, recount
 from tests.chaos.history import History
