@@ -122,6 +122,7 @@ def test_ctrl_c_in_the_terminal_closes_cleanly_though_workers_get_it_too(
         run.wait_running(2)
         app.write()
         app.wait_counted(run)
+        assert all(os.getpgid(pid) == pid for pid in run.pids())
         os.killpg(run.process.pid, signal.SIGINT)
         for pid in run.pids():
             for _ in range(2):
