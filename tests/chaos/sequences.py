@@ -116,8 +116,8 @@ class OrderJudge:
     sees_repartition: bool = False
     """Whether nothing of the repartition topic was deleted."""
 
-    def judge(self, place: Place, differences: Differences, what: str = "") -> None:
-        """Note the faults of a sequence of numbers of orders."""
+    def judge(self, place: Place, differences: Differences, what: str = "") -> bool:
+        """Note the faults of a sequence of numbers of orders; returns whether there are none."""
         add = self.findings.add
         for n in differences.missing:
             assert isinstance(n, int)
@@ -132,6 +132,14 @@ class OrderJudge:
             add(kind, f"{place}@{offset}", detail + what)
         for offset, n in differences.disordered:
             add("out_of_sequence", f"{place}@{offset}", f"order {n} comes too late{what}")
+        return not any(
+            (
+                differences.missing,
+                differences.again,
+                differences.unknown,
+                differences.disordered,
+            )
+        )
 
     def unexpected(self, n: object) -> tuple[Kind, str]:
         """What it means that something of an order is there."""

@@ -54,6 +54,37 @@ def test_a_damage_is_called_by_its_name(case: Case, caches: bool, seed: int) -> 
     assert case.kinds <= verdict.kinds, verdict.report()
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, id=c.name)
+        for c in CASES
+        if len(c.kinds) == 1
+        and c.name.startswith(("a_marker", "a_transaction", "a_reader", "a_local"))
+        and c.name != "a_reader_got_what_was_aborted"
+    ],
+)
+@given(seeds)
+@examples
+def test_a_damage_of_one_thing_is_called_by_no_other_name(case: Case, seed: int) -> None:
+    draft = perfect(seed, caches=False)
+    case.damage(draft, random.Random(seed))
+    verdict = check(draft.history(), guarantee="exactly_once_v2", caches=False)
+    assert verdict.kinds == case.kinds, verdict.report()
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=c.name) for c in CASES if c.name.endswith("missing")]
+)
+@given(seeds)
+@examples
+def test_what_is_missing_is_not_called_doubled(case: Case, seed: int) -> None:
+    draft = perfect(seed, caches=False)
+    case.damage(draft, random.Random(seed))
+    verdict = check(draft.history(), guarantee="exactly_once_v2", caches=False)
+    assert "doubled" not in verdict.kinds, verdict.report()
+
+
 def test_there_is_a_damage_of_each_kind() -> None:
     assert {kind for case in CASES for kind in case.kinds} == set(KINDS)
 
