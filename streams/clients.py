@@ -76,6 +76,9 @@ class Consumer(Protocol):
     def rejoin(self) -> None:
         """Join it anew after a `MemberFencedError`; nothing that was added before is read."""
 
+    def ask_for_rebalance(self) -> None:
+        """Have the group share out its partitions again; what stays where it is goes on."""
+
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:

@@ -288,6 +288,11 @@ topics and groups are named after it
         """After how many milliseconds the broker aborts a transaction of a worker that died."""
         return _transaction_timeout_ms(self._clients)
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """After how many milliseconds the group gives up a worker that died."""
+        return int(str(self.consumer_config("")["session.timeout.ms"]))
+
     def consumer_config(self, instance_id: str) -> ClientConfig:
         """librdkafka's settings for the consumer of the input, a static member of the group."""
         chosen: ClientConfig = {

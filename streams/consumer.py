@@ -40,6 +40,7 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 
 _NOTHING: Batches = {}
 _RETRY_WAIT_S = 0.1
+_NO_TOPIC = "^headrace-matches-no-topic$"
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
@@ -63,6 +64,7 @@ class LiveConsumer:
         self._make_client = make_client
         self._timeout_s = timeout_s
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
+        self._asked = False
         try:
             self._client = make_client(dict(self._config))
         except KafkaException as error:
@@ -71,6 +73,9 @@ class LiveConsumer:
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics."""
         self._subscribed = topics, listener
+        self._subscribe(topics, listener)
+
+    def _subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         current = self._client
 
         def assigned(client: Any, partitions: Any) -> None:
@@ -91,13 +96,23 @@ class LiveConsumer:
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
+    def ask_for_rebalance(self) -> None:
+        """Have the group share out its partitions again; what stays where it is goes on."""
+        assert self._subscribed is not None, "before subscribe"
+        topics, listener = self._subscribed
+        # A changed subscription makes the client join again, and what it owns by now is news to
+        # the group. The pattern matches no topic.
+        self._asked = not self._asked
+        self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
+
     def rejoin(self) -> None:
         """Join the group with a new client, once the old one's membership is lost for good."""
         assert self._subscribed is not None, "rejoin before subscribe"
         old, self._client = self._client, self._make_client(dict(self._config))
         with contextlib.suppress(KafkaException):
             old.close()
-        self.subscribe(*self._subscribed)
+        self._asked = False
+        self._subscribe(*self._subscribed)
 
     def poll(self, max_records: int, timeout_s: float) -> Batches:
         """Return what is there at once, or wait for the first record until the timeout."""
@@ -227,6 +242,8 @@ def _checked(messages: list[Message]) -> list[Message]:
         error = message.error()
         if error is None:
             records.append(message)
+            continue
+        if message.topic() == _NO_TOPIC:
             continue
         where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
         _raise_if_final(error, where)

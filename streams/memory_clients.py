@@ -55,6 +55,9 @@ class MemoryConsumer:
         self._topics = topics
         self._joining = topics, listener
 
+    def ask_for_rebalance(self) -> None:
+        """There is nobody to share with."""
+
     def rejoin(self) -> None:
         """Join the group anew."""
         assert self._assigned is not None, "rejoin before the first assignment"

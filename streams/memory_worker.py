@@ -172,6 +172,7 @@ def make_memory_worker(
             exactly_once=config.exactly_once,
             read_cache_bytes=config.statestore_read_cache_max_bytes,
             clock=clock,
+            background=at_once,
             log=log,
         ),
         restorer=restorer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import confluent_kafka
 
@@ -135,84 +135,137 @@ def make_worker(
         IdentityError: another live process has the identity that the settings give.
         LocalStateError: the state directory cannot be used.
     """
-    timeout_s = config.task_timeout_ms / 1000
     admin = connections.admin(config)
     topics = prepare_topics(
         admin,
         [plan.topics for plan in plans],
         replication_factor=config.replication_factor,
         topic_configs=config.topic_configs,
-        timeout_s=timeout_s,
+        timeout_s=config.task_timeout_ms / 1000,
     )
-    sizes = _Sizes.of(plans, {**topics, **_describe_sinks(admin, plans)})
     local = connections.local_state(config)
-    log = _bind(log, local.instance_id)
-    make_consumer = _consumer_maker(connections, timeout_s, clock)
-    consumer = make_consumer(config.consumer_config(local.instance_id))
-    restorer = _make_restorer(config, make_consumer, restore_listener, clock, probe, log)
-    partitions = {name: facts.partitions for name, facts in topics.items()}
-    homes = local.homes(clock, log)
-    worker = Worker(
-        config=config,
-        consumer=consumer,
-        make_producer=_producer_maker(
-            config, local.instance_id, sizes, consumer, admin, clock, connections.producer_client
-        ),
-        make_tasks=lambda made: _make_tasks(
-            config, plans, topics, partitions, consumer, restorer, admin, homes, made, clock, log
-        ),
-        restorer=restorer,
-        topic_ids={name: facts.topic_id for name, facts in topics.items()},
-        clock=clock,
-        listener=listener,
-        probe=probe,
-        purger=make_purger(
-            config,
-            plans,
-            admin,
-            background=connections.background("headrace-purge"),
-            clock=clock,
-            log=log,
-        ),
-        topic_watch=make_watch(
-            config,
-            plans,
-            admin,
-            topics=topics,
+    bound = _bind(log, local.instance_id)
+    wiring = _Wiring(config, plans, connections, admin, topics, local, clock, probe, bound)
+    return WorkerParts(wiring.worker(listener, restore_listener), local)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """Makes the parts of one worker, each from those before it."""
+
+    config: StreamsConfig
+    plans: Sequence[SubPlan]
+    connections: Connections
+    admin: TopicAdmin
+    topics: dict[str, TopicFacts]
+    local: LocalState
+    clock: Clock
+    probe: Probe
+    log: Log
+
+    def worker(self, listener: WorkerListener, restore_listener: RestoreListener) -> Worker:
+        partitions = {name: facts.partitions for name, facts in self.topics.items()}
+        consumer = self.consumer(self.config.consumer_config(self.local.instance_id))
+        restorer = self.restorer(restore_listener)
+        return Worker(
+            config=self.config,
+            consumer=consumer,
+            make_producer=self.producer_maker(consumer),
+            make_tasks=lambda producer: self.tasks(partitions, consumer, restorer, producer),
+            restorer=restorer,
+            topic_ids={name: facts.topic_id for name, facts in self.topics.items()},
+            clock=self.clock,
+            listener=listener,
+            probe=self.probe,
+            purger=make_purger(
+                self.config,
+                self.plans,
+                self.admin,
+                background=self.connections.background("headrace-purge"),
+                clock=self.clock,
+                log=self.log,
+            ),
+            topic_watch=make_watch(
+                self.config,
+                self.plans,
+                self.admin,
+                topics=self.topics,
+                partitions=partitions,
+                background=self.connections.background("headrace-topics"),
+                clock=self.clock,
+                log=self.log,
+            ),
+            first_commit_id=self.connections.first_commit_id(),
+            log=self.log,
+        )
+
+    def consumer(self, settings: dict[str, object]) -> LiveConsumer:
+        return LiveConsumer(
+            settings,
+            timeout_s=self.config.task_timeout_ms / 1000,
+            clock=self.clock,
+            make_client=self.connections.consumer_client,
+        )
+
+    def restorer(self, listener: RestoreListener) -> Restorer:
+        return Restorer(
+            make_consumer=lambda: self.consumer(self.config.restore_config()),
+            clock=self.clock,
+            listener=listener,
+            probe=self.probe,
+            batch_records=self.config.restore_batch_records,
+            log=self.log,
+        )
+
+    def producer_maker(self, consumer: LiveConsumer) -> Callable[[], Producer]:
+        sizes = _Sizes.of(self.plans, {**self.topics, **_describe_sinks(self.admin, self.plans)})
+        shared: dict[str, Any] = {
+            "timeout_s": self.config.task_timeout_ms / 1000,
+            "topic_limits": sizes.limits,
+            "clock": self.clock,
+            "make_client": self.connections.producer_client,
+        }
+        exactly_once = self.config.exactly_once
+        identity = f"{self.config.application_id}-{self.local.instance_id}"
+        settings = self.config.producer_config(
+            identity if exactly_once else None,
+            message_max_bytes=sizes.record,
+            batch_max_bytes=sizes.batch,
+        )
+
+        def make() -> Producer:
+            if exactly_once:
+                return TransactionalProducer(settings, **shared)
+            return PlainProducer(
+                settings,
+                commit_offsets=consumer.commit,
+                end_offsets=self.admin.end_offsets,
+                **shared,
+            )
+
+        return make
+
+    def tasks(
+        self,
+        partitions: Mapping[str, int],
+        consumer: LiveConsumer,
+        restorer: Restorer,
+        producer: Callable[[], Producer],
+    ) -> Tasks:
+        return Tasks(
+            plans=self.plans,
             partitions=partitions,
-            background=connections.background("headrace-topics"),
-            clock=clock,
-            log=log,
-        ),
-        first_commit_id=connections.first_commit_id(),
-        log=log,
-    )
-    return WorkerParts(worker, local)
-
-
-def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
-    try:
-        directory = StateDirectory(config.state_dir, config.application_id)
-        return directory, directory.acquire_identity(config.worker_id)
-    except StateLockedError as error:
-        raise IdentityError(str(error)) from error
-    except StateError as error:
-        raise LocalStateError(str(error)) from error
-
-
-def _begins_earliest(config: StreamsConfig) -> bool:
-    reset = config.consumer_config("").get("auto.offset.reset")
-    return reset in ("earliest", "smallest", "beginning")
-
-
-def _bind(log: Log, worker_id: str) -> Log:
-    bind = getattr(log, "bind", None)
-    bound: Log = bind(worker=worker_id) if bind is not None else log
-    return bound
-
-
-def _describe_sinks(admin: TopicAdmin, plans: Sequence[SubPlan]) -> Mapping[str, TopicFacts]:
-    return admin.describe(sink for plan in plans for sink in plan.sinks)
+            consumer=consumer,
+            restorer=restorer,
+            facts=ClusterFacts(self.admin, self.topics, _begins_earliest(self.config)),
+            open_home=self.local.homes(self.clock, self.log),
+            make_send=lambda: producer().send,
+            exactly_once=self.config.exactly_once,
+            read_cache_bytes=self.config.statestore_read_cache_max_bytes,
+            clock=self.clock,
+            background=self.connections.background("headrace-facts"),
+            log=self.log,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,73 +291,18 @@ class _Sizes:
         return cls(limits, max(limits.values(), default=None), min(written, default=None))
 
 
-def _consumer_maker(
-    connections: Connections, timeout_s: float, clock: Clock
-) -> Callable[[dict[str, object]], LiveConsumer]:
-    def make(settings: dict[str, object]) -> LiveConsumer:
-        return LiveConsumer(
-            settings, timeout_s=timeout_s, clock=clock, make_client=connections.consumer_client
-        )
-
-    return make
+def _describe_sinks(admin: TopicAdmin, plans: Sequence[SubPlan]) -> Mapping[str, TopicFacts]:
+    return admin.describe(sink for plan in plans for sink in plan.sinks)
 
 
-def _make_restorer(
-    config: StreamsConfig,
-    make_consumer: Callable[[dict[str, object]], LiveConsumer],
-    listener: RestoreListener,
-    clock: Clock,
-    probe: Probe,
-    log: Log,
-) -> Restorer:
-    return Restorer(
-        make_consumer=lambda: make_consumer(config.restore_config()),
-        clock=clock,
-        listener=listener,
-        probe=probe,
-        batch_records=config.restore_batch_records,
-        log=log,
-    )
-
-
-def _producer_maker(
-    config: StreamsConfig,
-    instance_id: str,
-    sizes: _Sizes,
-    consumer: LiveConsumer,
-    admin: TopicAdmin,
-    clock: Clock,
-    make_client: MakeProducerClient,
-) -> Callable[[], Producer]:
-    timeout_s = config.task_timeout_ms / 1000
-    transactional_id = f"{config.application_id}-{instance_id}"
-
-    def make() -> Producer:
-        if config.processing_guarantee == "exactly_once_v2":
-            return TransactionalProducer(
-                config.producer_config(
-                    transactional_id,
-                    message_max_bytes=sizes.record,
-                    batch_max_bytes=sizes.batch,
-                ),
-                timeout_s=timeout_s,
-                topic_limits=sizes.limits,
-                clock=clock,
-                make_client=make_client,
-            )
-        return PlainProducer(
-            config.producer_config(
-                None, message_max_bytes=sizes.record, batch_max_bytes=sizes.batch
-            ),
-            commit_offsets=consumer.commit,
-            end_offsets=admin.end_offsets,
-            timeout_s=timeout_s,
-            topic_limits=sizes.limits,
-            clock=clock,
-            make_client=make_client,
-        )
-
-    return make
+def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
+    try:
+        directory = StateDirectory(config.state_dir, config.application_id)
+        return directory, directory.acquire_identity(config.worker_id)
+    except StateLockedError as error:
+        raise IdentityError(str(error)) from error
+    except StateError as error:
+        raise LocalStateError(str(error)) from error
 
 
 def _rocks_memory(config: StreamsConfig) -> RocksMemory:
@@ -314,29 +312,12 @@ def _rocks_memory(config: StreamsConfig) -> RocksMemory:
     )
 
 
-def _make_tasks(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    topics: Mapping[str, TopicFacts],
-    partitions: Mapping[str, int],
-    consumer: LiveConsumer,
-    restorer: Restorer,
-    admin: TopicAdmin,
-    open_home: OpenHome,
-    producer: Callable[[], Producer],
-    clock: Clock,
-    log: Log,
-) -> Tasks:
-    return Tasks(
-        plans=plans,
-        partitions=partitions,
-        consumer=consumer,
-        restorer=restorer,
-        facts=ClusterFacts(admin, topics, _begins_earliest(config)),
-        open_home=open_home,
-        make_send=lambda: producer().send,
-        exactly_once=config.processing_guarantee == "exactly_once_v2",
-        read_cache_bytes=config.statestore_read_cache_max_bytes,
-        clock=clock,
-        log=log,
-    )
+def _begins_earliest(config: StreamsConfig) -> bool:
+    reset = config.consumer_config("").get("auto.offset.reset")
+    return reset in ("earliest", "smallest", "beginning")
+
+
+def _bind(log: Log, worker_id: str) -> Log:
+    bind = getattr(log, "bind", None)
+    bound: Log = bind(worker=worker_id) if bind is not None else log
+    return bound

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from state.store import TaskState
+from streams.background import Background
 from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
 from streams.errors import StreamsError
+from streams.inquiry import Inquiry
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
@@ -76,6 +79,16 @@ class _Slot:
     """Whether the group has committed anything for the task."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The facts that some tasks begin from."""
+
+    slots: Sequence[_Slot]
+    committed: Mapping[TopicPartition, CommittedOffset | None]
+    first: Mapping[TopicPartition, int]
+    changelogs: Mapping[TopicPartition, ChangelogFacts]
+
+
 class _Patience:
     """How long to wait for offsets that may be undecided, while other tasks have work to do."""
 
@@ -114,6 +127,7 @@ class Tasks:
         exactly_once: whether offsets and state were committed together.
         read_cache_bytes: the bound of each store's cache.
         clock: for how long to wait for committed offsets.
+        background: asks the cluster beside the worker.
         log: bound to the worker.
         write_line: what `print` writes with.
     """
@@ -131,6 +145,7 @@ class Tasks:
         exactly_once: bool,
         read_cache_bytes: int,
         clock: Clock,
+        background: Background,
         log: Log,
         write_line: Callable[[str], None] = print,
     ) -> None:
@@ -147,6 +162,7 @@ class Tasks:
         self._slots: dict[TaskId, _Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._patience = _Patience(clock)
+        self._inquiry = Inquiry[_Found](background)
         self._log = log
         self.dropped: dict[tuple[str, str], int] = {}
 
@@ -164,6 +180,11 @@ class Tasks:
     def owned(self) -> list[TaskId]:
         """All tasks of this worker."""
         return sorted(self._slots)
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a task waits for what the cluster or another worker will say."""
+        return any(slot.task is None for slot in self._slots.values())
 
     @property
     def all_running(self) -> bool:
@@ -238,6 +259,9 @@ class Tasks:
 
     def advance(self) -> None:
         """Take tasks that do not run yet as far as they get without waiting."""
+        if self._inquiry.is_open:
+            self._begin_looked_up()
+            return
         waiting = [slot for slot in self._slots.values() if slot.task is None]
         for slot in waiting:
             if slot.home is None:
@@ -250,18 +274,37 @@ class Tasks:
         committed = self._committed(inputs)
         if committed is None:
             return
-        unknown = [place for place in inputs if committed[place] is None]
-        first = self._facts.first_offsets(unknown) if unknown else {}
+        self._inquiry.ask(partial(self._look_up, waiting, committed))
+        self._begin_looked_up()
+
+    def _look_up(
+        self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> _Found:
+        """Ask what must be known besides the committed offsets; runs beside the worker."""
+        unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
         changelogs = [
             TopicPartition(topic, slot.id.partition)
-            for slot in waiting
+            for slot in slots
             for topic in slot.plan.changelogs.values()
         ]
-        facts = self._facts.changelogs(changelogs) if changelogs else {}
-        for slot in waiting:
-            start = {p: committed[p] or CommittedOffset(first[p]) for p in slot.inputs}
-            slot.has_offsets = any(committed[place] is not None for place in slot.inputs)
-            self._begin(slot, start, facts)
+        return _Found(
+            slots,
+            committed,
+            self._facts.first_offsets(unknown) if unknown else {},
+            self._facts.changelogs(changelogs) if changelogs else {},
+        )
+
+    def _begin_looked_up(self) -> None:
+        """Begin the tasks whose facts have come, as far as they are this worker's still."""
+        found = self._inquiry.take()
+        if found is None:
+            return
+        for slot in found.slots:
+            if self._slots.get(slot.id) is slot:
+                committed = {place: found.committed[place] for place in slot.inputs}
+                start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+                slot.has_offsets = any(c is not None for c in committed.values())
+                self._begin(slot, start, found.changelogs)
 
     def _committed(
         self, inputs: Sequence[TopicPartition]

@@ -10,6 +10,7 @@ assignment that the commit believes in, and the broker would accept a commit of 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,8 @@ from streams.transactions import Transactions
 IDLE_COMMIT_MIN_MS = 5
 IDLE_COMMIT_COST_FACTOR = 5
 IDLE_COMMITS_PER_S = 50
+ASK_AFTER_S = 1.0
+JOIN_PATIENCE_SESSIONS = 4
 COMMIT_ALL_AFTER_S = 12 * 60 * 60
 """Offsets of topics that the group does not subscribe to expire, by default after a week."""
 
@@ -146,7 +149,11 @@ class Worker:
         self._last_commit_s = clock.monotonic_s()
         self._all_committed_s = self._last_commit_s
         self._commit_cost_s = 0.0
+        self._join_patience_s = JOIN_PATIENCE_SESSIONS * config.session_timeout_ms / 1000
         self._lost: set[tuple[str, int]] = set()
+        self._joining_since_s: float | None = None
+        self._ask_at_s: float | None = None
+        """When to ask for a rebalance: once for each time that the worker joins."""
         self._fenced = Recurrence(3, within_s=60.0, clock=clock)
         self._log = log
         self.tasks = make_tasks(lambda: self._transactions.producer)
@@ -177,6 +184,7 @@ class Worker:
         """Join the group, and decide what a predecessor left open; tasks come with the turns."""
         # Joining goes on in the background meanwhile; no offset is read before the next poll.
         self._consumer.subscribe(self.tasks.lead_topics, self)
+        self._joining_since_s = self._clock.monotonic_s()
         self._transactions.init()
 
     def request_commit(self) -> None:
@@ -191,6 +199,8 @@ class Worker:
             processed = self._process()
             self._commit_if_due(processed)
             self._topic_watch.turn()
+            self._ask_for_orphans()
+            self._watch_join()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
@@ -229,6 +239,9 @@ class Worker:
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Own more tasks."""
         self._metadata = self._consumer.group_metadata()
+        self._joining_since_s = None
+        if self._ask_at_s is None:
+            self._ask_at_s = self._clock.monotonic_s() + ASK_AFTER_S
         self._topic_watch.require(partitions)
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
@@ -258,6 +271,27 @@ class Worker:
         self._intake.keep_to_running()
         self._listener.on_assignment(self.tasks.owned)
 
+    def _ask_for_orphans(self) -> None:
+        """Have partitions shared out that the group may believe to be on their way from here.
+
+        A static member that comes back within its session gets its old assignment, without a
+        rebalance. What its predecessor was about to give up when it died is in nobody's
+        assignment then, until the group shares out again.
+        """
+        if self._ask_at_s is not None and self._clock.monotonic_s() >= self._ask_at_s:
+            self._ask_at_s = math.inf
+            self._consumer.ask_for_rebalance()
+
+    def _watch_join(self) -> None:
+        """Join with a new client when the old one gets nowhere.
+
+        One that was started while a broker was silent has been seen to wait for it for ever.
+        """
+        since_s = self._joining_since_s
+        if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
+            self._log.warning("join_repeated", after_s=round(self._join_patience_s))
+            self._join_anew()
+
     # -- the steps of a turn -------------------------------------------------------------------
 
     def _wait_s(self) -> float:
@@ -265,7 +299,8 @@ class Worker:
         if self._restorer.is_active or any(task.queued() for task in self.tasks.running):
             return 0.0
         idle_s = self._config.poll_ms / 1000
-        return min(idle_s, 0.005) if self._waits_to_commit_idle() else idle_s
+        soon = self._waits_to_commit_idle() or self.tasks.are_waiting
+        return min(idle_s, 0.005) if soon else idle_s
 
     def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._intake.room(), idle_s)
@@ -466,6 +501,11 @@ class Worker:
             ) from reason
         self._abort()
         self._let_go(self.tasks.owned)
+        self._join_anew()
+
+    def _join_anew(self) -> None:
+        self._ask_at_s = None
+        self._joining_since_s = self._clock.monotonic_s()
         self._consumer.rejoin()
 
     def _begin_all_anew(self) -> None:
