@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from streams.bounded import BoundedProducer
 from streams.clients import Clock, GroupMetadata, Offsets, TopicPartition
 from streams.errors import (
     AbortableError,
@@ -217,8 +218,13 @@ class _LiveProducer:
 class TransactionalProducer(_LiveProducer):
     """Exactly-once: everything between `begin` and `commit` becomes visible together."""
 
-    def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
-        super().__init__(config, **limits)
+    def __init__(
+        self, config: Mapping[str, Any], *, make_client: MakeClient = BoundedProducer, **limits: Any
+    ) -> None:
+        super().__init__(config, make_client=make_client, **limits)
+        # The brokers abort what takes longer, so there is nothing to wait for.
+        expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
+        self._offsets_timeout_s = min(self._timeout_s, expires_s)
         self._ends: dict[TopicPartition, int] = {}
         self._is_open = False
         self._number = 0
@@ -289,7 +295,7 @@ class TransactionalProducer(_LiveProducer):
             self._client.send_offsets_to_transaction,
             positions,
             metadata,
-            self._timeout_s,
+            self._offsets_timeout_s,
         )
 
     def commit(self) -> None:

@@ -1,0 +1,52 @@
+"""Calls that the client does not end are ended for it."""
+
+from __future__ import annotations
+
+import threading
+
+import confluent_kafka
+import pytest
+
+from streams.bounded import BoundedProducer, in_time
+from streams.errors import OutcomeUnknownError
+from streams.producer import TransactionalProducer
+
+NOWHERE = {
+    "bootstrap.servers": "localhost:1",
+    "transactional.id": "id",
+    "transaction.timeout.ms": 1000,
+    "log_level": 0,
+}
+
+
+class Hanging(confluent_kafka.Producer):
+    """A client whose call never comes back, as librdkafka's when the coordinator goes away."""
+
+    def send_offsets_to_transaction(self, *_: object) -> None:
+        threading.Event().wait()
+
+
+class BoundedHanging(BoundedProducer, Hanging):
+    """The same, bounded."""
+
+
+def test_a_call_that_never_comes_back_leaves_an_unknown_outcome() -> None:
+    """Long before task.timeout.ms: the brokers abort the transaction after its own time-out."""
+    producer = TransactionalProducer(NOWHERE, make_client=BoundedHanging, timeout_s=300)
+    with pytest.raises(OutcomeUnknownError, match=r"does not come back .* within 2 s"):
+        producer.send_offsets({}, object())
+
+
+def test_what_the_client_says_is_raised_to_the_caller() -> None:
+    producer = BoundedProducer(NOWHERE)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": "localhost:1", "group.id": "g"})
+    metadata = consumer.consumer_group_metadata()
+    offsets = [confluent_kafka.TopicPartition("t", 0, 1)]
+    with pytest.raises(confluent_kafka.KafkaException, match="_STATE"):
+        producer.send_offsets_to_transaction(offsets, metadata, 1.0)
+
+
+def test_a_call_that_ends_in_time_is_waited_for() -> None:
+    done = threading.Event()
+    in_time(done.set, 10)
+    assert done.is_set()
