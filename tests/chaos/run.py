@@ -190,9 +190,11 @@ class Run:
             for name, kinds in self._kinds.items()
             if kinds
         ]
-        watch = threading.Thread(target=self._tell, args=(lanes, load), daemon=True)
+        over = threading.Event()
+        watch = threading.Thread(target=self._tell, args=(over, load), daemon=True)
         watch.start()
         run_lanes(lanes)
+        over.set()
         self._phase("faults over", began)
         while load.counts.get("written", 0) < options.records and self._may_wait(began):
             time.sleep(1)
@@ -201,9 +203,8 @@ class Run:
     def _may_wait(self, began: float) -> bool:
         return time.monotonic() - began < self._options.fault_s
 
-    def _tell(self, lanes: list[Lane], load: LoadProcess) -> None:
-        while any(lane.is_alive() for lane in lanes):
-            time.sleep(30)
+    def _tell(self, over: threading.Event, load: LoadProcess) -> None:
+        while not over.wait(30):
             self._say(
                 f"  {self._tally.total.total()} faults, {self._tally.mid_transaction.total()} in "
                 f"a transaction; {load.counts.get('written', 0):,} records"
