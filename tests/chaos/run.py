@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos import application, drain
+from tests.chaos.aborted_index import suspects
 from tests.chaos.battlefield import INTERVAL_S, Battlefield, Fault, restore_size
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
@@ -134,6 +135,7 @@ class Run:
                 self._fight(cluster, fleet, load)
                 self._calm(cluster, fleet, load)
             self._check(cluster, reader)
+        self._blame_brokers()
         self._report()
         self._say(f"took {time.monotonic() - began:.0f} s; seed {options.seed}")
         self._say(self._score.last_line())
@@ -258,6 +260,10 @@ class Run:
         if options.guarantee == "at_least_once":
             duplicates = sum(verdict.duplicates.values())
             judge(duplicates > 0, "at-least-once repeats, and the checker sees it", f"{duplicates}")
+
+    def _blame_brokers(self) -> None:
+        for line in suspects(self._options.directory / "brokers", PREFIX):
+            self._say(f"note: readers may get aborted records of {line}")
 
     def _report(self) -> None:
         options, tally, judge = self._options, self._tally, self._score.judge
