@@ -201,6 +201,24 @@ class LiveAdmin:
 
         self._ask("alter the configs of", [topic] if entries else [], send)
 
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
+        """The partitions that a group's members have, or None while the group is not stable."""
+
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            futures: dict[str, Future[Any]] = self._client.describe_consumer_groups(
+                some, request_timeout=self._request_s
+            )
+            return futures
+
+        found = self._ask("describe the group", [group], send)[group]
+        if found.state != confluent_kafka.ConsumerGroupState.STABLE:
+            return None
+        return frozenset(
+            TopicPartition(place.topic, place.partition)
+            for member in found.members
+            for place in member.assignment.topic_partitions
+        )
+
     def _ask(
         self,
         action: str,

@@ -123,6 +123,9 @@ class Consumer(Protocol):
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
         """Return how many offsets the broker is known to have from `next_offset` on."""
 
+    def member_id(self) -> str:
+        """Return what the group knows the consumer by since it joined; empty without a group."""
+
     def group_metadata(self) -> GroupMetadata:
         """Return the present membership."""
 

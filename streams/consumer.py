@@ -32,7 +32,7 @@ from streams.errors import (
     OffsetLostError,
     TaskMigratedError,
 )
-from streams.reactions import Reaction, reaction_to
+from streams.reactions import Call, Reaction, reaction_to
 from streams.system_clock import SystemClock
 
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
@@ -180,6 +180,10 @@ class LiveConsumer:
             return None
         return max(0, int(ends[1]) - next_offset)
 
+    def member_id(self) -> str:
+        """Return what the group knows the consumer by since it joined; empty without a group."""
+        return self._client.memberid() or ""
+
     def group_metadata(self) -> GroupMetadata:
         """Return the present membership."""
         metadata: GroupMetadata = self._client.consumer_group_metadata()
@@ -203,7 +207,7 @@ class LiveConsumer:
                     return
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
             if not retry or self._clock.monotonic_s() > deadline:
-                _raise(cause, "offset commit")
+                _raise(cause, "offset commit", call="offsets")
             self._clock.sleep(_RETRY_WAIT_S)
 
     def close(self, *, leave: bool) -> None:
@@ -277,8 +281,8 @@ def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
     raise FatalClientError(f"consumer, {where}: {error.str()}")
 
 
-def _raise(error: KafkaError, where: str) -> NoReturn:
-    reaction = reaction_to(error, "query")
+def _raise(error: KafkaError, where: str, *, call: Call = "query") -> NoReturn:
+    reaction = reaction_to(error, call)
     if reaction is Reaction.REJOIN:
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     if reaction is Reaction.MIGRATED:

@@ -144,6 +144,10 @@ class MemoryConsumer:
         """Return how many offsets there are from `next_offset` on, decided or not."""
         return max(0, self._cluster.log(place).end - next_offset)
 
+    def member_id(self) -> str:
+        """Return the name of the only member."""
+        return "member"
+
     def group_metadata(self) -> GroupMetadata:
         """Return the group's name: it has no other members to be told apart from."""
         return _Member(self._group)
@@ -360,6 +364,10 @@ class MemoryAdmin:
         """Delete the records before these offsets."""
         for place, offset in before.items():
             self._cluster.delete_before(place, offset)
+
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
+        """All of them: the only member has everything."""
+        return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         """Set some configs of a topic and leave the others; None goes back to the default."""

@@ -27,7 +27,7 @@ from streams.restore import Restorer
 from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import plan_internal_topics
-from streams.upkeep import make_purger, make_watch
+from streams.upkeep import make_membership, make_purger, make_watch
 from streams.worker import Worker
 
 
@@ -174,6 +174,9 @@ def make_memory_worker(
             clock=clock,
             background=at_once,
             log=log,
+        ),
+        make_membership=lambda leads: make_membership(
+            config, consumer, admin, leads, background=at_once, clock=clock, log=log
         ),
         restorer=restorer,
         topic_ids={name: facts.topic_id for name, facts in topics.items()},

@@ -9,7 +9,8 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 | fenced: another producer has the transactional id, or the broker expired it | any | `FENCED` |
 | unknown producer id, or a transaction in another state than ours | any | `REPLACE` |
 | stale membership: unknown member, old generation, rebalance under way | offsets | `MIGRATED` |
-| fenced member: the group knows another one with this group.instance.id | any | `REJOIN` |
+| the group knows another member with this group.instance.id | offsets | `MIGRATED` |
+| the same | all others | `REJOIN` |
 | a record is too large, or not as its topic wants it | any | `REFUSED` |
 | not authorised, unsupported version, bad configuration | any | `STOP` |
 | marked fatal | any | `REPLACE` |
@@ -123,7 +124,8 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     """
     code = error.code()
     if code == KafkaError.FENCED_INSTANCE_ID:
-        return Reaction.REJOIN
+        # A commit also says so where this member was given up and has not heard of it.
+        return Reaction.MIGRATED if call == "offsets" else Reaction.REJOIN
     if code in _REFUSED:
         return Reaction.REFUSED
     if code in _DENIED:

@@ -14,6 +14,7 @@ from state.errors import StateError, StateLockedError
 from state.rocks import RocksMemory
 from streams.admin import LiveAdmin
 from streams.background import Background, InThread
+from streams.bounded import BoundedProducer
 from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
@@ -28,7 +29,7 @@ from streams.restore import RestoreListener, Restorer
 from streams.tasks import OpenHome, Tasks
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin, prepare_topics
-from streams.upkeep import make_purger, make_watch
+from streams.upkeep import make_membership, make_purger, make_watch
 from streams.worker import Worker, WorkerListener
 
 
@@ -96,7 +97,7 @@ class Connections:
 
     admin: Callable[[StreamsConfig], TopicAdmin] = _live_admin
     consumer_client: MakeConsumerClient = confluent_kafka.Consumer
-    producer_client: MakeProducerClient = confluent_kafka.Producer
+    producer_client: MakeProducerClient = BoundedProducer
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     first_commit_id: Callable[[], int] = _new_commit_id
@@ -172,6 +173,15 @@ class _Wiring:
             consumer=consumer,
             make_producer=self.producer_maker(consumer),
             make_tasks=lambda producer: self.tasks(partitions, consumer, restorer, producer),
+            make_membership=lambda leads: make_membership(
+                self.config,
+                consumer,
+                self.admin,
+                leads,
+                background=self.connections.background("headrace-group"),
+                clock=self.clock,
+                log=self.log,
+            ),
             restorer=restorer,
             topic_ids={name: facts.topic_id for name, facts in self.topics.items()},
             clock=self.clock,

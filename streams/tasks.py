@@ -77,6 +77,8 @@ class _Slot:
     reads: bool = False
     has_offsets: bool = False
     """Whether the group has committed anything for the task."""
+    lacked_offsets: bool = False
+    """Whether state without offsets was met once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,15 @@ class Tasks:
     def lead_topics(self) -> list[str]:
         """What to subscribe to: one topic of each sub-topology."""
         return sorted(self._by_lead)
+
+    @property
+    def leads(self) -> frozenset[TopicPartition]:
+        """The partitions that the group is to give out."""
+        return frozenset(
+            TopicPartition(topic, partition)
+            for topic in self._by_lead
+            for partition in range(self._partitions[topic])
+        )
 
     @property
     def running(self) -> list[Task]:
@@ -357,7 +368,9 @@ class Tasks:
         slot = self._slots[task.id]
         assert slot.task is task
         with corruption_of(task.id):
-            self._require_offsets(slot, task)
+            if self._lacks_offsets(slot, task):
+                self._ask_again(slot)
+                return
         task.become(Phase.RUNNING)
         self._consumer.add(task.next_offset)
         for place in slot.inputs:
@@ -369,18 +382,28 @@ class Tasks:
             offsets={str(place): offset for place, offset in task.next_offset.items()},
         )
 
-    def _require_offsets(self, slot: _Slot, task: Task) -> None:
-        """Refuse to count from the beginning on top of state that has counted already."""
+    def _lacks_offsets(self, slot: _Slot, task: Task) -> bool:
+        """Whether the task would count from the beginning on top of state that has counted."""
         if not self._exactly_once or slot.has_offsets:
-            return
-        for store in task.spec.changelogs:
-            if next(iter(task.state.store(store).scan()), None) is not None:
-                raise StateWithoutOffsetsError(
-                    f"task {task.id} has rows in store {store!r}, but its group has no committed "
-                    f"offsets for {', '.join(map(str, slot.inputs))}: starting from the beginning "
-                    "would count records twice; set the group's offsets to where the state "
-                    "belongs, or delete the application's internal topics and local state"
-                )
+            return False
+        stores = map(task.state.store, task.spec.changelogs)
+        return any(next(iter(store.scan()), None) is not None for store in stores)
+
+    def _ask_again(self, slot: _Slot) -> None:
+        """Look for committed offsets once more: another worker may have had the task meanwhile.
+
+        Raises:
+            StateWithoutOffsetsError: there are none again.
+        """
+        if slot.lacked_offsets:
+            raise StateWithoutOffsetsError(
+                f"task {slot.id} has rows in its stores, but its group has no committed offsets "
+                f"for {', '.join(map(str, slot.inputs))}: starting from the beginning would count "
+                "records twice; set the group's offsets to where the state belongs, or delete the "
+                "application's internal topics and local state"
+            )
+        slot.lacked_offsets = True
+        self._stop(slot)
 
     def _drop(self, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1

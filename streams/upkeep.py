@@ -1,13 +1,14 @@
-"""Wires what a worker does now and then beside its records: purging, and looking at the topics."""
+"""Wires what a worker does now and then beside its records: group, topics, purging."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from streams.background import Background
-from streams.clients import Clock, Log
+from streams.clients import Clock, Consumer, Log, TopicPartition
 from streams.config import StreamsConfig
+from streams.membership import Membership
 from streams.plan import SubPlan
 from streams.purge import Purger
 from streams.topic_plan import TopicFacts
@@ -29,6 +30,28 @@ def make_purger(
         admin,
         frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
         config.repartition_purge_interval_ms / 1000,
+        background=background,
+        clock=clock,
+        log=log,
+    )
+
+
+def make_membership(
+    config: StreamsConfig,
+    consumer: Consumer,
+    admin: TopicAdmin,
+    leads: Callable[[], frozenset[TopicPartition]],
+    *,
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> Membership:
+    """Make the worker's place in its group."""
+    return Membership(
+        consumer,
+        session_s=config.session_timeout_ms / 1000,
+        assigned=partial(admin.assigned, config.application_id),
+        leads=leads,
         background=background,
         clock=clock,
         log=log,

@@ -3,14 +3,12 @@
     poll ─► restore a slice ─► process ─► commit when due ─┐
       ▲────────────────────────────────────────────────────┘
 
-Everything happens in one thread; rebalance callbacks run inside `poll`. The group metadata that
-fences a commit is taken in those callbacks alone: taken at the commit, it could be newer than the
-assignment that the commit believes in, and the broker would accept a commit of lost partitions.
+Everything happens in one thread; rebalance callbacks run inside `poll`. Who knows what: the group's
+word is `streams.membership`'s, the producer `streams.transactions`', the tasks `streams.tasks`'.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,17 +18,16 @@ from streams.blame import refused_record
 from streams.clients import (
     Clock,
     Consumer,
-    GroupMetadata,
     Log,
     Probe,
     Producer,
     TopicPartition,
 )
 from streams.commit import Commit
+from streams.commit_timing import CommitTiming
 from streams.config import StreamsConfig
 from streams.errors import (
     AbortableError,
-    IdentityError,
     MemberFencedError,
     OffsetLostError,
     OutcomeUnknownError,
@@ -41,21 +38,13 @@ from streams.errors import (
     TaskMigratedError,
 )
 from streams.intake import Intake
+from streams.membership import Membership
 from streams.pace import Pace
-from streams.recurrence import Recurrence
 from streams.restore import Restorer
 from streams.task import Task, TaskId
 from streams.tasks import Tasks
 from streams.topic_watch import TopicWatch
 from streams.transactions import Transactions
-
-IDLE_COMMIT_MIN_MS = 5
-IDLE_COMMIT_COST_FACTOR = 5
-IDLE_COMMITS_PER_S = 50
-ASK_AFTER_S = 1.0
-JOIN_PATIENCE_SESSIONS = 4
-COMMIT_ALL_AFTER_S = 12 * 60 * 60
-"""Offsets of topics that the group does not subscribe to expire, by default after a week."""
 
 
 class WorkerListener(Protocol):
@@ -92,6 +81,7 @@ class Worker:
         consumer: of the group.
         make_producer: makes a producer of this worker's identity; called again to replace one.
         make_tasks: makes the task table, given the way to the present producer.
+        make_membership: makes the place in the group, given the way to what it gives out.
         restorer: restores the tasks.
         topic_ids: the changelogs' topic ids.
         clock: the worker's.
@@ -110,6 +100,7 @@ class Worker:
         consumer: Consumer,
         make_producer: Callable[[], Producer],
         make_tasks: Callable[[Callable[[], Producer]], Tasks],
+        make_membership: Callable[[Callable[[], frozenset[TopicPartition]]], Membership],
         restorer: Restorer,
         topic_ids: dict[str, str],
         clock: Clock,
@@ -121,7 +112,6 @@ class Worker:
         log: Log,
     ) -> None:
         self._config = config
-        self._exactly_once = config.processing_guarantee == "exactly_once_v2"
         self._consumer = consumer
         self._transactions = Transactions(
             make_producer,
@@ -139,25 +129,18 @@ class Worker:
         self._topic_watch = topic_watch
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
-        self._metadata: GroupMetadata | None = None
         self._was_running = False
         self._records = 0
         self.processed = 0
         """Records processed since the start, those of aborted transactions included."""
         self._commit_id = first_commit_id
         self._pace = Pace(config.max_poll_records)
-        self._last_commit_s = clock.monotonic_s()
-        self._all_committed_s = self._last_commit_s
-        self._commit_cost_s = 0.0
-        self._join_patience_s = JOIN_PATIENCE_SESSIONS * config.session_timeout_ms / 1000
         self._lost: set[tuple[str, int]] = set()
-        self._joining_since_s: float | None = None
-        self._ask_at_s: float | None = None
-        """When to ask for a rebalance: once for each time that the worker joins."""
-        self._fenced = Recurrence(3, within_s=60.0, clock=clock)
         self._log = log
         self.tasks = make_tasks(lambda: self._transactions.producer)
+        self._membership = make_membership(lambda: self.tasks.leads)
         self._intake = Intake(config, consumer, self.tasks)
+        self._timing = CommitTiming(config, consumer, self.tasks, clock=clock)
 
     # -- the life of a worker ----------------------------------------------------------------
 
@@ -183,8 +166,7 @@ class Worker:
     def begin(self) -> None:
         """Join the group, and decide what a predecessor left open; tasks come with the turns."""
         # Joining goes on in the background meanwhile; no offset is read before the next poll.
-        self._consumer.subscribe(self.tasks.lead_topics, self)
-        self._joining_since_s = self._clock.monotonic_s()
+        self._membership.join(self.tasks.lead_topics, self)
         self._transactions.init()
 
     def request_commit(self) -> None:
@@ -199,8 +181,7 @@ class Worker:
             processed = self._process()
             self._commit_if_due(processed)
             self._topic_watch.turn()
-            self._ask_for_orphans()
-            self._watch_join()
+            self._membership.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
@@ -238,10 +219,9 @@ class Worker:
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Own more tasks."""
-        self._metadata = self._consumer.group_metadata()
-        self._joining_since_s = None
-        if self._ask_at_s is None:
-            self._ask_at_s = self._clock.monotonic_s() + ASK_AFTER_S
+        if self._membership.hear():
+            self._abort()
+        self._membership.assigned()
         self._topic_watch.require(partitions)
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
@@ -251,10 +231,11 @@ class Worker:
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while the tasks are still this worker's, then let go of them."""
-        self._metadata = self._consumer.group_metadata()
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=[str(p) for p in partitions])
-        if leaving:
+        if self._membership.hear():
+            self._abort()
+        elif leaving:
             with self._reacting():
                 # One transaction holds the work of all tasks, so all of it is committed.
                 self._commit(self.tasks.running)
@@ -271,27 +252,6 @@ class Worker:
         self._intake.keep_to_running()
         self._listener.on_assignment(self.tasks.owned)
 
-    def _ask_for_orphans(self) -> None:
-        """Have partitions shared out that the group may believe to be on their way from here.
-
-        A static member that comes back within its session gets its old assignment, without a
-        rebalance. What its predecessor was about to give up when it died is in nobody's
-        assignment then, until the group shares out again.
-        """
-        if self._ask_at_s is not None and self._clock.monotonic_s() >= self._ask_at_s:
-            self._ask_at_s = math.inf
-            self._consumer.ask_for_rebalance()
-
-    def _watch_join(self) -> None:
-        """Join with a new client when the old one gets nowhere.
-
-        One that was started while a broker was silent has been seen to wait for it for ever.
-        """
-        since_s = self._joining_since_s
-        if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
-            self._log.warning("join_repeated", after_s=round(self._join_patience_s))
-            self._join_anew()
-
     # -- the steps of a turn -------------------------------------------------------------------
 
     def _wait_s(self) -> float:
@@ -299,7 +259,7 @@ class Worker:
         if self._restorer.is_active or any(task.queued() for task in self.tasks.running):
             return 0.0
         idle_s = self._config.poll_ms / 1000
-        soon = self._waits_to_commit_idle() or self.tasks.are_waiting
+        soon = self._timing.waits_to_be_drained() or self.tasks.are_waiting
         return min(idle_s, 0.005) if soon else idle_s
 
     def _poll(self, idle_s: float) -> None:
@@ -358,72 +318,28 @@ class Worker:
     # -- committing ----------------------------------------------------------------------------
 
     def _commit_if_due(self, processed: int) -> None:
-        if self._clock.monotonic_s() - self._all_committed_s >= COMMIT_ALL_AFTER_S:
-            self._commit(self.tasks.running, idle_too=True)
+        if self._timing.is_due_for_all():
+            self._commit(self.tasks.running, everything=True)
             return
-        dirty = [task for task in self.tasks.running if task.needs_commit()]
         requested = self._commit_requested.is_set()
         if requested:
             self._commit_requested.clear()
+        dirty = [task for task in self.tasks.running if task.needs_commit()]
         if not dirty:
-            self._last_commit_s = self._clock.monotonic_s()
-            return
-        waited_s = self._clock.monotonic_s() - self._last_commit_s
-        due = requested or waited_s * 1000 >= self._config.commit_interval_ms
-        too_much = processed and self._uncommitted_bytes(dirty) > self._limit_bytes()
-        if due or too_much or (waited_s >= self._idle_wait_s() and self._is_drained()):
+            self._timing.nothing_to_commit()
+        elif requested or self._timing.is_due(dirty, processed=processed):
             # The group may have changed since the last poll; its word comes in polls alone, and a
             # commit under the membership of before would be refused.
             self._poll(idle_s=0.0)
             self._commit(self.tasks.running)
 
-    def _commits_idle(self) -> bool:
-        return self._exactly_once and self._config.commit_when_idle
-
-    def _is_drained(self) -> bool:
-        """Whether the worker keeps up: nothing waits here, and little at the broker.
-
-        Under steady input something has arrived in the meantime whenever one looks; that must not
-        put the commit off.
-        """
-        if not self._commits_idle():
-            return False
-        for task in self.tasks.running:
-            if task.queued():
-                return False
-            positions = self._consumer.positions(task.external_inputs)
-            for place, position in positions.items():
-                lag = self._consumer.lag(place, max(position, task.next_offset[place])) or 0
-                if lag >= self._config.max_poll_records:
-                    return False
-        return True
-
-    def _waits_to_commit_idle(self) -> bool:
-        return self._commits_idle() and any(task.needs_commit() for task in self.tasks.running)
-
-    def _idle_wait_s(self) -> float:
-        return max(
-            IDLE_COMMIT_MIN_MS / 1000,
-            IDLE_COMMIT_COST_FACTOR * self._commit_cost_s,
-            1 / IDLE_COMMITS_PER_S,
-        )
-
-    def _uncommitted_bytes(self, tasks: Sequence[Task]) -> int:
-        return sum(task.uncommitted_bytes() for task in tasks)
-
-    def _limit_bytes(self) -> int:
-        return self._config.statestore_uncommitted_max_bytes
-
-    def _commit(self, tasks: Sequence[Task], *, idle_too: bool = False) -> None:
-        dirty = [task for task in tasks if idle_too or task.needs_commit()]
-        if idle_too:
-            self._all_committed_s = self._clock.monotonic_s()
+    def _commit(self, tasks: Sequence[Task], *, everything: bool = False) -> None:
+        dirty = [task for task in tasks if everything or task.needs_commit()]
         if not dirty:
             return
-        assert self._metadata is not None, "a commit without a membership"
         owned = set(self.tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
-        started = self._clock.monotonic_s()
+        begun_s = self._clock.monotonic_s()
         self._transactions.begin()
         self._commit_id += 1
         commit = Commit(
@@ -434,10 +350,9 @@ class Worker:
             self._probe,
         )
         with self._blaming_inputs():
-            commit.run(dirty, self._metadata, self._commit_id)
+            commit.run(dirty, self._membership.metadata, self._commit_id)
         self._transactions.ended()
-        self._last_commit_s = self._clock.monotonic_s()
-        self._commit_cost_s = self._last_commit_s - started
+        self._timing.committed(begun_s, everything=everything)
         records, self._records = self._records, 0
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
@@ -457,7 +372,9 @@ class Worker:
             self._begin_all_anew()
         except MemberFencedError as error:
             self._log.warning("member_replaced", reason=str(error))
-            self._rejoin(error)
+            self._abort()
+            self._let_go(self.tasks.owned)
+            self._membership.replace(error)
         except TaskCorruptedError as error:
             self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
             self._abort()
@@ -491,22 +408,6 @@ class Worker:
             self._lost.add((error.where, begun_at))
         self._log.warning("offset_lost", partition=error.where, reason=error.reason)
         self._abort()
-
-    def _rejoin(self, reason: MemberFencedError) -> None:
-        """Join the group with a new consumer, and without the tasks."""
-        if self._fenced.is_too_much():
-            raise IdentityError(
-                f"this worker was fenced in its group three times within a minute ({reason}): "
-                "another live worker has the same identity; give each worker its own worker.id"
-            ) from reason
-        self._abort()
-        self._let_go(self.tasks.owned)
-        self._join_anew()
-
-    def _join_anew(self) -> None:
-        self._ask_at_s = None
-        self._joining_since_s = self._clock.monotonic_s()
-        self._consumer.rejoin()
 
     def _begin_all_anew(self) -> None:
         """Begin all tasks anew after the producer was replaced, as they send with it."""

@@ -16,6 +16,7 @@ from state.rocks import RocksTaskState
 from streams.clients import Offsets, TopicPartition
 from streams.commit import Commit
 from streams.errors import OutcomeUnknownError
+from streams.membership import Membership
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.simulation.cluster import SimulatedAdmin
 from streams.simulation.disk import _DurableState
@@ -53,7 +54,7 @@ def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
 @bug
 def metadata_fetched_at_commit_time(patch: pytest.MonkeyPatch) -> None:
     fresh = property(lambda self: self._consumer.group_metadata(), lambda self, value: None)
-    patch.setattr(Worker, "_metadata", fresh, raising=False)
+    patch.setattr(Membership, "metadata", fresh)
 
 
 @bug

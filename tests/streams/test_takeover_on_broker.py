@@ -53,3 +53,29 @@ def test_a_worker_that_wakes_up_after_others_took_over_commits_nothing_of_before
         zombie.stop()
         other.stop()
     scenario.check_exact()
+
+
+def test_what_a_dead_worker_was_about_to_give_up_finds_an_owner(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """It is killed before it heard that a partition is to go, and is back within its session.
+
+    The group takes it back without sharing out again, and has given that partition to nobody.
+    """
+    scenario = Scenario(topics, tmp_path, partitions=2)
+    scenario.settings["consumer.session.timeout.ms"] = 45_000
+    first = {**scenario.settings, "worker.id": "first"}
+    second = {**scenario.settings, "worker.id": "second"}
+    scenario.write(100)
+    log, other_log = tmp_path / "first.log", tmp_path / "second.log"
+    with running({**scenario.plan(hang_at="caches_flushed"), "settings": first}, log) as dying:
+        wait_until(lambda: "hangs" in dying.text(), what="the first has both partitions")
+        with running({**scenario.plan(), "settings": second}, other_log) as other:
+            wait_until(lambda: "partitions_assigned" in other.text(), what="the second has joined")
+            dying.kill()
+            with running({**scenario.plan(), "settings": first}, log) as back:
+                wait_until(scenario.is_complete, what="everything is counted", seconds=30)
+                assert "rebalance_requested" in back.text() + other.text()
+                back.stop()
+            other.stop()
+    scenario.check_exact()

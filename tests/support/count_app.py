@@ -31,6 +31,7 @@ class Plan:
         after: count calls only once this probe was seen.
         stop_at: the probe to stand still at (SIGSTOP), or None.
         stop_on: at which call of it.
+        hang_at: the probe to sleep at for ever; the clients' own threads go on.
     """
 
     settings: dict[str, Any]
@@ -42,6 +43,7 @@ class Plan:
     after: str | None = None
     stop_at: str | None = None
     stop_on: int = 1
+    hang_at: str | None = None
     seen: dict[str, int] = field(default_factory=dict)
 
     def topology(self) -> Topology:
@@ -65,6 +67,9 @@ class Plan:
             # What is still in the client's queue reaches the broker first: the worst case.
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == self.hang_at:
+            print("hangs", flush=True)
+            time.sleep(3600)
         if step == self.stop_at and self.seen[step] == self.stop_on:
             os.kill(os.getpid(), signal.SIGSTOP)
 
