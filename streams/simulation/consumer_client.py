@@ -91,21 +91,24 @@ class SimulatedConsumer:
         on_revoke: Callback,
         on_lost: Callback,
     ) -> None:
-        """Join the group."""
+        """Join the group; who is a member already joins again, with what it owns."""
         self.process.check()
-        self._topics = tuple(topics)
+        # A pattern is expected to match nothing.
+        self._topics = tuple(topic for topic in topics if not topic.startswith("^"))
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-        self.process.when_up(self._kernel.between(MS, 20 * MS), self._join)
+        join = self.must_rejoin if self._member_id else self._join
+        self.process.when_up(self._kernel.between(MS, 20 * MS), join)
 
     def _join(self) -> None:
-        if not self._closed and self._topics:
+        if not self._closed and self._topics and not self._member_id:
             self._member_id = self._group.join(
                 self, self._instance_id, self._topics, self._session_us
             )
 
     def must_rejoin(self) -> None:
         """A rebalance is under way: take part, when the callbacks of the last one are served."""
-        self._when_served(self._rejoin)
+        if self._member_id:
+            self._when_served(self._rejoin)
 
     def _rejoin(self) -> None:
         if self._closed or not self._member_id:
@@ -139,19 +142,25 @@ class SimulatedConsumer:
         self._wake()
 
     def expelled(self) -> None:
-        """The session has ended: everything is somebody else's."""
+        """The session has ended: everything is somebody else's.
+
+        With callbacks that are still to be served the caller is not told: they are served as if
+        nothing had happened, and what it has lost is revoked after the next join.
+        """
         if self._closed or not self._topics:
             return
         self._note("session has ended")
         self._generation = -1
         self._member_id = ""
-        self._due.clear()
+        self._then = self._join
+        if self._due or self._calling:
+            return
         if self._owned:
             self._due.append(("lost", list(self._owned)))
-            self._then = self._join
             self._wake()
         else:
-            self._when_served(self._join)
+            self._then = None
+            self._join()
 
     def fenced(self) -> None:
         """Another process has this group.instance.id: the client is done."""
@@ -169,8 +178,6 @@ class SimulatedConsumer:
         """Run the callbacks that are due, in the caller's thread."""
         while self._due:
             kind, partitions = self._due.popleft()
-            if kind == "lost":
-                partitions = [place for place in partitions if place in self._owned]
             self._calling = True
             words = ", ".join(map(str, partitions))
             self._note(f"on_{kind}: {words or 'nothing new'} in generation {self._generation}")
@@ -235,7 +242,8 @@ class SimulatedConsumer:
             self._fail(KafkaError(code, "simulated"))
         elif kind == "max_poll" and self._member_id:
             self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
-            self._group.leave(self._member_id, self._instance_id)
+            # A static member does not leave: it falls silent.
+            self._group.silence(self._member_id, self._instance_id)
             self.expelled()
         # A call takes time, and lets others go on.
         self.process.sleep(self._kernel.between(20, 300))
@@ -428,6 +436,11 @@ class SimulatedConsumer:
         return Metadata(
             self._group.name, self._generation, self._member_id, self._instance_id or None
         )
+
+    def memberid(self) -> str:
+        """The member id as it is now, "" for none."""
+        self.process.check()
+        return self._member_id
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -126,10 +126,21 @@ class Group:
             self._note(f"{member_id} leaves")
             self._remove(member)
 
+    def silence(self, member_id: str, instance_id: str) -> None:
+        """A member sends nothing any more: its session ends by itself."""
+        member = self.members.get(instance_id)
+        if member is None or member.member_id != member_id:
+            return
+
+        def expire() -> None:
+            if self.members.get(instance_id) is member:
+                self._note(f"session of {member_id} ends")
+                self._remove(member)
+
+        self._kernel.after(member.session_us, expire)
+
     def check(self, metadata: Metadata, *, transactional: bool) -> None:
         """Refuse offsets of who is no member of this generation."""
-        if metadata.generation < 0 and not self.members:
-            return
         if metadata.instance_id is not None:
             member = self.members.get(metadata.instance_id)
             if member is None:
@@ -247,24 +258,6 @@ class Group:
         # What moves belongs to nobody in this generation; its owner joins again when it let go.
         for m in members:
             m.partitions = wanted[m.instance_id]
-
-    def orphans(self) -> list[TopicPartition]:
-        """What no member has, though no rebalance is under way.
-
-        That is so for good after a static member was killed between a rebalance that took a
-        partition from it and its answer to it, and came back in time: it gets what it had in that
-        generation, and nobody begins another one.
-        """
-        if self.joining:
-            return []
-        topics = sorted({topic for m in self.members.values() for topic in m.topics})
-        given = {place for m in self.members.values() for place in m.partitions}
-        return [p for topic in topics for p in self._places(topic) if p not in given]
-
-    def rebalance(self) -> None:
-        """Begin another generation, as an operator or another member would."""
-        if self.members:
-            self._rebalance(None)
 
     # -- offsets -------------------------------------------------------------------------------
 

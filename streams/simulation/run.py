@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streams.background import at_once
+from streams.background import Job
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.errors import FatalClientError, IdentityError, LocalStateError
@@ -44,8 +44,6 @@ TROUBLE_S = 14.0
 DRAIN_S = 180.0
 """How long all that is left may take afterwards."""
 STOP_S = 60.0
-ORPHANED_S = 20
-"""How long partitions may be nobody's before somebody helps, in virtual seconds."""
 
 _STOPPED_BY_TROUBLE = (FatalClientError, IdentityError, LocalStateError)
 """What may stop a worker while brokers fail; a supervisor, or its operator, starts it again."""
@@ -117,6 +115,22 @@ class _Local:
         """Nothing: identities are not locked here."""
 
 
+class _Beside:
+    """Runs jobs of a process in a thread of their own (see `streams.background.Background`)."""
+
+    def __init__(self, run: Run, process: Process) -> None:
+        self._run = run
+        self._process = process
+        self._actor: Actor | None = None
+
+    def __call__(self, job: Job) -> bool:
+        if self._actor is not None and not self._actor.finished:
+            return False
+        self._actor = self._run.kernel.spawn(f"{self._process.name}-beside", job)
+        self._run.beside.append(self._actor)
+        return True
+
+
 class Run:
     """See the module.
 
@@ -134,7 +148,7 @@ class Run:
         self.cluster = Cluster(self.kernel, setup.config.application_id)
         self.cluster.transactions.slow = setup.plan.slow_markers
         self.outcome = Outcome()
-        self._orphaned_us = 0
+        self.beside: list[Actor] = []
         self._create_topics()
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
@@ -195,18 +209,7 @@ class Run:
             if self.kernel.now_us > deadline_us:
                 self.outcome.problems.append(f"not done after {DRAIN_S:.0f} s: {left}")
                 return
-            self._help_orphans()
             self.kernel.sleep(200 * MS)
-
-    def _help_orphans(self) -> None:
-        """Do what a real group waits for: another rebalance."""
-        orphans = self.cluster.group.orphans()
-        if not orphans:
-            self._orphaned_us = self.kernel.now_us
-        elif self.kernel.now_us - self._orphaned_us > ORPHANED_S * SECOND:
-            self._orphaned_us = self.kernel.now_us
-            self.kernel.note("nemesis", f"nobody has {', '.join(map(str, orphans))}: a rebalance")
-            self.cluster.group.rebalance()
 
     def _left_over(self) -> str:
         """What is still to be done, if anything."""
@@ -272,7 +275,7 @@ class Run:
             if slot.process is not None:
                 slot.process.die()
         for _ in range(100):
-            if all(slot.is_done for slot in self.slots):
+            if all(slot.is_done for slot in self.slots) and all(a.finished for a in self.beside):
                 break
             self.kernel.sleep(SECOND)
         for host in self._hosts:
@@ -361,7 +364,7 @@ class _Slot:
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
             producer_client=partial(SimulatedProducer, cluster, process, faults),  # type: ignore[arg-type]
             local_state=lambda _: self._local(process),
-            background=lambda _: at_once,
+            background=lambda _: _Beside(run, process),
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
         )
 
