@@ -17,7 +17,12 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from streams.clients import TopicPartition
-from streams.errors import ConfigError, FatalClientError, MissingTopicError
+from streams.errors import (
+    ConfigError,
+    FatalClientError,
+    MissingTopicError,
+    StopRequestedError,
+)
 from streams.reactions import Reaction, reaction_to
 from streams.topic_plan import NewTopic, TopicFacts
 
@@ -69,9 +74,17 @@ class LiveAdmin:
     Args:
         config: librdkafka's settings, from `StreamsConfig.admin_config`.
         timeout_s: how long a call repeats itself after temporary errors, in seconds.
+        stopping: whether nobody waits for answers any more.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stopping = stopping
         self._config = dict(config)
         self._client = _kafka.AdminClient(self._config)
         self._timeout_s = timeout_s
@@ -254,6 +267,8 @@ class LiveAdmin:
             if any(error.code() in _STALE for error in failed.values()):
                 # The client never asks anew who is controller, and who leads since when.
                 self._client = _kafka.AdminClient(self._config)
+            if pending and self._stopping():
+                raise StopRequestedError(f"stopped while waiting for: {action} {pending[0]}")
             if pending:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _WAIT_MAX_S)

@@ -20,6 +20,7 @@ import structlog
 
 from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
+from streams.errors import StopRequestedError
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
@@ -233,7 +234,7 @@ class KafkaStreams:
         try:
             if not self._stopping.is_set():
                 self._become(State.REBALANCING)
-                self._work()
+                self._work_until_stopped()
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
         except BaseException as error:
@@ -241,6 +242,12 @@ class KafkaStreams:
             self._become(State.PENDING_ERROR)
             self._become(State.ERROR)
             raise
+
+    def _work_until_stopped(self) -> None:
+        try:
+            self._work()
+        except StopRequestedError as error:
+            self._log.warning("stopped_waiting", reason=str(error))
 
     def _work(self) -> None:
         parts = make_worker(
@@ -251,6 +258,7 @@ class KafkaStreams:
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,
+            stopping=self._stopping.is_set,
         )
         self._worker = parts.worker
         try:

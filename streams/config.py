@@ -225,7 +225,9 @@ topics and groups are named after it
         default="leave",
     )
     shutdown_timeout_ms: int = setting(
-        duration(0), "How long a stop may take to commit before it aborts.", default=30_000
+        duration(0),
+        "How long `close` waits for a stop, and `headrace run` before it kills.",
+        default=30_000,
     )
     restore_batch_records: int = setting(
         integer(1, 1_000_000), "Most changelog records in one batch of a restore.", default=10_000
@@ -367,9 +369,9 @@ topics and groups are named after it
 
     def admin_config(self) -> ClientConfig:
         """librdkafka's settings for the admin client."""
-        return self._clients.layered(
-            ("admin.",), self._chosen_for_all(), self._owned_by_all(), role="admin"
-        )
+        # Its calls raise what goes wrong; the lines of the client would only say it again.
+        chosen: ClientConfig = {**self._chosen_for_all(), "log_level": 2}
+        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
 
     def _chosen_for_all(self) -> ClientConfig:
         return {"client.id": self.application_id}

@@ -6,6 +6,7 @@ Messages say what happened, where, and what to do next; none carries a record's 
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
+| `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
@@ -245,6 +246,13 @@ class RecordRefusedError(StreamsError):
         super().__init__(message)
         self.topic = topic
         self.partition = partition
+
+
+class StopRequestedError(StreamsError):
+    """The application was asked to stop while it waited for the cluster.
+
+    When the brokers do not answer. `KafkaStreams` catches it: the stop is a clean one.
+    """
 
 
 class FatalClientError(StreamsError):

@@ -30,6 +30,7 @@ from streams.errors import (
     ProducerFencedError,
     RecordRefusedError,
     RecordTooLargeError,
+    StopRequestedError,
     TaskMigratedError,
 )
 from streams.reactions import Call, Reaction, reaction_to
@@ -38,6 +39,8 @@ from topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
+_INIT_SLICE_S = 5.0
+"""A call that timed out is taken up again by the next one."""
 _REPORT_WAIT_S = 0.01
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
@@ -67,7 +70,9 @@ class _LiveProducer:
         topic_limits: Mapping[str, int] | None = None,
         clock: Clock | None = None,
         make_client: MakeClient = confluent_kafka.Producer,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._stopping = stopping
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
@@ -168,7 +173,13 @@ class _LiveProducer:
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)
 
-    def _call(self, call: Call, function: Callable[..., Any], *args: Any) -> None:
+    def _call(
+        self,
+        call: Call,
+        function: Callable[..., Any],
+        *args: Any,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Call the client; again within the bound for what passes, else raise the reaction."""
         deadline = self._clock.monotonic_s() + self._timeout_s
         while True:
@@ -178,6 +189,8 @@ class _LiveProducer:
                 retry = reaction_to(error.args[0], call) is Reaction.RETRY
                 if not retry or self._clock.monotonic_s() > deadline:
                     self._raise(error, call)
+                if unless():
+                    raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
             else:
                 return
@@ -231,8 +244,13 @@ class TransactionalProducer(_LiveProducer):
         """Of the transaction: reports of one before may come late."""
 
     def init(self) -> None:
-        """Decide what an earlier producer of the same identity left open."""
-        self._call("init", self._client.init_transactions, self._timeout_s)
+        """Decide what an earlier producer of the same identity left open.
+
+        Raises:
+            StopRequestedError: it was not decided yet, and nobody needs it any more.
+        """
+        slice_s = min(self._timeout_s, _INIT_SLICE_S)
+        self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
         # A send does not say what has broken the transaction, and to begin another one does.

@@ -32,6 +32,9 @@ from streams.topics import TopicAdmin, prepare_topics
 from streams.upkeep import make_membership, make_purger, make_watch
 from streams.worker import Worker, WorkerListener
 
+Stopping = Callable[[], bool]
+"""Whether the application was asked to stop."""
+
 
 class LocalState(Protocol):
     """What is a worker's own on its host: its identity, and where its tasks' state lives."""
@@ -74,8 +77,9 @@ class HostState:
         self._identity.release()
 
 
-def _live_admin(config: StreamsConfig) -> TopicAdmin:
-    return LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+def _live_admin(config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
+    timeout_s = config.task_timeout_ms / 1000
+    return LiveAdmin(config.admin_config(), timeout_s=timeout_s, stopping=stopping)
 
 
 def _new_commit_id() -> int:
@@ -87,7 +91,7 @@ class Connections:
     """What joins a worker to the world outside; by default a real cluster and a real disk.
 
     Args:
-        admin: makes the admin client.
+        admin: makes the admin client, given what says that nobody waits for it any more.
         consumer_client: makes Kafka's own consumers, by their settings.
         producer_client: makes Kafka's own producers, by their settings.
         local_state: takes an identity, and opens the host's state.
@@ -95,7 +99,7 @@ class Connections:
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
     """
 
-    admin: Callable[[StreamsConfig], TopicAdmin] = _live_admin
+    admin: Callable[[StreamsConfig, Stopping], TopicAdmin] = _live_admin
     consumer_client: MakeConsumerClient = confluent_kafka.Consumer
     producer_client: MakeProducerClient = BoundedProducer
     local_state: Callable[[StreamsConfig], LocalState] = HostState
@@ -128,6 +132,7 @@ def make_worker(
     probe: Probe,
     log: Log,
     connections: Connections = LIVE,
+    stopping: Stopping = lambda: False,
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -135,8 +140,9 @@ def make_worker(
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
         IdentityError: another live process has the identity that the settings give.
         LocalStateError: the state directory cannot be used.
+        StopRequestedError: `stopping` said so while the cluster did not answer.
     """
-    admin = connections.admin(config)
+    admin = connections.admin(config, stopping)
     topics = prepare_topics(
         admin,
         [plan.topics for plan in plans],
@@ -146,7 +152,9 @@ def make_worker(
     )
     local = connections.local_state(config)
     bound = _bind(log, local.instance_id)
-    wiring = _Wiring(config, plans, connections, admin, topics, local, clock, probe, bound)
+    wiring = _Wiring(
+        config, plans, connections, stopping, admin, topics, local, clock, probe, bound
+    )
     return WorkerParts(wiring.worker(listener, restore_listener), local)
 
 
@@ -157,6 +165,7 @@ class _Wiring:
     config: StreamsConfig
     plans: Sequence[SubPlan]
     connections: Connections
+    stopping: Stopping
     admin: TopicAdmin
     topics: dict[str, TopicFacts]
     local: LocalState
@@ -234,6 +243,7 @@ class _Wiring:
             "topic_limits": sizes.limits,
             "clock": self.clock,
             "make_client": self.connections.producer_client,
+            "stopping": self.stopping,
         }
         exactly_once = self.config.exactly_once
         identity = f"{self.config.application_id}-{self.local.instance_id}"

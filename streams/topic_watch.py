@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from streams.background import Background
 from streams.clients import Clock, Log, TopicPartition
 from streams.errors import (
-    FatalClientError,
     MisconfiguredTopicError,
     MissingTopicError,
     StreamsError,
@@ -87,7 +86,7 @@ class TopicWatch:
             self._found = self._check(dict(self._topics))
         except (MissingTopicError, MisconfiguredTopicError) as error:
             self._failure = error
-        except FatalClientError as error:
+        except StreamsError as error:
             # Nothing is known, so nothing follows; the next look may know more.
             self._log.warning("topics_unknown", reason=str(error))
 
