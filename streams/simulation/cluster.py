@@ -193,6 +193,14 @@ class SimulatedAdmin:
             log = self._cluster.log(place)
             log.start = max(log.start, min(offset, log.end))
 
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
+        """What the members of a settled group have; None while it shares out."""
+        found = self._cluster.group
+        assert group == found.name
+        if found.joining or not found.members:
+            return None
+        return frozenset(place for m in found.members.values() for place in m.partitions)
+
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         """Set some configs of a topic and leave the others."""
         found = self._cluster.topics[topic]

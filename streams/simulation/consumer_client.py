@@ -132,14 +132,24 @@ class SimulatedConsumer:
         if self._closed:
             return
         self._generation = generation
-        added = [place for place in partitions if place not in self._owned]
-        revoked = [place for place in self._owned if place not in partitions]
+        owned = self._owned_when_served()
+        added = [place for place in partitions if place not in owned]
+        revoked = [place for place in owned if place not in partitions]
         if revoked:
             self._due.append(("revoke", revoked))
             self._then = self._rejoin
         # Also when nothing is new: the callback says that the generation is another one.
         self._due.append(("assign", added))
         self._wake()
+
+    def _owned_when_served(self) -> list[TopicPartition]:
+        owned = list(self._owned)
+        for kind, partitions in self._due:
+            if kind == "assign":
+                owned += partitions
+            else:
+                owned = [place for place in owned if place not in partitions]
+        return owned
 
     def expelled(self) -> None:
         """The session has ended: everything is somebody else's.

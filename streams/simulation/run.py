@@ -359,8 +359,12 @@ class _Slot:
     def _make(self, process: Process) -> Any:
         run = self._run
         cluster, faults = run.cluster, run.faults
+
+        def admin(*_: object) -> FaultyAdmin:
+            return FaultyAdmin(cluster, process, faults)
+
         connections = Connections(
-            admin=lambda _: FaultyAdmin(cluster, process, faults),
+            admin=lambda _, __: FaultyAdmin(cluster, process, faults),
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
             producer_client=partial(SimulatedProducer, cluster, process, faults),  # type: ignore[arg-type]
             local_state=lambda _: self._local(process),
