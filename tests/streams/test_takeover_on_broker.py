@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -45,7 +43,7 @@ def test_a_worker_that_wakes_up_after_others_took_over_commits_nothing_of_before
         while not zombie.is_stopped:
             scenario.write(200, seed=next(seeds))
         time.sleep(SESSION_S + 4 if step == "caches_flushed" else transaction_ms / 1000 + 6)
-        os.kill(zombie.pid, signal.SIGCONT)
+        zombie.resume()
         wait_until(lambda: refused(zombie), what="the zombie's commit is refused")
         wait_until(scenario.is_complete, what="everything is counted")
         scenario.write(seed=next(seeds))

@@ -25,6 +25,7 @@ class Plan:
         settings: of the application.
         input: topic of keyed strings, or of sentences with `repartition`.
         output: topic of counts.
+        echo: write what is read, and count nothing.
         repartition: count words behind a repartition topic instead of counting keys.
         die_at: the probe to die at, or None.
         die_on: at which call of it.
@@ -37,6 +38,7 @@ class Plan:
     settings: dict[str, Any]
     input: str
     output: str
+    echo: bool = False
     repartition: bool = False
     die_at: str | None = None
     die_on: int = 1
@@ -48,6 +50,9 @@ class Plan:
 
     def topology(self) -> Topology:
         builder = StreamsBuilder()
+        if self.echo:
+            builder.stream(self.input, key=serdes.bytes, value=serdes.bytes).to(self.output)
+            return builder.build()
         stream = builder.stream(self.input, key=serdes.string, value=serdes.string)
         if self.repartition:
             words = stream.flat_map_values(str.split)

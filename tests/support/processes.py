@@ -52,6 +52,14 @@ class AppProcess:
                 f"still running after {seconds} s:\n{self.text()[-4000:]}"
             ) from None
 
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()

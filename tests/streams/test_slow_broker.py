@@ -1,0 +1,97 @@
+"""A broker that is much slower than the worker: what waits for it is bounded."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streams.devbroker import DevBroker
+from tests.streams.test_crashes_on_broker import Scenario
+from tests.support import kafka
+from tests.support.processes import AppProcess, wait_until
+from tests.support.topics import Topics
+
+MIB = 1 << 20
+INPUT_MIB = 192
+QUEUES_MIB = 8
+"""Of each of the clients."""
+LIMIT_MIB = 96
+"""Twice what the queues and a batch take, and half of the input."""
+
+
+@pytest.fixture
+def own_topics(tmp_path: Path) -> Iterator[tuple[DevBroker, Topics]]:
+    """A broker that no other test is slowed down with."""
+    broker = DevBroker(tmp_path / "broker", port=0)
+    yield broker, Topics(broker.start())
+    broker.stop()
+
+
+@contextmanager
+def slowed(broker: DevBroker) -> Iterator[None]:
+    """Let the broker work for a few hundredths of the time."""
+    ended = threading.Event()
+
+    def slow() -> None:
+        while not ended.is_set():
+            broker.pause(1)
+            time.sleep(1.5)
+            broker.resume(1)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def resident_mib(process: AppProcess) -> float:
+    """What the process has in memory now."""
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_what_waits_for_a_slow_broker_is_bounded(
+    guarantee: str, own_topics: tuple[DevBroker, Topics], tmp_path: Path
+) -> None:
+    """Input is read no faster than output is taken, so memory does not grow with the backlog."""
+    broker, topics = own_topics
+    scenario = Scenario(topics, tmp_path, partitions=2, guarantee=guarantee)
+    scenario.settings |= {
+        "producer.queue.buffering.max.kbytes": QUEUES_MIB << 10,
+        "consumer.queued.max.messages.kbytes": QUEUES_MIB << 10,
+        "producer.transaction.timeout.ms": 60_000,
+        "max.poll.records": 1_000,
+    }
+    value = os.urandom(1 << 10)
+    records = [(b"%d" % (n % 1_000), value) for n in range(INPUT_MIB << 10)]
+    kafka.write(topics.bootstrap, scenario.input, records[:1_000])
+    with scenario.start(echo=True) as app:
+        wait_until(lambda: bool(scenario.output_records()), what="it processes")
+        before = resident_mib(app)
+        app.pause()
+        for begin in range(0, len(records), 50_000):
+            kafka.write(topics.bootstrap, scenario.input, records[begin : begin + 50_000])
+        peak = before
+        with slowed(broker):
+            app.resume()
+            deadline = time.monotonic() + 15
+            while time.monotonic() < deadline and app.running:
+                peak = max(peak, resident_mib(app))
+                time.sleep(0.05)
+        assert app.running, app.text()[-2000:]
+        done = len(scenario.output_records())
+        assert done > 1_000, "it goes on"
+        assert done < len(records), "the broker was too fast for this to say anything"
+    assert peak - before < LIMIT_MIB, f"{before:.0f} MiB before, {peak:.0f} at the peak"
