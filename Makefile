@@ -1,6 +1,7 @@
 # What one does here: `make help`. Needs a Python of at least 3.11, and the network once.
 
 PYTHON ?= python3
+TEST_PROCESSES ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -34,8 +35,9 @@ $(STAMP): pyproject.toml
 		set -x; $(BIN)/python -m pip install --quiet -e '.[broker]'; }
 	@touch $(STAMP)
 
+# Most tests on the broker wait most of the time, so there is work for more processes than cores.
 test: setup  ## Run all tests, those on a real broker included
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # QUICK=1 takes five minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from streams.devbroker import DevBroker
 from tests.support.topics import Topics
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
+_WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,16 +23,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of a real Kafka: that of HEADRACE_TEST_BOOTSTRAP, else one of our own."""
+    """Bootstrap servers of a real Kafka: that of HEADRACE_TEST_BOOTSTRAP, else one of our own.
+
+    All processes of a run share one; whoever comes first starts it.
+    """
     reused = os.environ.get(_REUSE_VARIABLE)
     if reused:
         yield reused
         return
-    own = DevBroker(tmp_path_factory.mktemp("broker"), port=0)
-    yield own.start()
+    yield DevBroker(_directory(tmp_path_factory), port=0).start()
     # Clients of tests that nobody holds any more would go on looking for the broker.
     gc.collect()
-    own.stop()
+
+
+def _directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = tmp_path_factory.getbasetemp()
+    of_all = own if _WORKER_VARIABLE not in os.environ else own.parent
+    return of_all / "broker"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the broker when the processes that shared it have ended."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if _WORKER_VARIABLE not in os.environ and factory is not None:
+        DevBroker(factory.getbasetemp() / "broker").stop()
 
 
 @pytest.fixture
