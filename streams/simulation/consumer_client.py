@@ -140,6 +140,8 @@ class SimulatedConsumer:
             self._then = self._rejoin
         # Also when nothing is new: the callback says that the generation is another one.
         self._due.append(("assign", added))
+        if self._faults.draw(self.process, "rebalance") is not None:
+            self.process.stand(self._faults.stall_us())
         self._wake()
 
     def _owned_when_served(self) -> list[TopicPartition]:

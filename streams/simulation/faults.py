@@ -30,6 +30,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "commit_transaction": (*_DECIDING, "abortable", "delay", "stall", *_CRASHES),
     "abort_transaction": (*_DECIDING, "delay", "stall", *_CRASHES),
     "consume": ("error", "max_poll", "stall", "crash_before"),
+    "rebalance": ("stall",),
     "committed": (*_REQUEST, "partition_error"),
     "commit": _REQUEST,
     "end_offsets": ("delay", "stall", *_CRASHES),
@@ -78,6 +79,8 @@ WEIGHTS: Mapping[str, float] = {
     "store.restore": 2.0,
     "store.end_restore": 2.0,
     "delete_records": 2.0,
+    # Who stands still with callbacks to be served never hears what it has lost.
+    "rebalance": 6.0,
 }
 """How likely a fault is at a call, compared with others."""
 

@@ -51,8 +51,21 @@ def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedAdmin, "end_offsets", end_offsets)
 
 
+def _do_not_compare_members(patch: pytest.MonkeyPatch) -> None:
+    right = Membership.hear
+    patch.setattr(Membership, "hear", lambda self: right(self) and False)
+
+
+@bug
+def another_membership_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """Who rejoined commits in the next callback what it did before, or without owning it."""
+    _do_not_compare_members(patch)
+
+
 @bug
 def metadata_fetched_at_commit_time(patch: pytest.MonkeyPatch) -> None:
+    """With the comparison of member ids, which is a second defence, it would be harmless."""
+    _do_not_compare_members(patch)
     fresh = property(lambda self: self._consumer.group_metadata(), lambda self, value: None)
     patch.setattr(Membership, "metadata", fresh)
 
@@ -112,6 +125,9 @@ def time_out_of_a_commit_taken_for_success(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def lost_partitions_dropped_without_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """With the comparison of member ids, which is a second defence, it would be harmless."""
+    _do_not_compare_members(patch)
+
     def on_lost(self: Worker, partitions: Sequence[TopicPartition]) -> None:
         self._let_go(self.tasks.owned_of(partitions))
 

@@ -15,10 +15,8 @@ from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
 
 WINDOW = 120
 FIRST: dict[str, int] = {
-    "restore_only_to_the_last_stable_offset": 250,
     "metadata_fetched_at_commit_time": 380,
-    "lost_partitions_dropped_without_an_abort": 80,
-    "offsets_read_while_undecided": 120,
+    "another_membership_not_noticed": 380,
 }
 """Where to begin to look for bugs that few seeds meet, so that the test is short."""
 
