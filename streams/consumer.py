@@ -282,6 +282,9 @@ def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
 
 
 def _raise(error: KafkaError, where: str, *, call: Call = "query") -> NoReturn:
+    if error.code() == KafkaError._FATAL:
+        # What is behind it comes as a message, later: as a rule, that the member is fenced.
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
     reaction = reaction_to(error, call)
     if reaction is Reaction.REJOIN:
         raise MemberFencedError(f"consumer, {where}: {error.str()}")

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka import KafkaException
 
-from streams.clients import TopicPartition
+from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
-from streams.errors import MemberFencedError
+from streams.errors import MemberFencedError, TaskMigratedError
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
@@ -80,6 +80,29 @@ def test_a_member_whose_identity_another_one_takes_is_told_so_and_can_join_anew(
     first.rejoin()
     wait_until(lambda: fenced(second, first), what="the second is fenced in its turn")
     wait_until(lambda: first.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned again")
+
+
+def test_a_commit_of_a_fenced_member_asks_for_a_new_one_as_a_poll_does(
+    member: Make, topics: Topics
+) -> None:
+    """The client answers that something is fatal, no more; the reason comes as a message."""
+    topic = topics.create("in")
+    first, second = member("w"), member("w")
+    listener = Silent()
+    first.subscribe([topic], listener)
+    wait_until(lambda: first.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned")
+    taken = Silent()
+    second.subscribe([topic], taken)
+    wait_until(lambda: second.poll(1, 0.1) == {} and bool(taken.assigned), what="taken over")
+
+    def refused() -> type[Exception] | None:
+        try:
+            first.commit({TopicPartition(topic, 0): CommittedOffset(1)})
+        except (MemberFencedError, TaskMigratedError) as error:
+            return type(error)
+        return None
+
+    wait_until(lambda: refused() is MemberFencedError, what="the commit says that it is fenced")
 
 
 def test_positions_begin_anew_when_a_partition_is_added_again(member: Make, topics: Topics) -> None:
