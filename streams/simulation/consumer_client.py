@@ -196,7 +196,8 @@ class SimulatedConsumer:
             try:
                 if kind == "assign":
                     self._owned += partitions
-                    for place in partitions:
+                    # What stays is the member's anew, unless it is none any more.
+                    for place in self._owned if self._generation >= 0 else ():
                         self._cluster.claims[place] = self._instance_id
                 self._callbacks[kind](self, [Place(*place) for place in partitions])
             finally:
