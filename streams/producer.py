@@ -237,7 +237,7 @@ class TransactionalProducer(_LiveProducer):
         super().__init__(config, make_client=make_client, **limits)
         # The brokers abort what takes longer, so there is nothing to wait for.
         expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
-        self._offsets_timeout_s = min(self._timeout_s, expires_s)
+        self._transaction_timeout_s = min(self._timeout_s, expires_s)
         self._ends: dict[TopicPartition, int] = {}
         self._is_open = False
         self._number = 0
@@ -313,13 +313,13 @@ class TransactionalProducer(_LiveProducer):
             self._client.send_offsets_to_transaction,
             positions,
             metadata,
-            self._offsets_timeout_s,
+            self._transaction_timeout_s,
         )
 
     def commit(self) -> None:
         """Make everything since `begin` final: called once, whatever the answer."""
         try:
-            self._client.commit_transaction(self._timeout_s)
+            self._client.commit_transaction(self._transaction_timeout_s)
         except KafkaException as error:
             self._raise(error, "commit")
         self._is_open = False
@@ -338,7 +338,7 @@ class TransactionalProducer(_LiveProducer):
     def abort(self) -> None:
         """Make everything since `begin` void."""
         if self._is_open:
-            self._call("abort", self._client.abort_transaction, self._timeout_s)
+            self._call("abort", self._client.abort_transaction, self._transaction_timeout_s)
         self._is_open = False
         self._ends.clear()
 

@@ -1,4 +1,4 @@
-"""A broker that is much slower than the worker: what waits for it is bounded."""
+"""A broker that is slow, or silent: memory is bounded, and outcomes are found out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from streams.devbroker import DevBroker
 from tests.streams.test_crashes_on_broker import Scenario
 from tests.support import kafka
+from tests.support.counting import Counting
 from tests.support.processes import AppProcess, wait_until
 from tests.support.topics import Topics
 
@@ -95,3 +97,32 @@ def test_what_waits_for_a_slow_broker_is_bounded(
         assert done > 1_000, "it goes on"
         assert done < len(records), "the broker was too fast for this to say anything"
     assert peak - before < LIMIT_MIB, f"{before:.0f} MiB before, {peak:.0f} at the peak"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["changelogs_written", "offsets_sent"])
+def test_a_commit_whose_outcome_is_unknown_is_found_out_and_nothing_is_done_twice(
+    step: str, own_topics: tuple[DevBroker, Topics], tmp_path: Path
+) -> None:
+    """The broker falls silent in the middle of a commit, for longer than the client waits."""
+    broker, topics = own_topics
+    counting = Counting(
+        topics, tmp_path, partitions=2, max_poll_records=20, consumer_session_timeout_ms=30_000
+    )
+    counting.settings["task.timeout.ms"] = 5_000
+    counting.settings["producer.transaction.timeout.ms"] = 60_000
+    counting.write(200)
+    seen = 0
+
+    def fall_silent(at: str) -> None:
+        nonlocal seen
+        seen += at == step
+        if at == step and seen == 3:
+            broker.pause(1)
+            threading.Timer(7, broker.resume, [1]).start()
+
+    with structlog.testing.capture_logs() as events:
+        counting.finish(probe=fall_silent)
+    assert "producer_replaced" in [event["event"] for event in events]
+    counting.check_exact()
+    assert counting.committed() == kafka.ends(topics.bootstrap, counting.input)
