@@ -43,7 +43,7 @@ class Profile:
 
 
 BOTH_SHORT = Profile("both short", 6_000, 6_000)
-SHORT_SESSION = Profile("short session", 6_000, 30_000)
+SHORT_SESSION = Profile("short session", 6_000, 15_000)
 SHORT_TRANSACTION = Profile("short transaction", 20_000, 5_000)
 
 
