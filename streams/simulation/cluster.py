@@ -39,8 +39,8 @@ class Cluster:
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
         self.readers: list[tuple[Process, set[TopicPartition]]] = []
         """Processes that wait for records, and of which partitions."""
-        self.claims: dict[TopicPartition, str] = {}
-        """To which member a partition of the group was handed out last."""
+        self._claims: dict[TopicPartition, tuple[int, str]] = {}
+        """Who was told last that it has a partition of the group, and in which generation."""
         self.violations: list[str] = []
         """What must never happen, noticed by the cluster."""
         self._keyless = 0
@@ -141,13 +141,25 @@ class Cluster:
         self._check_claims(offsets, metadata)
         self.group.offsets.update(offsets)
 
+    def claim(self, places: Iterable[TopicPartition], generation: int, instance_id: str) -> None:
+        """A member is told that it has these; what it is told too late does not count."""
+        for place in places:
+            if generation >= self._claims.get(place, (0, ""))[0]:
+                self._claims[place] = (generation, instance_id)
+
+    def disclaim(self, places: Iterable[TopicPartition], instance_id: str) -> None:
+        """A member has let go of these."""
+        for place in places:
+            if place in self._claims and self._claims[place][1] == instance_id:
+                del self._claims[place]
+
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
     ) -> None:
         for place in offsets:
             # The other partitions of a task go with that of its lead topic.
-            holder = self.claims.get(place)
-            if holder is not None and metadata.instance_id != holder:
+            generation, holder = self._claims.get(place, (-1, metadata.instance_id))
+            if metadata.instance_id != holder and generation >= 0:
                 what = f"{metadata.instance_id} commits offsets of {place}, which {holder} has"
                 self.violations.append(what)
                 self.kernel.note("cluster", f"VIOLATION: {what}")

@@ -197,16 +197,13 @@ class SimulatedConsumer:
                 if kind == "assign":
                     self._owned += partitions
                     # What stays is the member's anew, unless it is none any more.
-                    for place in self._owned if self._generation >= 0 else ():
-                        self._cluster.claims[place] = self._instance_id
+                    self._cluster.claim(self._owned, self._generation, self._instance_id)
                 self._callbacks[kind](self, [Place(*place) for place in partitions])
             finally:
                 self._calling = False
                 if kind != "assign" and self.process.alive:
                     self._owned = [p for p in self._owned if p not in partitions]
-                    for place in partitions:
-                        if self._cluster.claims.get(place) == self._instance_id:
-                            del self._cluster.claims[place]
+                    self._cluster.disclaim(partitions, self._instance_id)
         if self._then is not None:
             then, self._then = self._then, None
             if then == self._leave:
