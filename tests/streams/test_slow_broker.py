@@ -27,10 +27,10 @@ LIMIT_MIB = 96
 """Twice what the queues and a batch take, and half of the input."""
 
 
-@pytest.fixture
-def own_topics(tmp_path: Path) -> Iterator[tuple[DevBroker, Topics]]:
-    """A broker that no other test is slowed down with."""
-    broker = DevBroker(tmp_path / "broker", port=0)
+@pytest.fixture(scope="module")
+def own_topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DevBroker, Topics]]:
+    """A broker that no test of another module is slowed down with."""
+    broker = DevBroker(tmp_path_factory.mktemp("slow"), port=0)
     yield broker, Topics(broker.start())
     broker.stop()
 
