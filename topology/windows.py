@@ -1,0 +1,285 @@
+"""Windows over time: what they are, which of them a record falls into, and when they close.
+
+Specs are frozen and know no records; the functions are pure. Times are milliseconds since 1970
+inside, `timedelta` at the surface. A window is closed once stream time has passed its end by the
+grace period: a record for a closed window is late, and dropped (Kafka Streams: `TimeWindows`,
+`SlidingWindows`, `SessionWindows`, `JoinWindows`, and the processors that use them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from topology.errors import TopologyError
+
+K = TypeVar("K")
+
+_MS = timedelta(milliseconds=1)
+_NONE = timedelta(0)
+
+
+class Window(NamedTuple):
+    """A span of time in milliseconds since 1970; whether the end belongs to it, its spec says."""
+
+    start_ms: int
+    end_ms: int
+
+
+class Windowed(NamedTuple, Generic[K]):
+    """A key within a window: the key of a windowed table."""
+
+    key: K
+    window: Window
+
+
+def _ms(name: str, value: Any, *, at_least: int) -> int:
+    if not isinstance(value, timedelta):
+        raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
+    milliseconds, rest = divmod(value, _MS)
+    if rest:
+        raise TopologyError(f"{name} must be whole milliseconds, not {value}")
+    if milliseconds < at_least:
+        raise TopologyError(f"{name} must be at least {at_least} ms, not {milliseconds} ms")
+    return milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeWindows:
+    """Windows of one size, in step with 1970: tumbling, or hopping where they overlap.
+
+    A window holds the records from its start, inclusive, to its end, exclusive. None begins before
+    1970.
+
+    Args:
+        size: of each window.
+        advance: from one window's start to the next; None for the size, so that none overlap.
+        grace: how late records may come, in stream time, and still count.
+
+    Raises:
+        TopologyError: a duration is not possible.
+
+    Example:
+        >>> ms = timedelta(milliseconds=1)
+        >>> hopping = TimeWindows(size=12 * ms, advance=5 * ms)
+        >>> list(hopping.starts(21)), list(hopping.starts(2))
+        ([10, 15, 20], [0])
+    """
+
+    size: timedelta
+    advance: timedelta | None = None
+    grace: timedelta = _NONE
+
+    def __post_init__(self) -> None:
+        if self.advance_ms > self.size_ms:
+            raise TopologyError(
+                f"windows of {self.size} that advance by {self.advance} leave gaps between them; "
+                "advance by the size at most"
+            )
+        _ms("grace", self.grace, at_least=0)
+
+    @property
+    def size_ms(self) -> int:
+        """The size in milliseconds."""
+        return _ms("size", self.size, at_least=1)
+
+    @property
+    def advance_ms(self) -> int:
+        """From one start to the next, in milliseconds."""
+        if self.advance is None:
+            return self.size_ms
+        return _ms("advance", self.advance, at_least=1)
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace period in milliseconds."""
+        return _ms("grace", self.grace, at_least=0)
+
+    def starts(self, timestamp: int) -> range:
+        """The starts of the windows that a record falls into, the earliest first.
+
+        Args:
+            timestamp: the record's, in milliseconds since 1970.
+        """
+        advance = self.advance_ms
+        first = max(0, timestamp - self.size_ms + advance) // advance * advance
+        return range(first, timestamp + 1, advance)
+
+    def is_closed(self, end_ms: int, stream_time: int) -> bool:
+        """Whether a record for the window that ends at `end_ms` is late."""
+        return end_ms <= stream_time - self.grace_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlimitedWindows:
+    """One window without an end; records before its start are dropped.
+
+    Args:
+        start_ms: its start, in milliseconds since 1970.
+    """
+
+    start_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.start_ms < 0:
+            raise TopologyError(f"start_ms must be at least 0, not {self.start_ms}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingWindows:
+    """Windows that records make: any two records whose times differ by no more share one.
+
+    A window holds the records from its start to its end, both inclusive.
+
+    Args:
+        time_difference: of the records in a window, at most.
+        grace: how late records may come, in stream time, and still count.
+
+    Raises:
+        TopologyError: a duration is not possible.
+    """
+
+    time_difference: timedelta
+    grace: timedelta = _NONE
+
+    def __post_init__(self) -> None:
+        _ms("time_difference", self.time_difference, at_least=0)
+        _ms("grace", self.grace, at_least=0)
+
+    @property
+    def time_difference_ms(self) -> int:
+        """The largest difference in milliseconds."""
+        return _ms("time_difference", self.time_difference, at_least=0)
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace period in milliseconds."""
+        return _ms("grace", self.grace, at_least=0)
+
+    def is_closed(self, end_ms: int, stream_time: int) -> bool:
+        """Whether a record for the window that ends at `end_ms` is late."""
+        return end_ms < stream_time - self.grace_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionWindows:
+    """Windows that grow while records come: one ends where nothing comes for the gap.
+
+    A session holds the records from its start to its end, both inclusive; two records exactly the
+    gap apart are in one session.
+
+    Args:
+        inactivity_gap: the longest pause within a session.
+        grace: how late records may come, in stream time, and still count.
+
+    Raises:
+        TopologyError: a duration is not possible.
+
+    Example:
+        >>> sessions = SessionWindows(inactivity_gap=timedelta(milliseconds=5))
+        >>> sessions.merged([Window(0, 3), Window(9, 9), Window(20, 25)], 6)
+        (Window(start_ms=0, end_ms=9), [Window(start_ms=0, end_ms=3), Window(start_ms=9, end_ms=9)])
+    """
+
+    inactivity_gap: timedelta
+    grace: timedelta = _NONE
+
+    def __post_init__(self) -> None:
+        _ms("inactivity_gap", self.inactivity_gap, at_least=1)
+        _ms("grace", self.grace, at_least=0)
+
+    @property
+    def gap_ms(self) -> int:
+        """The gap in milliseconds."""
+        return _ms("inactivity_gap", self.inactivity_gap, at_least=1)
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace period in milliseconds."""
+        return _ms("grace", self.grace, at_least=0)
+
+    def reach(self, timestamp: int) -> tuple[int, int]:
+        """Where sessions that a record joins end at the earliest, and start at the latest.
+
+        Args:
+            timestamp: the record's, in milliseconds since 1970.
+        """
+        return max(0, timestamp - self.gap_ms), timestamp + self.gap_ms
+
+    def merged(self, sessions: Iterable[Window], timestamp: int) -> tuple[Window, Sequence[Window]]:
+        """The session that a record makes of those of its key, and those that it takes in.
+
+        Args:
+            sessions: of the key; none of them within the gap of another.
+            timestamp: the record's, in milliseconds since 1970.
+        """
+        earliest_end, latest_start = self.reach(timestamp)
+        taken = [w for w in sessions if w.end_ms >= earliest_end and w.start_ms <= latest_start]
+        start = min([timestamp, *(w.start_ms for w in taken)])
+        end = max([timestamp, *(w.end_ms for w in taken)])
+        return Window(start, end), taken
+
+    def is_closed(self, end_ms: int, stream_time: int) -> bool:
+        """Whether a session that ends at `end_ms` can grow no more."""
+        return end_ms < stream_time - self.grace_ms - self.gap_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinWindows:
+    """Which records of two streams belong together: those whose times differ by no more.
+
+    Args:
+        time_difference: how far the other record's time may lie before or after.
+        before: how far it may lie before; None takes `time_difference`.
+        after: how far it may lie after; None takes `time_difference`.
+        grace: how late records may come, in stream time, and still be joined.
+
+    Raises:
+        TopologyError: a duration is not possible.
+
+    Example:
+        >>> ms = timedelta(milliseconds=1)
+        >>> JoinWindows(time_difference=10 * ms, after=0 * ms).around(100)
+        (90, 100)
+    """
+
+    time_difference: timedelta
+    before: timedelta | None = None
+    after: timedelta | None = None
+    grace: timedelta = _NONE
+
+    def __post_init__(self) -> None:
+        if self.before_ms + self.after_ms < 0:
+            raise TopologyError("before and after leave no time between them")
+        _ms("time_difference", self.time_difference, at_least=0)
+        _ms("grace", self.grace, at_least=0)
+
+    @property
+    def before_ms(self) -> int:
+        """How far before, in milliseconds; negative where only later records match."""
+        return self._side("before", self.before)
+
+    @property
+    def after_ms(self) -> int:
+        """How far after, in milliseconds; negative where only earlier records match."""
+        return self._side("after", self.after)
+
+    def _side(self, name: str, value: timedelta | None) -> int:
+        if value is None:
+            return _ms("time_difference", self.time_difference, at_least=0)
+        return _ms(name, value, at_least=-(2**62))
+
+    @property
+    def grace_ms(self) -> int:
+        """The grace period in milliseconds."""
+        return _ms("grace", self.grace, at_least=0)
+
+    def around(self, timestamp: int) -> tuple[int, int]:
+        """From when to when, both inclusive, the other stream's records match.
+
+        Args:
+            timestamp: of this stream's record, in milliseconds since 1970.
+        """
+        return max(0, timestamp - self.before_ms), timestamp + self.after_ms
