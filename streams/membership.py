@@ -64,6 +64,7 @@ class Membership:
         self._fenced = Recurrence(FENCED_TIMES, within_s=FENCED_WITHIN_S, clock=clock)
         self._metadata: GroupMetadata | None = None
         self._member_id: str | None = None
+        self._is_fenced = False
         self._joining_since_s: float | None = None
         self._look_at_s: float | None = None
         """When to look for orphans: after each join, until an answer is sure."""
@@ -100,6 +101,9 @@ class Membership:
 
     def turn(self) -> None:
         """See that the worker does join, and that nothing is left without a member."""
+        if self._is_fenced:
+            self._is_fenced = False
+            self._join_anew()
         self._look_for_orphans()
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
@@ -145,7 +149,9 @@ class Membership:
         return UNSETTLED if assigned is None else self._leads() - assigned
 
     def replace(self, reason: MemberFencedError) -> None:
-        """Join with a new client, as the group does not accept this one any more.
+        """Join with a new client in the next turn, as the group does not accept this one any more.
+
+        Not here: it may be one of the old client's own callbacks that has found out.
 
         Raises:
             IdentityError: it happens again and again.
@@ -156,7 +162,7 @@ class Membership:
                 f"({reason}): another live worker has the same identity; give each worker its own "
                 "worker.id"
             ) from reason
-        self._join_anew()
+        self._is_fenced = True
 
     def _join_anew(self) -> None:
         self._member_id = None

@@ -223,9 +223,11 @@ class Tasks:
         return [task_id for task_id in ids if task_id in self._slots]
 
     def release(self, ids: Iterable[TaskId]) -> None:
-        """Let go of tasks; what they have not committed is forgotten."""
+        """Let go of tasks, those of them that are here; what is not committed is forgotten."""
         for task_id in list(ids):
-            slot = self._slots.pop(task_id)
+            slot = self._slots.pop(task_id, None)
+            if slot is None:
+                continue
             self._stop(slot)
             if slot.home is not None:
                 slot.home.close()

@@ -176,12 +176,12 @@ class Worker:
     def turn(self) -> None:
         """Go once around the loop."""
         with self._reacting():
+            self._membership.turn()
             self._poll(self._wait_s())
             self._advance()
             processed = self._process()
             self._commit_if_due(processed)
             self._topic_watch.turn()
-            self._membership.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""

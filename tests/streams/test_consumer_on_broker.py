@@ -75,7 +75,9 @@ def test_a_member_whose_identity_another_one_takes_is_told_so_and_can_join_anew(
             return "fenced" in str(error)
         return False
 
+    first.add({TopicPartition(topic, 0): 0})
     wait_until(lambda: fenced(first, second), what="the first is fenced")
+    first.remove([TopicPartition(topic, 0)])
     listener.assigned.clear()
     first.rejoin()
     wait_until(lambda: fenced(second, first), what="the second is fenced in its turn")
