@@ -50,12 +50,17 @@ EXIT_CODES: dict[type[StreamsError], int] = {
 """So that the log of faults can say what ended a worker that nobody killed."""
 
 
+SLOW_BATCHES = 12
+"""How many batches of a slow restore are slow; changelogs grow with the run."""
+
+
 class Publisher:
     """Writes down what the worker does, and kills it at the step that the nemesis asked for."""
 
     def __init__(self, status: Status, tasks: Path, *, slow_restore_ms: int = 0) -> None:
         self._status = status
         self._slow_restore_s = slow_restore_ms / 1000
+        self._slow_batches = SLOW_BATCHES
         self._tasks = tasks
         status.clear()
         status[Field.PID] = os.getpid()
@@ -70,7 +75,8 @@ class Publisher:
         if step == "transaction_begun":
             status[Field.IN_TRANSACTION] = 1
             status.add(Field.TRANSACTIONS)
-        if step == "records_restored" and self._slow_restore_s:
+        if step == "records_restored" and self._slow_restore_s and self._slow_batches:
+            self._slow_batches -= 1
             time.sleep(self._slow_restore_s)
         if status[Field.DIE_AT] == number:
             time.sleep(status[Field.DIE_AFTER_MS] / 1000)
