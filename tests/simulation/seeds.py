@@ -14,6 +14,17 @@ from tests.simulation.recount import differences
 AT_LEAST_ONCE = {"processing.guarantee": "at_least_once", "commit.interval.ms": 200}
 
 
+ZOMBIES = FaultPlan(
+    rate=0.08,
+    crashes=0.3,
+    stalls=1.5,
+    restarts=3.0,
+    calls=frozenset({"rebalance", "delivery", "committed", "probe", "consume"}),
+    kinds=frozenset({"stall", "delay", "max_poll"}),
+)
+"""Workers that lose their place while a rebalance is under way, and come back."""
+
+
 def settings_of(seed: int) -> dict[str, Any]:
     """Every fifth seed runs at least once; some keep their place in the group when they stop."""
     chosen: dict[str, Any] = dict(AT_LEAST_ONCE) if seed % 5 == 4 else {}
@@ -27,22 +38,29 @@ def settings_of(seed: int) -> dict[str, Any]:
 
 def plan_of(seed: int) -> FaultPlan:
     """Without transactions nothing fences a zombie, whose rows then overwrite its successor's."""
-    return FaultPlan(longest_stall=3.0) if seed % 5 == 4 else FaultPlan()
+    if seed % 5 == 4:
+        return FaultPlan(longest_stall=3.0)
+    return ZOMBIES if seed % 10 == 3 else FaultPlan()
+
+
+def inputs_of(seed: int) -> dict[str, list[tuple[Any, Any]]]:
+    """What comes while a zombie has not heard of its loss is what it can double: so much input."""
+    return example_inputs(seed, 300 if seed % 10 == 3 else 60)
 
 
 def simulation_of(seed: int, faults: FaultPlan | None = None) -> Simulation:
     return Simulation(
         example_topology(),
-        inputs=example_inputs(seed),
+        inputs=inputs_of(seed),
         settings=settings_of(seed),
-        workers=1 + seed % 3,
+        workers=2 if seed % 10 == 3 else 1 + seed % 3,
         faults=faults or plan_of(seed),
     )
 
 
 def problems_of(seed: int, result: SimulationResult) -> list[str]:
     exactly_once = seed % 5 != 4
-    rows = example_inputs(seed)["rows"]
+    rows = inputs_of(seed)["rows"]
     return [*differences(result, rows, exactly_once=exactly_once), *result._check_states()]
 
 

@@ -15,8 +15,8 @@ from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
 
 WINDOW = 120
 FIRST: dict[str, int] = {
-    "metadata_fetched_at_commit_time": 380,
-    "another_membership_not_noticed": 380,
+    "metadata_fetched_at_commit_time": 30,
+    "another_membership_not_noticed": 30,
 }
 """Where to begin to look for bugs that few seeds meet, so that the test is short."""
 
