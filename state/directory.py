@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -34,6 +35,7 @@ _log = structlog.get_logger()
 MAX_SLOTS = 1_000
 MAX_GENERATIONS = 100
 _LOOK_AGAIN_S = 0.05
+_TASK = re.compile(r"[0-9]+_[0-9]+(\.g[0-9]+)?")
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -143,6 +145,17 @@ class TaskDirectory:
         except OSError as error:
             raise _unusable(self.path, error) from error
 
+    def remove(self) -> None:
+        """Remove the directory and keep the lock; the state in it must be closed.
+
+        Raises:
+            StateDirectoryError: the files cannot be removed.
+        """
+        try:
+            _remove(self.path)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
     def release(self) -> None:
         """Let another worker have it."""
         self._lock.release()
@@ -230,6 +243,33 @@ class StateDirectory:
                 self._remove_older(task_id, generations[:-1])
                 return taken
             taken.release()  # somebody had passed its last holder by
+
+    def claim_all(self) -> list[TaskDirectory]:
+        """Lock all that is there of any task, old generations too, without waiting.
+
+        Raises:
+            StateLockedError: a live process has one of them; none is locked then.
+        """
+        claimed: list[TaskDirectory] = []
+        for path in self.task_paths():
+            name, _, generation = path.name.partition(".g")
+            lock = self._lock(path.with_name(f"{path.name}.lock"))
+            if lock is None:
+                for taken in claimed:
+                    taken.release()
+                holder = _holder(path.with_name(f"{path.name}.lock"))
+                raise StateLockedError(
+                    f"task {name} is locked in {self._tasks} by process {holder}; stop the "
+                    "application's workers on this host",
+                    holder_pid=holder,
+                )
+            claimed.append(TaskDirectory(path, int(generation or 0), lock))
+        return claimed
+
+    def task_paths(self) -> list[Path]:
+        """Where the tasks have their files, generations that were passed by too."""
+        found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in self._tasks.iterdir()}
+        return [self._tasks / name for name in sorted(found) if _TASK.fullmatch(name)]
 
     def _fresh(self, task_id: str) -> TaskDirectory:
         newest = self._generations(task_id)[-1]

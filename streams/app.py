@@ -22,7 +22,7 @@ from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.errors import StopRequestedError
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
-from streams.plan import plan_application
+from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
 from streams.runtime import make_worker
 from streams.system_clock import SystemClock
@@ -122,6 +122,16 @@ class KafkaStreams:
     def state(self) -> State:
         """What the application is doing now."""
         return self._state
+
+    @property
+    def topology(self) -> Topology:
+        """What runs, as it was built."""
+        return self._topology
+
+    @property
+    def plans(self) -> tuple[SubPlan, ...]:
+        """What runs, as it was compiled: its sub-topologies and their topics."""
+        return self._plans
 
     @property
     def records_processed(self) -> int:

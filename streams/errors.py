@@ -6,6 +6,8 @@ Messages say what happened, where, and what to do next; none carries a record's 
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
+| `ResetUnfinishedError` | nobody | stop, do not restart |
+| `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
@@ -161,6 +163,20 @@ class LocalStateError(StreamsError):
     """Local state cannot be used as it is: not writable, of another release, or held by others.
 
     Nobody catches it: the files are intact, and what is wrong is outside of this process.
+    """
+
+
+class ResetUnfinishedError(StreamsError):
+    """The group's offsets are marked by a reset that began and did not come to its end.
+
+    Nobody catches it: topics and state of before may still be there, and would be counted upon.
+    """
+
+
+class ResetRefusedError(StreamsError):
+    """A reset cannot be done now: the application runs, or is not as it was when it was asked.
+
+    `headrace reset` says it and ends; the message says what to do before the next try.
     """
 
 

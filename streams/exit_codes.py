@@ -22,6 +22,7 @@ from streams.errors import (
     MissingTopicError,
     OffsetLostError,
     RecordError,
+    ResetUnfinishedError,
 )
 from streams.tasks import StateWithoutOffsetsError
 from topology.errors import TopologyError
@@ -86,6 +87,8 @@ TABLE: tuple[Ending, ...] = (
            "after deciding where to go on"),
     Ending(StateWithoutOffsetsError, "there is state, but the group has no offsets",
            ExitCode.OFFSETS, "after following the message"),
+    Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",
+           ExitCode.OFFSETS, "after `headrace reset`, again"),
     Ending(LocalStateError,
            "the state directory cannot be used, or its files are of another format",
            ExitCode.LOCAL_STATE, "after following the message"),

@@ -12,11 +12,16 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streams.errors import ResetUnfinishedError
+
 MAGIC = 2
 MAX_BYTES = 4096
 """Kafka's default bound on an offset's metadata (offset.metadata.max.bytes)."""
 
 COMMIT_ID = "headrace.commit.id"
+
+RESET_MARK = "headrace.reset"
+"""What stands beside an offset instead while a reset is on its way (see `streams.reset`)."""
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
@@ -61,7 +66,17 @@ class Progress:
 
     @classmethod
     def decode(cls, text: str) -> Progress:
-        """Read what was committed; text of another origin reads as no progress."""
+        """Read what was committed; text of another origin reads as no progress.
+
+        Raises:
+            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+        """
+        if text.startswith(RESET_MARK):
+            raise ResetUnfinishedError(
+                "a reset of this application began and was not finished, so its internal topics "
+                "and its offsets may not belong together; run headrace reset again, which finishes "
+                "it, and then start"
+            )
         try:
             data = base64.b64decode(text, validate=True)
             return cls._decode(data)

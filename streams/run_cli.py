@@ -16,6 +16,7 @@ import click
 import structlog
 
 from streams import logs
+from streams.cli_options import settings_option, target_argument
 from streams.restarts import RestartLimits
 from streams.status_line import LoggedStatus, StatusLine
 from streams.supervisor import StatusDisplay, Supervisor
@@ -26,18 +27,8 @@ __all__ = ["run"]
 WORKERS_MAX = 1_000
 
 
-def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        settings[name.strip()] = value
-    return settings
-
-
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@target_argument
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),
@@ -45,14 +36,7 @@ def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     show_default=True,
     help="Worker processes.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_settings,
-    help="Set a setting, over what the application says; may be repeated.",
-)
+@settings_option
 @click.option(
     "--on-stop",
     type=click.Choice(["leave", "stay"]),

@@ -24,8 +24,8 @@ REPARTITION_CONFIG = {
 CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 
 _RESET = (
-    "reset the application (delete its internal topics, its committed offsets and its local "
-    "state) so that it reads its input again"
+    "reset the application (headrace reset deletes its internal topics and its local state and "
+    "sets its offsets) so that it reads its input again"
 )
 
 

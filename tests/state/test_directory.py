@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from state.directory import StateDirectory
-from state.errors import StateDirectoryError
+from state.errors import StateDirectoryError, StateLockedError
 from tests.state.holders import holding
 
 AS_ROOT = os.geteuid() == 0
@@ -272,3 +272,36 @@ def test_a_task_directory_that_cannot_be_made_is_reported_and_not_locked(
         directory.acquire_task("0_1", wait_ms=0)
     obstacle.unlink()
     assert directory.acquire_task("0_1", wait_ms=0).generation == 0
+
+
+def test_all_of_an_applications_tasks_can_be_claimed_and_removed(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    passed_by = directory.acquire_task("0_1", wait_ms=0)
+    directory.acquire_task("0_1", wait_ms=0).release()
+    passed_by.release()
+    rest = directory.acquire_task("1_0", wait_ms=0)
+    rest.path.rename(rest.path.with_name("1_0.trash"))
+    rest.release()
+    claimed = directory.claim_all()
+    assert [(task.path.name, task.generation) for task in claimed] == [
+        ("0_1", 0),
+        ("0_1.g1", 1),
+        ("1_0", 0),
+    ]
+    for task in claimed:
+        task.remove()
+    assert tasks(tmp_path) == []
+    assert directory.try_task("0_1") is None
+    for task in claimed:
+        task.release()
+    assert directory.try_task("0_1") is not None
+
+
+def test_of_tasks_of_which_one_is_held_none_is_claimed(directory: StateDirectory) -> None:
+    directory.acquire_task("0_0", wait_ms=0).release()
+    held = directory.acquire_task("0_1", wait_ms=0)
+    with pytest.raises(StateLockedError, match=f"task 0_1 .* process {os.getpid()}"):
+        directory.claim_all()
+    assert directory.try_task("0_0") is not None
+    held.release()

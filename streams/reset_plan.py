@@ -1,0 +1,255 @@
+"""What a reset would do, as plain data: the offsets, the topics and the directories it concerns.
+
+Pure: the cluster is asked by `streams.reset`, and `lines` is what `headrace reset` prints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from streams.clients import CommittedOffset, Offsets, TopicPartition
+from streams.errors import ConfigError
+from streams.plan import SubPlan
+from streams.progress import RESET_MARK
+
+INTERNAL_SUFFIXES = ("-changelog", "-repartition")
+
+TargetKind = Literal["earliest", "latest", "offset", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the inputs are set to.
+
+    Args:
+        kind: "offset" and "time" need a number, the others none.
+        number: an offset, or milliseconds since the epoch.
+    """
+
+    kind: TargetKind = "earliest"
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group."""
+
+    id: str
+    client_id: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.client_id} on {self.host.removeprefix('/')})"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An input partition: its committed offset, and where it goes; None for no offset."""
+
+    place: TopicPartition
+    committed: int | None
+    target: int | None
+
+    @property
+    def mark(self) -> CommittedOffset:
+        """What is committed while the reset is on its way; `committed` survives in it."""
+        assert self.target is not None
+        text = f"{RESET_MARK} {json.dumps({'was': self.committed})}"
+        return CommittedOffset(self.target, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationTopics:
+    """The topics of an application by what a reset does to them.
+
+    Args:
+        inputs: read, and not its own; their offsets are set.
+        repartitions: its own, between its sub-topologies; deleted.
+        changelogs: its own, behind its stores; deleted.
+        others: read or written by it; never deleted, whatever they are called.
+    """
+
+    inputs: tuple[str, ...]
+    repartitions: tuple[str, ...]
+    changelogs: tuple[str, ...]
+    others: frozenset[str]
+
+    @classmethod
+    def of(cls, plans: Sequence[SubPlan]) -> ApplicationTopics:
+        """Collect them from the application's sub-topologies."""
+        topics = [plan.topics for plan in plans]
+        repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
+        changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
+        own = {*repartitions, *changelogs}
+        sources = _each(name for subs in topics for name in subs.sources)
+        sinks = {name for plan in plans for name in plan.sinks}
+        return cls(
+            inputs=tuple(name for name in sources if name not in own),
+            repartitions=repartitions,
+            changelogs=changelogs,
+            others=frozenset(sources) | sinks,
+        )
+
+    @property
+    def internal(self) -> tuple[str, ...]:
+        """What is deleted."""
+        return self.repartitions + self.changelogs
+
+    def leftovers(self, application_id: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Topics that are called like internal ones of the application, and are none of these."""
+        known = {*self.internal, *self.others}
+        return tuple(
+            name
+            for name in sorted(names)
+            if name.startswith(f"{application_id}-")
+            and name.endswith(INTERNAL_SUFFIXES)
+            and name not in known
+        )
+
+    def chosen(self, wanted: Sequence[str]) -> frozenset[str]:
+        """The inputs that are to be set: those that are wanted, or all.
+
+        Raises:
+            ConfigError: one of them is no input.
+        """
+        unknown = [name for name in wanted if name not in self.inputs]
+        if unknown:
+            raise ConfigError(
+                f"--input-topic {', '.join(unknown)}: the application does not read it; its inputs "
+                f"are {', '.join(self.inputs)}"
+            )
+        return frozenset(wanted or self.inputs)
+
+
+def _each(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What is to be done, as it was found at one moment.
+
+    Args:
+        group: the application's id, which is its group's.
+        members: of the group; while there is one, nothing is done.
+        moves: of the inputs' partitions.
+        repartitions: partitions of repartition topics, whose offsets end with the topics.
+        internal: topics of the application that exist.
+        leftovers: topics that may have been the application's.
+        deletes_leftovers: whether those are deleted too.
+        missing: inputs that do not exist.
+        directories: of local state on this host.
+        unfinished: whether an earlier reset did not come to its end.
+    """
+
+    group: str
+    members: tuple[Member, ...]
+    moves: tuple[Move, ...]
+    repartitions: tuple[TopicPartition, ...]
+    internal: tuple[str, ...]
+    leftovers: tuple[str, ...]
+    deletes_leftovers: bool
+    missing: tuple[str, ...]
+    directories: tuple[Path, ...]
+    unfinished: bool
+
+    @property
+    def doomed(self) -> tuple[str, ...]:
+        """All topics that are deleted."""
+        return self.internal + (self.leftovers if self.deletes_leftovers else ())
+
+    @property
+    def marks(self) -> Offsets:
+        """The offsets that are committed first: no task begins from one of them."""
+        inputs = {move.place: move.mark for move in self.moves if move.target is not None}
+        between = {place: Move(place, None, 0).mark for place in self.repartitions}
+        return {**inputs, **between}
+
+    @property
+    def finals(self) -> Offsets:
+        """The offsets that are committed last."""
+        return {m.place: CommittedOffset(m.target) for m in self.moves if m.target is not None}
+
+    def is_still(self, later: ResetPlan) -> bool:
+        """Whether a later look finds the same, apart from inputs that have grown meanwhile."""
+        return self._found() == later._found()
+
+    def _found(self) -> tuple[object, ...]:
+        moved = tuple((move.place, move.committed) for move in self.moves)
+        return self.members, moved, self.repartitions, self.doomed, self.missing, self.unfinished
+
+
+def committed_before(offset: CommittedOffset | None) -> int | None:
+    """The offset that the application committed, behind the mark of an unfinished reset too.
+
+    Example:
+        >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
+        7
+        >>> committed_before(CommittedOffset(5))
+        5
+    """
+    if offset is None:
+        return None
+    if not offset.metadata.startswith(RESET_MARK):
+        return offset.offset
+    was = json.loads(offset.metadata.removeprefix(RESET_MARK)).get("was")
+    return None if was is None else int(was)
+
+
+def moves(
+    committed: Mapping[TopicPartition, CommittedOffset],
+    targets: Mapping[TopicPartition, int],
+    places: Iterable[TopicPartition],
+) -> tuple[Move, ...]:
+    """How each input partition moves; one without a target stays at what is committed."""
+    found = {place: committed_before(committed.get(place)) for place in places}
+    return tuple(Move(p, before, targets.get(p, before)) for p, before in found.items())
+
+
+def lines(plan: ResetPlan) -> Iterator[str]:
+    """Say what would be done."""
+    if plan.unfinished:
+        yield "An earlier reset was not finished; this one finishes it."
+    yield f"Offsets of the group {plan.group}:"
+    yield from _columns(plan.moves)
+    for name in plan.missing:
+        yield f"  {name} does not exist: no offsets to set"
+    yield "Internal topics to delete:"
+    yield from _listed(plan.internal)
+    if plan.leftovers:
+        yield _LEFTOVERS[plan.deletes_leftovers].format(prefix=f"{plan.group}-")
+        yield from _listed(plan.leftovers)
+    yield "Local state to remove on this host:"
+    yield from _listed(map(str, plan.directories))
+    yield (
+        "Local state on other hosts is dropped by itself at the next start, as its changelogs are "
+        "then other topics. Output topics stay as they are, and get results anew."
+    )
+
+
+_LEFTOVERS = {
+    False: "Topics that begin with {prefix} and are not of this topology; kept without "
+    "--all-internal:",
+    True: "Topics that begin with {prefix} and are not of this topology, to delete too (see that "
+    "they are not of another application):",
+}
+
+
+def _columns(moved: Sequence[Move]) -> Iterator[str]:
+    width = max((len(str(move.place)) for move in moved), default=0)
+    for move in moved:
+        before = "none" if move.committed is None else str(move.committed)
+        after = "none" if move.target is None else str(move.target)
+        stays = "stays" if move.committed == move.target else f"-> {after}"
+        yield f"  {move.place!s:<{width}}  {before} {stays}"
+    if not moved:
+        yield "  none"
+
+
+def _listed(names: Iterable[str]) -> Iterator[str]:
+    found = [f"  {name}" for name in names]
+    yield from found or ["  none"]

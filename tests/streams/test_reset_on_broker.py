@@ -1,0 +1,393 @@
+"""`headrace reset` on a real broker: what it does, when it refuses, and kills between its steps."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from click.testing import CliRunner, Result
+
+from state.directory import StateDirectory
+from streams.cli import main
+from streams.config import StreamsConfig
+from streams.errors import ResetRefusedError, ResetUnfinishedError
+from streams.exit_codes import ExitCode
+from streams.plan import plan_application
+from streams.reset import Reset
+from streams.reset_admin import ResetAdmin
+from streams.reset_plan import Target
+from tests.support import kafka, oracle
+from tests.support.counting import Counting
+from tests.support.live import Live, live, settings_of
+from tests.support.processes import wait_until
+from tests.support.topics import Topics
+from topology import StreamsBuilder, Topology, serdes
+
+STEPS = ["reset_marked", "reset_topics_deleted", "reset_state_removed", "reset_done"]
+
+
+class _Killed(BaseException):
+    """The process ended here."""
+
+
+class Resetting:
+    """Resets a counting application, as the command does or in this process."""
+
+    def __init__(self, counting: Counting, directory: Path) -> None:
+        self.counting = counting
+        self.name = f"app_{uuid.uuid4().hex}"
+        self.file = directory / f"{self.name}.py"
+        self.file.write_text(
+            "from streams import KafkaStreams, serdes\n"
+            "from topology import StreamsBuilder\n"
+            "builder = StreamsBuilder()\n"
+            f"stream = builder.stream({counting.input!r}, key=serdes.string, value=serdes.string)\n"
+            f"counts = stream.group_by_key().count(store='counts')\n"
+            f"counts.to_stream().to({counting.output!r})\n"
+            f"app = KafkaStreams(builder.build(), {counting.settings!r})\n"
+        )
+
+    def command(self, *arguments: str, **more: Any) -> Result:
+        result = CliRunner().invoke(main, ["reset", f"{self.file}:app", *arguments], **more)
+        print(result.output)
+        return result
+
+    def until(self, step: str) -> None:
+        """Reset, and die at a step."""
+
+        def die(reached: str) -> None:
+            if reached == step:
+                raise _Killed
+
+        reset = _reset(self.counting.topology(), self.counting.settings, probe=die)
+        with pytest.raises(_Killed):
+            reset.carry_out(reset.plan(Target()), lambda: reset.plan(Target()))
+
+    def check_counts_again(self, written: int) -> None:
+        """Run; the input is counted from its beginning, upon nothing."""
+        before = len(kafka.read(self.counting.bootstrap, self.counting.output))
+        with self.counting.run() as app:
+            app.wait_processed(written)
+        again = kafka.read(self.counting.bootstrap, self.counting.output)[before:]
+        oracle.check_exact(again, self.counting.expected)
+
+
+def _reset(topology: Topology, settings: dict[str, Any], **more: Any) -> Reset:
+    config = StreamsConfig.parse(settings)
+    timeout_s = more.pop("timeout_s", 20.0)
+    return Reset(
+        config.application_id,
+        plan_application(topology, config),
+        ResetAdmin(config.admin_config(), timeout_s=timeout_s),
+        state_dir=config.state_dir,
+        timeout_s=timeout_s,
+        **more,
+    )
+
+
+def _wait_until_left(counting: Counting) -> None:
+    admin = ResetAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
+    wait_until(lambda: not admin.members(counting.group), what="the group is empty")
+
+
+@pytest.fixture
+def resetting(topics: Topics, tmp_path: Path) -> Resetting:
+    """An application that has counted 30 records and is stopped."""
+    counting = Counting(topics, tmp_path)
+    counting.write(30)
+    counting.finish()
+    return Resetting(counting, tmp_path)
+
+
+@pytest.fixture
+def tasks(resetting: Resetting) -> Path:
+    return resetting.counting.state_dir / resetting.counting.group / "tasks"
+
+
+def test_after_a_reset_all_is_counted_from_the_beginning(resetting: Resetting, tasks: Path) -> None:
+    done = resetting.command("--yes")
+    assert done.exit_code == 0
+    assert f"{resetting.counting.input}-0  30 -> 0" in done.output
+    assert resetting.counting.changelog in done.output
+    assert str(tasks / "0_0") in done.output
+    assert resetting.counting.committed() == {0: 0}
+    assert not (tasks / "0_0").exists()
+    resetting.check_counts_again(30)
+
+
+def test_local_state_of_another_host_is_dropped_by_itself(
+    resetting: Resetting, tasks: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tasks, tmp_path / "elsewhere")
+    assert resetting.command("--yes").exit_code == 0
+    shutil.rmtree(tasks)
+    shutil.copytree(tmp_path / "elsewhere", tasks)
+    assert resetting.counting.local_state().position("counts") is not None
+    resetting.check_counts_again(30)
+
+
+@pytest.mark.parametrize("arguments", [["--dry-run"], ["--dry-run", "--yes"], []])
+def test_without_consent_nothing_is_changed(
+    resetting: Resetting, tasks: Path, topics: Topics, arguments: list[str]
+) -> None:
+    done = resetting.command(*arguments)
+    assert done.exit_code == (0 if arguments else 1)
+    assert f"{resetting.counting.input}-0  30 -> 0" in done.output
+    assert "othing was done" in done.output
+    assert resetting.counting.committed() == {0: 30}
+    assert topics.partitions(resetting.counting.changelog) == 1
+    assert (tasks / "0_0").exists()
+    resetting.counting.write(5)
+    resetting.counting.finish()
+    resetting.counting.check_exact()
+
+
+def test_a_running_application_is_refused_and_its_members_are_named(
+    resetting: Resetting, topics: Topics
+) -> None:
+    with resetting.counting.run() as app:
+        app.wait_running()
+        refused = resetting.command("--yes")
+        shown = resetting.command("--dry-run")
+    assert refused.exit_code == ExitCode.CRASHED
+    assert "has the members w (" in refused.output
+    assert "SIGTERM" in refused.output
+    assert shown.exit_code == 0
+    assert resetting.counting.committed() == {0: 30}
+    assert topics.partitions(resetting.counting.changelog) == 1
+
+
+def test_an_application_that_starts_behind_the_question_is_noticed(
+    resetting: Resetting, topics: Topics, tmp_path: Path
+) -> None:
+    settings = resetting.counting.settings
+    reset = _reset(resetting.counting.topology(), {**settings, "state.dir": tmp_path / "other"})
+    plan = reset.plan(Target())
+    with resetting.counting.run() as app:
+        app.wait_running()
+        with pytest.raises(ResetRefusedError, match="has the members w"):
+            reset.carry_out(plan, lambda: reset.plan(Target()))
+    assert resetting.counting.committed() == {0: 30}
+    assert topics.partitions(resetting.counting.changelog) == 1
+
+
+def test_a_worker_that_joins_at_the_last_moment_is_noticed_by_the_broker(
+    resetting: Resetting, topics: Topics, tmp_path: Path
+) -> None:
+    """Behind all that the reset itself looks at, the broker refuses its commit."""
+    settings = {**resetting.counting.settings, "state.dir": tmp_path / "other"}
+    reset = _reset(resetting.counting.topology(), settings)
+    plan = reset.plan(Target())
+    running: list[Live] = []
+    app = resetting.counting.run()
+
+    def start_and_look() -> Any:
+        running.append(app.__enter__())
+        running[0].wait_running()
+        return plan
+
+    try:
+        with pytest.raises(ResetRefusedError, match="a worker of the application was started"):
+            reset.carry_out(plan, start_and_look)
+    finally:
+        app.__exit__(None, None, None)
+    assert resetting.counting.committed() == {0: 30}
+    assert topics.partitions(resetting.counting.changelog) == 1
+
+
+def test_work_done_between_the_plan_and_the_consent_makes_another_plan(
+    resetting: Resetting, topics: Topics
+) -> None:
+    reset = _reset(resetting.counting.topology(), resetting.counting.settings)
+    plan = reset.plan(Target())
+    resetting.counting.write(5)
+    resetting.counting.finish()
+    with pytest.raises(ResetRefusedError, match="have changed since the plan was made"):
+        reset.carry_out(plan, lambda: reset.plan(Target()))
+    assert resetting.counting.committed() == {0: 35}
+    assert topics.partitions(resetting.counting.changelog) == 1
+
+
+def test_local_state_that_a_process_holds_is_refused(resetting: Resetting) -> None:
+    counting = resetting.counting
+    held = StateDirectory(counting.state_dir, counting.group).acquire_task("0_0", wait_ms=0)
+    refused = resetting.command("--yes")
+    held.release()
+    assert refused.exit_code == ExitCode.CRASHED
+    assert "stop the application's workers on this host" in refused.output
+    assert counting.committed() == {0: 30}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_between_the_steps_leaves_what_refuses_and_a_second_run_finishes(
+    resetting: Resetting, step: str
+) -> None:
+    resetting.until(step)
+    counting = resetting.counting
+    if step != "reset_done":
+        error = Live(counting.topology(), counting.settings).failure()
+        assert isinstance(error, ResetUnfinishedError)
+        _wait_until_left(counting)
+        again = resetting.command("--yes")
+        assert "An earlier reset was not finished" in again.output
+        assert f"{counting.input}-0  30 -> 0" in again.output
+        assert again.exit_code == 0
+    resetting.check_counts_again(30)
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])
+def test_an_at_least_once_application_refuses_after_a_kill_too(
+    topics: Topics, tmp_path: Path, step: str
+) -> None:
+    """It would not notice state without offsets by itself."""
+    counting = Counting(topics, tmp_path, processing_guarantee="at_least_once")
+    counting.write(10)
+    counting.finish()
+    resetting = Resetting(counting, tmp_path)
+    resetting.until(step)
+    error = Live(counting.topology(), counting.settings).failure()
+    assert isinstance(error, ResetUnfinishedError)
+    _wait_until_left(counting)
+    assert resetting.command("--yes").exit_code == 0
+    resetting.check_counts_again(10)
+
+
+@pytest.fixture
+def open_transaction(resetting: Resetting) -> Iterator[confluent_kafka.Producer]:
+    """A killed worker's transaction, with offsets in it."""
+    counting = resetting.counting
+    clients = {"bootstrap.servers": counting.bootstrap}
+    producer = confluent_kafka.Producer({**clients, "transactional.id": counting.group})
+    consumer = confluent_kafka.Consumer({**clients, "group.id": counting.group})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    place = confluent_kafka.TopicPartition(counting.input, 0, 29)
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata())
+    yield producer
+    consumer.close()
+
+
+def test_an_open_transaction_on_the_offsets_is_refused(
+    resetting: Resetting, topics: Topics, open_transaction: confluent_kafka.Producer
+) -> None:
+    refused = resetting.command("--yes", "--set", "task.timeout.ms=1000")
+    assert refused.exit_code == ExitCode.CRASHED
+    assert f"offsets of {resetting.counting.input}-0" in refused.output
+    assert "transaction.timeout.ms" in refused.output
+    open_transaction.abort_transaction(20)
+    assert resetting.counting.committed() == {0: 30}
+    assert topics.partitions(resetting.counting.changelog) == 1
+    assert resetting.command("--yes").exit_code == 0
+
+
+def test_a_transaction_that_ends_over_the_mark_is_noticed(
+    resetting: Resetting, topics: Topics
+) -> None:
+    """Its offsets come back behind the look for open ones: the marks are read back as decided."""
+    counting = resetting.counting
+    reset = _reset(counting.topology(), counting.settings)
+    plan = reset.plan(Target())
+    cluster: Any = reset._cluster
+
+    class Late:
+        """Writes other offsets right behind the marks."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(cluster, name)
+
+        def set_offsets(self, group: str, offsets: Any) -> None:
+            cluster.set_offsets(group, offsets)
+            kafka.set_committed(counting.bootstrap, group, counting.input, {0: 29})
+
+    reset._cluster = Late()  # type: ignore[assignment]
+    with pytest.raises(ResetRefusedError, match=f"offsets of {counting.input}-0 while the reset"):
+        reset.carry_out(plan, lambda: plan)
+    assert topics.partitions(counting.changelog) == 1
+
+
+def test_leftovers_are_kept_unless_they_are_asked_for(resetting: Resetting, topics: Topics) -> None:
+    group = resetting.counting.group
+    old = topics.create_named(f"{group}-old-changelog")
+    notes = topics.create_named(f"{group}-notes")
+    kept = resetting.command("--yes")
+    assert old in kept.output
+    assert notes not in kept.output
+    assert topics.partitions(old) == 1
+    assert resetting.command("--yes", "--all-internal").exit_code == 0
+    assert (topics.partitions(old), topics.partitions(notes)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offset"),
+    [
+        (["--to", "latest"], 30),
+        (["--to", "offset", "--offset", "12"], 12),
+        (["--to", "offset", "--offset", "999"], 30),
+        # The records are a millisecond apart.
+        (["--to", "datetime", "--datetime", "2023-11-14T22:13:20.007Z"], 7),
+        (["--to", "datetime", "--datetime", "2023-11-14T22:13:20.007"], 7),
+        (["--to", "datetime", "--datetime", "2100-01-01T00:00:00Z"], 30),
+        (["--to", "by-duration", "--duration", "1h"], 30),
+        (["--to", "by-duration", "--duration", "36500d"], 0),
+    ],
+)
+def test_the_inputs_can_be_set_to_any_place(
+    resetting: Resetting, arguments: list[str], offset: int
+) -> None:
+    assert resetting.command("--yes", *arguments).exit_code == 0
+    assert resetting.counting.committed() == {0: offset}
+
+
+def test_repartition_topics_and_their_offsets_go_and_other_inputs_can_stay(
+    topics: Topics, tmp_path: Path
+) -> None:
+    inputs, output = [topics.create("in"), topics.create("in")], topics.create("out")
+    settings = settings_of(topics, tmp_path)
+    builder = StreamsBuilder()
+    both = builder.stream(inputs[0], value=serdes.string).merge(
+        builder.stream(inputs[1], value=serdes.string)
+    )
+    grouped = both.group_by(lambda _, value: value, key=serdes.string, name="by-value")
+    grouped.count(store="counts").to_stream().to(output)
+    topology = builder.build()
+    for name in inputs:
+        kafka.write(topics.bootstrap, name, [(None, b"x")] * 3)
+    with live(topology, settings) as app:
+        app.wait_processed(12)
+    group, between = (
+        settings["application.id"],
+        f"{settings['application.id']}-by-value-repartition",
+    )
+    assert kafka.committed_metadata(topics.bootstrap, group, between)
+
+    reset = _reset(topology, settings)
+    plan = reset.plan(Target(), inputs=[inputs[0]])
+    reset.carry_out(plan, lambda: plan)
+
+    offsets = [kafka.committed(topics.bootstrap, group, name)[0] for name in inputs]
+    assert offsets[0] == 0
+    assert offsets[1] > 0
+    assert not kafka.committed_metadata(topics.bootstrap, group, between)
+    with live(topology, settings) as app:
+        app.wait_processed(6)
+    assert oracle.last_counts(kafka.read(topics.bootstrap, output)) == {b"x": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to", "offset"], "--to offset needs --offset"),
+        (["--offset", "5"], "--offset goes with --to offset"),
+        (["--to", "datetime", "--datetime", "noon"], "write 2026-01-31T09:00:00Z"),
+        (["--to", "by-duration", "--duration", "1w"], "write 90s, 30m, 12h or 7d"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["reset", "no_such_module:app", *arguments])
+    assert result.exit_code == ExitCode.USAGE
+    assert said in result.output
