@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from topology._json_of import json_of_serde
+from topology._list_of import ListSerde, item_width
 from topology._serde import (
     BytesSerde,
     DoubleSerde,
@@ -32,6 +33,7 @@ from topology._serde import (
     Serde,
     StringSerde,
 )
+from topology.windows_serde import session_windowed, time_windowed
 
 __all__ = [
     "Serde",
@@ -40,9 +42,12 @@ __all__ = [
     "integer",
     "json",
     "json_of",
+    "list_of",
     "long",
     "serde_from",
+    "session_windowed",
     "string",
+    "time_windowed",
 ]
 
 T = TypeVar("T")
@@ -110,6 +115,39 @@ def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -
 missing, `| None` for null), or pass the serde that the topic was written with
     """
     return json_of_serde(cls, name, checked)
+
+
+@overload
+def list_of(
+    inner: Serde[T], /, *, nulls: Literal[False] = False, item_bytes: int | None = None
+) -> Serde[list[T]]: ...
+@overload
+def list_of(
+    inner: Serde[T], /, *, nulls: Literal[True], item_bytes: int | None = None
+) -> Serde[list[T | None]]: ...
+
+
+def list_of(
+    inner: Serde[Any], /, *, nulls: bool = False, item_bytes: int | None = None
+) -> Serde[Any]:
+    """Make a serde of lists, in the bytes of Kafka's ListSerializer.
+
+    Args:
+        inner: the serde of the items.
+        nulls: whether items may be None. Kafka's always may; here a type checker is told.
+        item_bytes: how many bytes each item takes, for a serde of one's own whose Java twin
+            Kafka writes without lengths: 2 for Short, 4 for Float, 36 for UUID. The width of
+            `integer`, `long` and `double` is known.
+
+    Returns:
+        The serde. It gives up on the first item that `inner` refuses.
+
+    >>> list_of(string).serialize(["a", "bc"]).hex(" ")
+    '01 00 00 00 02 00 00 00 01 61 00 00 00 02 62 63'
+    >>> list_of(integer, nulls=True).serialize([None, 5]).hex(" ")
+    '00 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 05'
+    """
+    return ListSerde(inner, nulls, item_bytes or item_width(inner))
 
 
 def serde_from(
