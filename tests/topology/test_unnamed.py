@@ -1,0 +1,92 @@
+"""Which stores and repartition topics have no name of their own, and how to name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from topology import StreamsBuilder, Topology, serdes
+from topology.unnamed import Unnamed, unnamed_steps
+
+
+def _found(write: Callable[[StreamsBuilder], Any]) -> list[Unnamed]:
+    builder = StreamsBuilder()
+    write(builder)
+    return list(unnamed_steps(builder.build().sub_topologies))
+
+
+def _lines(builder: StreamsBuilder) -> Any:
+    return builder.stream("lines", key=serdes.string, value=serdes.string)
+
+
+def _words(builder: StreamsBuilder, name: str | None = None) -> Any:
+    return _lines(builder).group_by(lambda _, word: word, name=name)
+
+
+def _reversed(_: str, value: str) -> tuple[str, str]:
+    return value, value
+
+
+@pytest.mark.parametrize(
+    ("write", "advice"),
+    [
+        (lambda b: _lines(b).group_by_key().count(), ['count(store="...")']),
+        (lambda b: _lines(b).group_by_key().reduce(max), ['reduce(store="...")']),
+        (
+            lambda b: _lines(b).group_by_key().aggregate(int, lambda k, v, a: a),
+            ['aggregate(store="...")'],
+        ),
+        (lambda b: b.table("rows", store=None).to_stream().to("out"), []),
+        (lambda b: _words(b).count(), ['group_by(name="...")', 'count(store="...")']),
+        (lambda b: _words(b, "by-word").count(), ['count(store="...")']),
+        (lambda b: _words(b).count(store="counts"), []),
+        (lambda b: _lines(b).repartition().to("out"), ['repartition(name="...")']),
+        (lambda b: _lines(b).repartition(name="spread").to("out"), []),
+        (lambda b: _lines(b).map(_reversed).to("out"), []),
+    ],
+)
+def test_each_step_without_a_name_is_found_with_how_to_name_it(
+    write: Callable[[StreamsBuilder], Any], advice: list[str]
+) -> None:
+    assert [unnamed.advice for unnamed in _found(write)] == advice
+
+
+def test_a_table_of_a_changed_key_is_named_once_for_its_topic_and_once_for_its_store() -> None:
+    def write(builder: StreamsBuilder) -> None:
+        _lines(builder).map(_reversed).to_table(store="rows").to_stream().to("out")
+
+    assert [unnamed.advice for unnamed in _found(write)] == ['to_table(name="...")']
+
+
+def test_a_node_with_a_number_is_no_matter_as_it_keeps_nothing() -> None:
+    assert _found(lambda b: _lines(b).filter(lambda k, v: True).to("out")) == []
+
+
+def _counting(
+    *, group: str | None = None, store: str | None = None, step: bool = False
+) -> Topology:
+    builder = StreamsBuilder()
+    lines = _lines(builder)
+    if step:
+        lines = lines.filter(lambda k, v: True)
+    grouped = lines.group_by(lambda _, word: word, name=group)
+    grouped.count(store=store).to_stream().to("out")
+    return builder.build()
+
+
+def _kept(topology: Topology) -> set[str]:
+    subs = topology.sub_topologies
+    topics = {topic for sub in subs for source in sub.sources for topic in source.topics}
+    return topics | {store.name for store in topology.stores}
+
+
+def test_giving_each_the_name_that_is_printed_keeps_it_when_a_step_is_added() -> None:
+    """What the command advises for an application that is deployed."""
+    deployed = _counting()
+    printed = {u.kind: u.name for u in unnamed_steps(deployed.sub_topologies)}
+    group = printed["repartition topic"]
+    assert _kept(_counting(step=True)) != _kept(deployed)
+    assert _kept(_counting(group=group, store=printed["store"])) == _kept(deployed)
+    assert _kept(_counting(group=group, store=printed["store"], step=True)) == _kept(deployed)
