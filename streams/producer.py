@@ -39,6 +39,8 @@ from topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
+_OFFSETS_WAIT_S = 5.0
+"""It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
 _INIT_SLICE_S = 5.0
 """A call that timed out is taken up again by the next one."""
 _REPORT_WAIT_S = 0.01
@@ -238,6 +240,7 @@ class TransactionalProducer(_LiveProducer):
         # The brokers abort what takes longer, so there is nothing to wait for.
         expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
         self._transaction_timeout_s = min(self._timeout_s, expires_s)
+        self._offsets_timeout_s = min(self._transaction_timeout_s, _OFFSETS_WAIT_S)
         self._ends: dict[TopicPartition, int] = {}
         self._is_open = False
         self._number = 0
@@ -313,7 +316,7 @@ class TransactionalProducer(_LiveProducer):
             self._client.send_offsets_to_transaction,
             positions,
             metadata,
-            self._transaction_timeout_s,
+            self._offsets_timeout_s,
         )
 
     def commit(self) -> None:
