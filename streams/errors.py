@@ -14,8 +14,8 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
 | `ProducerFencedError` | the worker | the same; twice within a minute: `IdentityError` |
-| `MemberFencedError` | the worker | the same, with a new consumer; thrice: `IdentityError` |
-| `TaskMigratedError` | the worker | drop all tasks without a commit, rejoin the group |
+| `MemberFencedError` | the worker | drop all tasks, join anew; thrice a minute: `IdentityError` |
+| `TaskMigratedError` | the worker | as `AbortableError`; the next poll brings the group's word |
 | `TaskCorruptedError` | the worker | rebuild the local state of the named tasks |
 | `OffsetLostError` | the worker | ask for the committed offset again; the same again: stop |
 | `RestoreLostError` | the worker | ask for the changelogs' facts again, restore anew |
@@ -144,8 +144,8 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
 class TaskMigratedError(StreamsError):
     """This worker lost its partitions: a stale generation, an unknown member, a missed poll.
 
-    The worker catches it: all tasks are dropped without a commit and the worker rejoins. Another
-    worker may already process the same records.
+    The worker catches it: it aborts, and hears with the next poll which tasks are still its own.
+    Another worker may already process the same records.
     """
 
 

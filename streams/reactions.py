@@ -37,7 +37,7 @@ class Reaction(Enum):
     ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
     REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
     FENCED = "as REPLACE; stop when it recurs within a minute, unless the transaction had expired"
-    MIGRATED = "drop the tasks without a commit, rejoin the group"
+    MIGRATED = "as ABORT; the next poll brings the group's word on who has the tasks"
     REJOIN = "drop the tasks without a commit, join anew; stop at the third within a minute"
     REFUSED = "stop: the same input would write the same record again"
     STOP = "stop: nothing here can put it right"
