@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from streams.devbroker import DevBroker
 from tests.support.topics import Topics
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 
 
@@ -19,6 +21,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker("broker")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name tests the same in all processes: parameters may be shown with where they are."""
+    item._nodeid = _ADDRESS.sub("", item._nodeid)
 
 
 @pytest.fixture(scope="session")
