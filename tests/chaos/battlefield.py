@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.diary import Diary
-from tests.chaos.workers import Fleet, Slot
+from tests.chaos.workers import FirstCommit, Fleet, Slot
 
 INTERVAL_S = 0.4
 """The workers' commit interval: a strike comes at a random moment of it."""
@@ -29,6 +29,7 @@ class Struck:
         worker: whose next commit ends the fault.
         at_ns: when it was hit, wall clock.
         details: for the diary.
+        first_commit: waits for that commit already, where a fault goes on after it struck.
     """
 
     target: str
@@ -36,6 +37,15 @@ class Struck:
     worker: Slot | None = None
     at_ns: int = field(default_factory=time.time_ns)
     details: dict[str, Any] = field(default_factory=dict)
+    first_commit: FirstCommit | None = None
+
+    def watched(self) -> Struck:
+        """Begin to wait for the worker's next commit."""
+        assert self.worker is not None
+        self.first_commit = FirstCommit(
+            self.worker, since_ns=self.at_ns, seconds=RECOVERED_WITHIN_S
+        )
+        return self
 
 
 @dataclass

@@ -63,7 +63,7 @@ def down_broker(
         else:
             at.cluster.kill(node)
             in_transaction = slot.in_transaction
-        struck = Struck(f"node {node}", in_transaction, slot, details={"role": role})
+        struck = Struck(f"node {node}", in_transaction, slot, details={"role": role}).watched()
     if pick is leader_of:
         struck.details |= _new_leader(at, role.split(" ", 1)[1], node, struck)
     time.sleep(max(0.0, choose.uniform(0.2, 5.0) - (time.monotonic() - began)))
@@ -80,8 +80,11 @@ def kill_all_brokers(at: Battlefield, choose: random.Random) -> Struck | None:
             at.cluster.kill(node)
         struck = Struck("all nodes", slot.in_transaction, slot)
     time.sleep(choose.uniform(0.2, 3.0))
-    _mend(at, struck)
+    at.cluster.start()
+    # Nothing can go on before that.
     struck.at_ns = time.time_ns()
+    struck.watched()
+    _mend(at, struck)
     return struck
 
 
@@ -96,7 +99,7 @@ def pause_broker(at: Battlefield, choose: random.Random) -> Struck | None:
         if node is None or not reach_transaction(at, slot, choose):
             return None
         at.cluster.pause(node)
-        struck = Struck(f"node {node}", slot.in_transaction, slot, details={"role": role})
+        struck = Struck(f"node {node}", slot.in_transaction, slot, details={"role": role}).watched()
     paused_s = choose.uniform(1.5, 9.0)
     time.sleep(paused_s)
     at.cluster.resume(node)

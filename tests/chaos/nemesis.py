@@ -115,15 +115,22 @@ class Lane(threading.Thread):
     def _wait_recovered(self, kind: str, struck: Struck) -> float | None:
         """Wait for the next commit of the worker that was hit, unless another fault hits it."""
         slot = struck.worker
-        if slot is None or not slot.lock.acquire(blocking=False):
+        if slot is None:
             return None
-        try:
-            since_ns = struck.details.get("restart_ns", struck.at_ns)
-            found = self._at.fleet.wait_committed(
-                slot, since_ns=since_ns, seconds=RECOVERED_WITHIN_S
-            )
-        finally:
-            slot.lock.release()
+        if struck.first_commit is not None:
+            found = struck.first_commit.result()
+            if struck.first_commit.was_disturbed():
+                return None
+        elif slot.lock.acquire(blocking=False):
+            try:
+                since_ns = struck.details.get("restart_ns", struck.at_ns)
+                found = self._at.fleet.wait_committed(
+                    slot, since_ns=since_ns, seconds=RECOVERED_WITHIN_S
+                )
+            finally:
+                slot.lock.release()
+        else:
+            return None
         if found is None:
             if slot.wanted:
                 self._tally.stuck.append(

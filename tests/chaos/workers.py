@@ -346,6 +346,43 @@ class Fleet:
                 taken.lock.release()
 
 
+class FirstCommit:
+    """Waits beside everything else for a worker's first commit after a moment.
+
+    Args:
+        slot: the worker.
+        since_ns: the moment, wall clock.
+        seconds: after which nobody waits any more.
+    """
+
+    def __init__(self, slot: Slot, *, since_ns: int, seconds: float) -> None:
+        self._slot = slot
+        self._since_ns = since_ns
+        self._seconds = seconds
+        self._pid = slot.status[Field.PID]
+        self._found_s: float | None = None
+        self._thread = threading.Thread(target=self._wait, name="first-commit", daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self._seconds
+        while time.monotonic() < deadline:
+            committed_ns = self._slot.status[Field.COMMITTED_NS]
+            if committed_ns > self._since_ns:
+                self._found_s = (committed_ns - self._since_ns) / 1e9
+                return
+            time.sleep(0.005)
+
+    def was_disturbed(self) -> bool:
+        """Whether another fault has ended the process, so that the time says nothing."""
+        return self._slot.status[Field.PID] != self._pid
+
+    def result(self) -> float | None:
+        """Seconds from that moment to the commit; None if there was none in time."""
+        self._thread.join()
+        return self._found_s
+
+
 def step_number(step: str) -> int:
     """How `Field.DIE_AT` spells a step."""
     assert step in COMMIT_STEPS or step == "transaction_begun", step
