@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Name tests the same in all processes: parameters may be shown with where they are."""
-    item._nodeid = _ADDRESS.sub("", item._nodeid)
+    node: Any = item
+    name = _ADDRESS.sub("", item.nodeid)
+    if hasattr(node, "_id"):  # since pytest 9.2
+        node._id = node._id.parse(name)
+    else:
+        node._nodeid = name
 
 
 @pytest.fixture(scope="session")
