@@ -46,7 +46,7 @@ _IMMUTABLE = (
 
 
 @dataclass(slots=True)
-class _Findings:
+class Findings:
     """What the fields of a class, and of the classes in them, say about its serde."""
 
     immutable: bool = True
@@ -115,15 +115,15 @@ class JsonOfSerde(Generic[T]):
     canonical: bool = field(init=False, default=False)
     decoder: Callable[[bytes], T] = field(init=False, repr=False, compare=False)
     _encode: Callable[[Any], bytes] = field(init=False, repr=False, compare=False)
-    _findings: _Findings = field(init=False, repr=False, compare=False)
+    _findings: Findings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        findings = _Findings()
+        findings = Findings()
         try:
-            findings.look(inspect.type_info(self.cls), f"{_name_of(self.cls)} itself")
+            findings.look(inspect.type_info(self.cls), f"{name_of(self.cls)} itself")
             decoder: Callable[[bytes], T] = msgspec.json.Decoder(self.cls).decode
         except (TypeError, NameError) as error:
-            raise TopologyError(f"json_of: {_name_of(self.cls)} cannot be JSON: {error}") from error
+            raise TopologyError(f"json_of: {name_of(self.cls)} cannot be JSON: {error}") from error
         encode = msgspec.json.Encoder(order="sorted").encode
         for name, value in (
             ("immutable", findings.immutable),
@@ -147,7 +147,7 @@ class JsonOfSerde(Generic[T]):
         try:
             again = self.decoder(data)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise self._cannot_encode(value, _explained(error)) from None
+            raise self._cannot_encode(value, explained(error)) from None
         if self._findings.comparable and again != value:
             where = _difference(value, again, "$")
             raise self._cannot_encode(value, f"`{where}` would read back as another value")
@@ -165,7 +165,7 @@ class JsonOfSerde(Generic[T]):
             ) from None
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise SerdeError(
-                f"serde {self.name!r} cannot decode {len(data)} bytes ({_explained(error)}); "
+                f"serde {self.name!r} cannot decode {len(data)} bytes ({explained(error)}); "
                 "correct the data, have the class take it (a default for a field that may be "
                 "missing, `| None` for null), or pass the serde that the topic was written with"
             ) from None
@@ -173,7 +173,7 @@ class JsonOfSerde(Generic[T]):
     def _cannot_encode(self, value: object, reason: str) -> SerdeError:
         return SerdeError(
             f"serde {self.name!r} cannot encode a value of type {type(value).__name__} ({reason}); "
-            f"set the fields to what {_name_of(self.cls)} declares, or pass another serde"
+            f"set the fields to what {name_of(self.cls)} declares, or pass another serde"
         )
 
 
@@ -186,11 +186,11 @@ def _with_other_keys(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return encode_with_other_keys
 
 
-def _name_of(cls: Any) -> str:
+def name_of(cls: Any) -> str:
     return cls.__name__ if isinstance(cls, type) and not hasattr(cls, "__args__") else str(cls)
 
 
-def _explained(error: Exception) -> str:
+def explained(error: Exception) -> str:
     """What is wrong with a document and where, without anything that it holds."""
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"
@@ -212,4 +212,4 @@ def _difference(value: Any, again: Any, where: str) -> str:
 
 def json_of_serde(cls: Any, name: str | None, checked: bool) -> JsonOfSerde[Any]:
     """Make the serde of `cls`; see `serdes.json_of`."""
-    return JsonOfSerde(name or f"json_of({_name_of(cls)})", cls, checked)
+    return JsonOfSerde(name or f"json_of({name_of(cls)})", cls, checked)

@@ -9,10 +9,10 @@ All numbers are big-endian. The flag in front says which of the two it is.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NoReturn, TypeVar
 
-from topology._serde import DoubleSerde, IntegerSerde, Serde
+from topology._serde import DoubleSerde, IntegerSerde, Serde, for_topic
 from topology.errors import SerdeError
 
 T = TypeVar("T")
@@ -45,6 +45,11 @@ class ListSerde(Generic[T]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", f"list_of({self.inner.name})")
+
+    def for_topic(self, topic: str, *, is_key: bool) -> ListSerde[T]:
+        """The same serde with the inner one for a topic."""
+        inner = for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
 
     def serialize(self, value: list[T], /) -> bytes:
         """Encode; the inner serde's error is raised for an item that it refuses."""

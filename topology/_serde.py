@@ -46,6 +46,24 @@ class Serde(Protocol[T]):
         """Decode one value, or raise `SerdeError`."""
 
 
+class TopicSerde(Serde[T], Protocol):
+    """A serde that must know the topic that it reads or writes, such as one with a registry."""
+
+    def for_topic(self, topic: str, *, is_key: bool) -> Serde[T]:
+        """The serde for the keys or the values of one topic.
+
+        Args:
+            topic: its full name; for a store that of its changelog topic, logged or not.
+            is_key: whether it is for keys.
+        """
+
+
+def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
+    """A serde as it is used with a topic: itself, unless it asks to be told (`TopicSerde`)."""
+    tell: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
+    return serde if tell is None else tell(topic, is_key=is_key)
+
+
 # Which constant of `serdes` takes values of a type.
 _TAKES = {
     str: "string",

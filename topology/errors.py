@@ -6,6 +6,9 @@ __all__ = [
     "BadRecordError",
     "NegativeTimestampError",
     "NullKeyError",
+    "RegistryError",
+    "SchemaRefusedError",
+    "SchemaUnknownError",
     "SerdeError",
     "TopologyError",
 ]
@@ -23,6 +26,21 @@ class SerdeError(Exception):
 
     The message names the serde and the type it was given, never the payload.
     """
+
+
+class RegistryError(Exception):
+    """The schema registry does not answer, or refuses; nothing is wrong with the record.
+
+    Correct what the message names and start again; no record is skipped for it.
+    """
+
+
+class SchemaRefusedError(RegistryError):
+    """A schema is not compatible with the versions of its subject; change the schema."""
+
+
+class SchemaUnknownError(RegistryError):
+    """The registry does not have a schema; register it, or ask another registry."""
 
 
 class BadRecordError(Exception):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from topology._serde import Serde
+from topology._serde import Serde, for_topic
 from topology.errors import SerdeError, TopologyError
 from topology.windows import Window, Windowed
 
@@ -104,6 +104,11 @@ class TimeWindowedSerde(Generic[K]):
         """The same serde with `default` for the inner key, where none was given."""
         return replace(self, inner=default) if self.inner is None else self
 
+    def for_topic(self, topic: str, *, is_key: bool) -> TimeWindowedSerde[K]:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionWindowedSerde(Generic[K]):
@@ -145,6 +150,11 @@ class SessionWindowedSerde(Generic[K]):
     def with_inner_default(self, default: Serde[Any], /) -> SessionWindowedSerde[K]:
         """The same serde with `default` for the inner key, where none was given."""
         return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> SessionWindowedSerde[K]:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
 
 
 _Either = TimeWindowedSerde[Any] | SessionWindowedSerde[Any]

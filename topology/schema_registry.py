@@ -1,0 +1,224 @@
+"""Where schemas live: the seam to a schema registry, and two that need no server, for tests.
+
+A registry gives each schema a number. Records carry the number, and readers look the schema up. A
+subject is a list of versions, each checked against those before it.
+
+>>> registry = MemoryRegistry()
+>>> registry.register("orders-value", '"int"')
+1
+>>> registry.register("orders-value", '"long"')
+2
+>>> registry.register("orders-value", '"string"')
+Traceback (most recent call last):
+...
+topology.errors.SchemaRefusedError: the schema is not BACKWARD compatible with version 2 of \
+subject 'orders-value': type mismatch: reader type: string not compatible with writer type: long; \
+change the schema so that it reads what was written (new fields need defaults, renamed ones \
+aliases), or write to another subject
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from topology.errors import SchemaRefusedError, SchemaUnknownError
+
+__all__ = ["Compatibility", "FileRegistry", "MemoryRegistry", "SchemaRegistry", "incompatibility"]
+
+Compatibility = Literal[
+    "NONE",
+    "BACKWARD",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD",
+    "FORWARD_TRANSITIVE",
+    "FULL",
+    "FULL_TRANSITIVE",
+]
+
+
+class SchemaRegistry(Protocol):
+    """What serdes ask of a registry. Schemas are Avro schemas as JSON text."""
+
+    def register(self, subject: str, schema: str, /) -> int:
+        """Add a version to a subject, if it is not there yet, and return the schema's id.
+
+        Raises:
+            SchemaRefusedError: it is not compatible with the versions before it.
+            RegistryError: the registry does not answer, or refuses.
+        """
+
+    def id_of(self, subject: str, schema: str, /) -> int:
+        """Return the id of a schema that is registered under a subject.
+
+        Raises:
+            SchemaUnknownError: it is not.
+            RegistryError: the registry does not answer, or refuses.
+        """
+
+    def schema(self, schema_id: int, /) -> str:
+        """Return the schema with an id.
+
+        Raises:
+            SchemaUnknownError: there is none.
+            RegistryError: the registry does not answer, or refuses.
+        """
+
+
+def incompatibility(reader: str, writer: str) -> str | None:
+    """Say why data of one schema cannot be read with another, by Apache Avro's own rules.
+
+    Args:
+        reader: the schema to read with, as JSON.
+        writer: the schema that the data was written with, as JSON.
+
+    Returns:
+        What is wrong, or None if every value of `writer` can be read.
+
+    >>> incompatibility('"long"', '"int"') is None
+    True
+    >>> incompatibility('"int"', '"long"')
+    'type mismatch: reader type: int not compatible with writer type: long'
+    """
+    from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+    from avro.schema import parse
+
+    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
+    result = checker.get_compatibility(parse(reader), parse(writer))
+    if result.compatibility is SchemaCompatibilityType.compatible:
+        return None
+    kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
+    places = ", ".join(sorted(place for place in result.locations if place != "/"))
+    return (
+        f"{', '.join(kinds)}: {'; '.join(sorted(result.messages))}"
+        f"{f' (at {places})' if places else ''}"
+    )
+
+
+@dataclass(slots=True)
+class _Content:
+    """What a registry without a server knows: ids count from 1, equal schemas share one."""
+
+    schemas: list[str] = field(default_factory=list)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+
+    def register(self, subject: str, schema: str, level: Compatibility) -> int:
+        text = _normal(schema)
+        versions = self.subjects.get(subject, [])
+        for schema_id in versions:
+            if self.schemas[schema_id - 1] == text:
+                return schema_id
+        self._check(subject, text, versions, level)
+        if text not in self.schemas:
+            self.schemas.append(text)
+        schema_id = self.schemas.index(text) + 1
+        self.subjects[subject] = [*versions, schema_id]
+        return schema_id
+
+    def _check(self, subject: str, text: str, versions: list[int], level: Compatibility) -> None:
+        if level == "NONE":
+            return
+        numbered = list(enumerate(versions, start=1))
+        for number, schema_id in numbered if level.endswith("TRANSITIVE") else numbered[-1:]:
+            known = self.schemas[schema_id - 1]
+            why = None
+            if level.startswith(("BACKWARD", "FULL")):
+                why = incompatibility(text, known)
+            if why is None and level.startswith(("FORWARD", "FULL")):
+                why = incompatibility(known, text)
+            if why is not None:
+                raise SchemaRefusedError(
+                    f"the schema is not {level} compatible with version {number} of subject "
+                    f"{subject!r}: {why}; change the schema so that it reads what was written (new "
+                    "fields need defaults, renamed ones aliases), or write to another subject"
+                )
+
+    def id_of(self, subject: str, schema: str) -> int:
+        text = _normal(schema)
+        for schema_id in self.subjects.get(subject, []):
+            if self.schemas[schema_id - 1] == text:
+                return schema_id
+        raise SchemaUnknownError(f"subject {subject!r} does not have the schema; register it")
+
+    def schema(self, schema_id: int) -> str:
+        if 0 < schema_id <= len(self.schemas):
+            return self.schemas[schema_id - 1]
+        raise SchemaUnknownError(f"there is no schema with id {schema_id}")
+
+
+def _normal(schema: str) -> str:
+    return json.dumps(json.loads(schema), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class MemoryRegistry:
+    """A registry in memory, for tests.
+
+    Args:
+        compatibility: what a new version must be to those before it.
+    """
+
+    compatibility: Compatibility = "BACKWARD"
+    _content: _Content = field(default_factory=_Content, repr=False)
+
+    def register(self, subject: str, schema: str, /) -> int:
+        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        return self._content.register(subject, schema, self.compatibility)
+
+    def id_of(self, subject: str, schema: str, /) -> int:
+        """Return the id of a schema that is registered under a subject."""
+        return self._content.id_of(subject, schema)
+
+    def schema(self, schema_id: int, /) -> str:
+        """Return the schema with an id."""
+        return self._content.schema(schema_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRegistry:
+    """A registry in one JSON file, for tests with several processes, and for development.
+
+    Args:
+        path: the file; it is made with the first schema.
+        compatibility: what a new version must be to those before it.
+    """
+
+    path: Path
+    compatibility: Compatibility = "BACKWARD"
+
+    def register(self, subject: str, schema: str, /) -> int:
+        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        with self._locked():
+            content = self._read()
+            schema_id = content.register(subject, schema, self.compatibility)
+            written = self.path.with_suffix(self.path.suffix + ".new")
+            text = {"schemas": content.schemas, "subjects": content.subjects}
+            written.write_text(json.dumps(text, indent=1))
+            written.replace(self.path)
+        return schema_id
+
+    def id_of(self, subject: str, schema: str, /) -> int:
+        """Return the id of a schema that is registered under a subject."""
+        return self._read().id_of(subject, schema)
+
+    def schema(self, schema_id: int, /) -> str:
+        """Return the schema with an id."""
+        return self._read().schema(schema_id)
+
+    def _read(self) -> _Content:
+        try:
+            return _Content(**json.loads(self.path.read_text()))
+        except FileNotFoundError:
+            return _Content()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(self.path.suffix + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
