@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,6 @@ from streams.devbroker import DevBroker
 from tests.support.topics import Topics
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 
 
@@ -22,16 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker("broker")
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name tests the same in all processes: parameters may be shown with where they are."""
-    node: Any = item
-    name = _ADDRESS.sub("", item.nodeid)
-    if hasattr(node, "_id"):  # since pytest 9.2
-        node._id = node._id.parse(name)
-    else:
-        node._nodeid = name
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shown import shown
 from topology import serdes
 from topology.errors import SerdeError, TopologyError
 from topology.serdes import Serde
@@ -200,7 +201,7 @@ def test_a_missing_field_takes_its_default_and_an_unknown_one_is_left_out() -> N
         (tuple[Basket, int], False),
         (Any, False),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_only_frozen_classes_of_immutable_fields_are_immutable(cls: Any, immutable: bool) -> None:
     assert serdes.json_of(cls).immutable is immutable
@@ -217,7 +218,7 @@ def test_only_frozen_classes_of_immutable_fields_are_immutable(cls: Any, immutab
         (set[int], {3, 1, 2}, b"[1,2,3]"),
         (Item | int, 5, b"5"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_other_shapes_than_plain_dataclasses_are_taken(cls: Any, value: Any, data: bytes) -> None:
     serde = serdes.json_of(cls)
@@ -242,7 +243,7 @@ def test_other_shapes_than_plain_dataclasses_are_taken(cls: Any, value: Any, dat
         (UUID, b'"hunter2"', "Invalid UUID"),
         (date, b'"hunter2"', "Invalid RFC3339 encoded date"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_document_that_does_not_fit_is_refused_with_the_field_and_not_the_value(
     cls: Any, data: bytes, said: str
@@ -274,7 +275,7 @@ def test_a_document_that_does_not_fit_is_refused_with_the_field_and_not_the_valu
         (Item, object(), "TypeError"),
         (Incomparable, Incomparable("hunter2"), "Expected `int`, got `str` at `$.value`"),  # type: ignore[arg-type]
     ],
-    ids=str,
+    ids=shown,
 )
 def test_an_object_that_would_not_read_back_is_refused_with_the_field_and_not_the_value(
     cls: Any, value: Any, said: str
@@ -309,14 +310,14 @@ def test_a_class_without_equality_is_written() -> None:
         (Item | Place, "cannot be JSON"),
         ("Item", "cannot be JSON"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_class_that_json_cannot_hold_is_refused_at_once(cls: Any, said: str) -> None:
     with pytest.raises(TopologyError, match=said):
         serdes.json_of(cls)
 
 
-@pytest.mark.parametrize("data", [None, 5, ["x"]], ids=repr)
+@pytest.mark.parametrize("data", [None, 5, ["x"]], ids=shown)
 def test_only_bytes_are_decoded(data: Any) -> None:
     with pytest.raises(SerdeError, match="pass bytes"):
         serdes.json_of(Item).deserialize(data)

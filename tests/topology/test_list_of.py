@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shown import shown
 from topology import serdes
 from topology.errors import SerdeError
 from topology.serdes import Serde
@@ -53,7 +54,7 @@ JAVA: list[tuple[Serde[Any], list[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("serde", "value", "data"), JAVA, ids=str)
+@pytest.mark.parametrize(("serde", "value", "data"), JAVA, ids=shown)
 def test_known_lists_have_the_bytes_that_java_writes(
     serde: Serde[Any], value: list[Any], data: str
 ) -> None:
@@ -108,7 +109,7 @@ def test_a_list_that_is_cut_off_or_goes_on_is_refused(serde: Serde[Any]) -> None
         (serdes.list_of(serdes.string), "0100000001ffffffff", "null at index 0"),
         (serdes.list_of(serdes.long), "00000000010000000000000001", "null at index 0"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_what_is_no_such_list_is_refused_with_the_reason(
     serde: Serde[Any], data: str, said: str
@@ -122,7 +123,7 @@ def test_none_needs_the_word_of_who_made_the_serde() -> None:
         serdes.list_of(serdes.string).serialize(["a", None])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("value", [None, ("a",), "ab", {"a": 1}], ids=repr)
+@pytest.mark.parametrize("value", [None, ("a",), "ab", {"a": 1}], ids=shown)
 def test_only_lists_are_encoded(value: Any) -> None:
     with pytest.raises(SerdeError, match="pass a list"):
         serdes.list_of(serdes.string).serialize(value)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.shown import shown
 from topology import serdes
 from topology.errors import SerdeError
 from topology.serdes import Serde
@@ -179,14 +180,14 @@ def test_json_reads_ints_beyond_64_bits_as_floats() -> None:
 @pytest.mark.parametrize(
     "value",
     [{1: 2}, {None: 1}, {"a": {(1,): 2}}, {1, 2}, b"x", [b"x"], object(), 1j, "\ud800"],
-    ids=repr,
+    ids=shown,
 )
 def test_json_refuses_what_json_cannot_say(value: object) -> None:
     with pytest.raises(SerdeError, match="serde 'json' cannot encode a value of type"):
         serdes.json.serialize(value)
 
 
-@pytest.mark.parametrize("value", [Counter("ab"), datetime(2024, 1, 1)], ids=repr)
+@pytest.mark.parametrize("value", [Counter("ab"), datetime(2024, 1, 1)], ids=shown)
 def test_json_refuses_types_that_would_read_back_as_others(value: object) -> None:
     """A stored value must not change its type with the commit."""
     with pytest.raises(SerdeError, match=type(value).__name__):
@@ -217,7 +218,7 @@ def test_json_refuses_types_that_would_read_back_as_others(value: object) -> Non
         (serdes.double, 10**400, "serdes.long"),
         (serdes.json, b"x", "serdes.bytes"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_a_value_of_another_type_is_refused_with_the_way_out(
     serde: Serde[Any], value: object, advice: str
@@ -249,7 +250,7 @@ def test_none_is_refused_as_null_stays_outside(serde: Serde[Any]) -> None:
         (serdes.json, b"NaN", "serdes.string"),
         (serdes.json, b"\xff", "serdes.bytes"),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_foreign_bytes_are_refused_with_the_way_out(
     serde: Serde[Any], data: bytes, advice: str
@@ -261,7 +262,7 @@ def test_foreign_bytes_are_refused_with_the_way_out(
 
 
 @pytest.mark.parametrize("serde", CONSTANTS, ids=lambda serde: serde.name)
-@pytest.mark.parametrize("data", [None, 5, ["x"]], ids=repr)
+@pytest.mark.parametrize("data", [None, 5, ["x"]], ids=shown)
 def test_only_bytes_are_decoded(serde: Serde[Any], data: Any) -> None:
     with pytest.raises(SerdeError):
         serde.deserialize(data)
