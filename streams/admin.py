@@ -20,6 +20,7 @@ from streams.clients import TopicPartition
 from streams.errors import (
     ConfigError,
     FatalClientError,
+    GroupDeniedError,
     MissingTopicError,
     StopRequestedError,
 )
@@ -310,6 +311,11 @@ def _raise(action: str, item: object, error: KafkaError, elapsed_s: float) -> No
             f"{what}; grant this client Describe, DescribeConfigs, Create, AlterConfigs and "
             "Delete on the topics whose names begin with the application.id, and Describe on the "
             "sources"
+        )
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        raise GroupDeniedError(
+            f"{what}; grant this client Read on the groups whose names begin with the "
+            "application.id"
         )
     if _passes(error, elapsed_s):
         raise FatalClientError(

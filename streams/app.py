@@ -20,7 +20,9 @@ import structlog
 
 from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
+from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
+from streams.group_admin import GroupAdmin
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
@@ -260,6 +262,8 @@ class KafkaStreams:
             self._log.warning("stopped_waiting", reason=str(error))
 
     def _work(self) -> None:
+        deployed = DeployedTopology(self.config, self._plans, self._group_admin(), self._log)
+        deployed.check()
         parts = make_worker(
             self.config,
             self._plans,
@@ -273,9 +277,17 @@ class KafkaStreams:
         self._worker = parts.worker
         try:
             if not self._stopping.is_set():
-                parts.worker.run()
+                with deployed:
+                    parts.worker.run()
         finally:
             parts.close()
+
+    def _group_admin(self) -> GroupAdmin:
+        return GroupAdmin(
+            self.config.admin_config(),
+            timeout_s=self.config.task_timeout_ms / 1000,
+            stopping=self._stopping.is_set,
+        )
 
     # -- signals and states --------------------------------------------------------------------
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from streams.cli_options import load, said_errors, settings_option, target_argument
+from streams.errors import MisconfiguredTopicError, MissingTopicError
+from streams.topic_plan import plan_internal_topics, topic_names
 from topology.unnamed import unnamed_steps
+
+if TYPE_CHECKING:
+    from streams.app import KafkaStreams
+    from streams.group_admin import GroupAdmin
 
 __all__ = ["check"]
 
@@ -22,14 +29,20 @@ is printed here."""
 @click.command()
 @target_argument
 @click.option("--strict", is_flag=True, help="End with exit code 1 if anything has no name.")
+@click.option("--deployed", is_flag=True, help="Compare with what is deployed on the cluster.")
 @settings_option
-def check(target: str, strict: bool, settings: dict[str, str]) -> None:
+def check(target: str, strict: bool, deployed: bool, settings: dict[str, str]) -> None:
     """List the stores and repartition topics of an application that have no name of their own.
 
-    MODULE:APP is what `headrace run` takes. No cluster is asked.
+    With --deployed, say instead what the topology would do to the state and the topics of the
+    version that started last; the exit code is 1 if it would not start. Nothing is changed.
+
+    MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         app = load(target, settings)
+        if deployed:
+            sys.exit(_compare(app))
     found = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
     if not found:
         click.echo("Every store and every repartition topic has a name of its own.")
@@ -39,3 +52,47 @@ def check(target: str, strict: bool, settings: dict[str, str]) -> None:
     click.echo(f"\n{_WHY}")
     if strict:
         sys.exit(1)
+
+
+def _compare(app: KafkaStreams) -> int:
+    """Print what is different from what is deployed; returns the exit code."""
+    import structlog
+
+    from streams.deployed import DeployedTopology
+    from streams.deployment import change_code
+    from streams.deployment_changes import changes
+    from streams.group_admin import GroupAdmin
+
+    config = app.config
+    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    deployed = DeployedTopology(config, app.plans, admin, structlog.get_logger())
+    before = deployed.read()
+    if before is None:
+        click.echo(
+            f"The cluster has no description of {config.application_id}: it has not run yet, was "
+            "reset, or has been stopped for longer than the brokers keep offsets."
+        )
+    found = [] if before is None else changes(before, deployed.present)
+    refused = [str(change) for change in found if change.refused]
+    refused += _wrong_topics(admin, app)
+    for text in refused:
+        click.echo(f"Refused: {text}")
+    for change in found:
+        if not change.refused:
+            click.echo(f"Note: {change}")
+    if before is not None and any(change.refused for change in found):
+        code = change_code(before, deployed.present)
+        click.echo(f"To start all the same and lose that: topology.change.accept={code}")
+    if not refused:
+        click.echo("The application can be started on what is deployed.")
+    return 1 if refused else 0
+
+
+def _wrong_topics(admin: GroupAdmin, app: KafkaStreams) -> list[str]:
+    """What a start would find wrong with the topics, such as another partition count."""
+    subs = [plan.topics for plan in app.plans]
+    try:
+        plan_internal_topics(subs, admin.describe(topic_names(subs)), names=admin.names())
+    except (MissingTopicError, MisconfiguredTopicError) as error:
+        return [str(error)]
+    return []

@@ -15,7 +15,7 @@ __all__ = ["main"]
 
 _COMMANDS: Final = {
     "broker": ("streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
-    "check": ("streams.check_cli:check", "List what has state and no name of its own."),
+    "check": ("streams.check_cli:check", "Find what an upgrade of an application would trip over."),
     "reset": ("streams.reset_cli:reset", "Take a stopped application back to a beginning."),
     "run": ("streams.run_cli:run", "Run an application in worker processes."),
     "topics": ("streams.topics_cli:topics", "Create topics."),

@@ -33,6 +33,7 @@ from streams.settings import (
     servers,
     setting,
     setting_of,
+    text,
 )
 from topology import serdes
 from topology.serdes import Serde
@@ -212,6 +213,12 @@ topics and groups are named after it
         choice("none", "all"),
         "Whether repartition topics that would carry the same records are shared.",
         default="none",
+    )
+    topology_change_accept: str | None = setting(
+        text(),
+        "Starts although the topology would lose state that is deployed; the code of that one "
+        "change, as the error or headrace check --deployed prints it.",
+        default=None,
     )
     windowstore_changelog_additional_retention_ms: int = setting(
         duration(0),

@@ -6,10 +6,11 @@ Messages say what happened, where, and what to do next; none carries a record's 
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
-| `ResetUnfinishedError` | nobody | stop, do not restart |
+| `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
+| `GroupDeniedError` | `streams.deployed` | go on without what the group would say |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
@@ -173,6 +174,32 @@ class ResetUnfinishedError(StreamsError):
     """
 
 
+class TopologyChangedError(StreamsError):
+    """The topology would lose or misread state that is deployed, and nobody has accepted that.
+
+    Nobody catches it: the program must be corrected, or the change be accepted.
+
+    Args:
+        changes: what would happen, each with its way out.
+        code: what ``topology.change.accept`` must be for this change to be accepted.
+
+    Example:
+        >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
+        the topology does not fit what is deployed, and nothing was started:
+        - store a is called b now: name it a
+        To start all the same and lose that, set topology.change.accept=0f3c
+    """
+
+    def __init__(self, changes: Iterable[str], code: str) -> None:
+        self.changes = tuple(changes)
+        self.code = code
+        lines = "".join(f"\n- {change}" for change in self.changes)
+        super().__init__(
+            f"the topology does not fit what is deployed, and nothing was started:{lines}\n"
+            f"To start all the same and lose that, set topology.change.accept={code}"
+        )
+
+
 class ResetRefusedError(StreamsError):
     """A reset cannot be done now: the application runs, or is not as it was when it was asked.
 
@@ -275,6 +302,13 @@ class FatalClientError(StreamsError):
     """A Kafka client cannot go on: not authorised, an unsupported broker, a fatal client error.
 
     The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    """
+
+
+class GroupDeniedError(FatalClientError):
+    """This client has no right on a group; where the group is of use and not needed, it is caught.
+
+    `streams.deployed` catches it, and does without the description of what is deployed.
     """
 
 

@@ -23,6 +23,7 @@ from streams.errors import (
     OffsetLostError,
     RecordError,
     ResetUnfinishedError,
+    TopologyChangedError,
 )
 from streams.tasks import StateWithoutOffsetsError
 from topology.errors import TopologyError
@@ -73,6 +74,8 @@ TABLE: tuple[Ending, ...] = (
            "after correcting them"),
     Ending(TopologyError, "the topology as written cannot run", ExitCode.CONFIGURATION,
            "after correcting the code"),
+    Ending(TopologyChangedError, "the topology would lose or misread state that is deployed",
+           ExitCode.CONFIGURATION, "after [following the message](#changed-topologies)"),
     Ending(ApplicationError, "`headrace run` finds no application where it was told to look",
            ExitCode.CONFIGURATION, "after correcting the name or the code"),
     Ending(MissingTopicError, "a source topic does not exist, or was deleted", ExitCode.TOPICS,

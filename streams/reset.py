@@ -8,9 +8,10 @@ empty stores lose records, new offsets above old stores count records twice. So 
     3  commit the new offsets with a mark beside each, and read them back as decided ones
     4  delete the repartition topics and the changelogs; wait until they and their offsets are gone
     5  remove the local state
-    6  commit the new offsets again, without the mark
+    6  forget what topology was deployed (see `streams.deployed`)
+    7  commit the new offsets again, without the mark
 
-Before 3 nothing has changed, and after 6 all is done. In between every task that starts meets the
+Before 3 nothing has changed, and after 7 all is done. In between every task that starts meets the
 mark (`Progress.decode`) and refuses with `ResetUnfinishedError`; a second run does all steps again
 and finishes. The mark keeps the offset of before, so the second run knows it too.
 
@@ -28,14 +29,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from state.directory import StateDirectory, TaskDirectory
 from state.errors import StateError, StateLockedError
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
-from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from streams.deployed import forget
+from streams.errors import FatalClientError, GroupDeniedError, LocalStateError, ResetRefusedError
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 from streams.reset_plan import ApplicationTopics, Member, ResetPlan, Target, moves
@@ -47,7 +49,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 class ResetCluster(Protocol):
-    """What a reset asks of a cluster; the live one is `streams.reset_admin.ResetAdmin`."""
+    """What a reset asks of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""
@@ -165,6 +167,9 @@ class Reset:
             for directory in held:
                 directory.remove()
             self._probe("reset_state_removed")
+            with suppress(GroupDeniedError):  # then nothing was kept there either
+                forget(self._group, self._cluster)
+            self._probe("reset_topology_forgotten")
             self._cluster.set_offsets(self._group, plan.finals)
             self._probe("reset_done")
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import click
 
 from streams.cli_options import load, said_errors, settings_option, target_argument
+from streams.group_admin import GroupAdmin
 from streams.reset import Reset, refuse_members
-from streams.reset_admin import ResetAdmin
 from streams.reset_plan import ResetPlan, Target, lines
 
 __all__ = ["reset"]
@@ -109,7 +109,7 @@ def reset(
         work = Reset(
             app.config.application_id,
             app.plans,
-            ResetAdmin(app.config.admin_config(), timeout_s=timeout_s),
+            GroupAdmin(app.config.admin_config(), timeout_s=timeout_s),
             state_dir=app.config.state_dir,
             timeout_s=timeout_s,
         )

@@ -17,9 +17,9 @@ from streams.cli import main
 from streams.config import StreamsConfig
 from streams.errors import ResetRefusedError, ResetUnfinishedError
 from streams.exit_codes import ExitCode
+from streams.group_admin import GroupAdmin
 from streams.plan import plan_application
 from streams.reset import Reset
-from streams.reset_admin import ResetAdmin
 from streams.reset_plan import Target
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
@@ -28,7 +28,13 @@ from tests.support.processes import wait_until
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
 
-STEPS = ["reset_marked", "reset_topics_deleted", "reset_state_removed", "reset_done"]
+STEPS = [
+    "reset_marked",
+    "reset_topics_deleted",
+    "reset_state_removed",
+    "reset_topology_forgotten",
+    "reset_done",
+]
 
 
 class _Killed(BaseException):
@@ -83,7 +89,7 @@ def _reset(topology: Topology, settings: dict[str, Any], **more: Any) -> Reset:
     return Reset(
         config.application_id,
         plan_application(topology, config),
-        ResetAdmin(config.admin_config(), timeout_s=timeout_s),
+        GroupAdmin(config.admin_config(), timeout_s=timeout_s),
         state_dir=config.state_dir,
         timeout_s=timeout_s,
         **more,
@@ -91,7 +97,7 @@ def _reset(topology: Topology, settings: dict[str, Any], **more: Any) -> Reset:
 
 
 def _wait_until_left(counting: Counting) -> None:
-    admin = ResetAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
+    admin = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
     wait_until(lambda: not admin.members(counting.group), what="the group is empty")
 
 

@@ -1,4 +1,4 @@
-"""What a reset asks of a cluster beyond what the runtime does: groups from outside, deletions."""
+"""What tools ask of a cluster beyond what the runtime does: groups from outside, deletions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from confluent_kafka import KafkaError
 
 from streams.admin import LiveAdmin
 from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import FatalClientError, MissingTopicError, ResetRefusedError
+from streams.errors import (
+    FatalClientError,
+    GroupDeniedError,
+    MissingTopicError,
+    ResetRefusedError,
+)
 from streams.reset_plan import Member, Target
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -31,8 +36,8 @@ _NOT_EMPTY = frozenset(
 )
 
 
-class ResetAdmin(LiveAdmin):
-    """A real cluster, as `streams.reset` needs it (see `LiveAdmin` for the arguments)."""
+class GroupAdmin(LiveAdmin):
+    """A real cluster, seen from outside of a group (see `LiveAdmin` for the arguments)."""
 
     def members(self, group: str) -> tuple[Member, ...]:
         """The members of a group, those that are just joining too."""
@@ -114,6 +119,8 @@ class ResetAdmin(LiveAdmin):
                 raise ResetRefusedError(f"{what}; a worker of the application was started")
             if place.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise MissingTopicError(f"{what}; was it deleted?", topics=[place.topic])
+            if place.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise GroupDeniedError(f"{what}; grant this client Read on the group {group}")
             raise FatalClientError(what)
 
     def delete_topics(self, names: Iterable[str]) -> None:

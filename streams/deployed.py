@@ -1,0 +1,152 @@
+"""Keeps what an application has deployed on the cluster, and refuses a start that would lose state.
+
+The description is the metadata of an offset in the group `<application.id>.topology`, at partition
+0 of the first input. The offset itself counts: the largest is the present one, so another first
+input needs no cleaning up. docs/decisions/0003-deployed-topology.md says why it is there.
+
+Such an offset expires `offsets.retention.minutes` after it was written, a week by default, so a
+running application writes it again every twelve hours. After a longer standstill the offsets of the
+application itself are gone too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from streams.config import StreamsConfig
+from streams.deployment import Deployment, change_code
+from streams.deployment_changes import changes
+from streams.errors import (
+    FatalClientError,
+    GroupDeniedError,
+    ResetRefusedError,
+    StopRequestedError,
+    TopologyChangedError,
+)
+from streams.plan import SubPlan
+
+__all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
+
+KEEP_EVERY_S = 12 * 60 * 60.0
+TRY_AGAIN_S = 600.0
+
+
+class GroupOffsets(Protocol):
+    """What is asked of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """All offsets of a group."""
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets of a group without members."""
+
+
+def topology_group(application_id: str) -> str:
+    """The group that an application's description is kept in."""
+    return f"{application_id}.topology"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    number: int = 0
+    deployment: Deployment | None = None
+
+
+class DeployedTopology:
+    """The description on the cluster, and the one of the program.
+
+    Used as a context it is written at the begin, and again every twelve hours.
+
+    Args:
+        config: of the application.
+        plans: its sub-topologies.
+        cluster: where it runs.
+        log: bound to the application.
+    """
+
+    def __init__(
+        self, config: StreamsConfig, plans: Sequence[SubPlan], cluster: GroupOffsets, log: Log
+    ) -> None:
+        self._accepted = config.topology_change_accept
+        self._group = topology_group(config.application_id)
+        self._place = next(TopicPartition(t, 0) for p in plans for t in p.topics.sources)
+        self._present = Deployment.of(plans, config)
+        self._cluster = cluster
+        self._log = log
+        self._ended = threading.Event()
+
+    @property
+    def present(self) -> Deployment:
+        """What the program makes."""
+        return self._present
+
+    def read(self) -> Deployment | None:
+        """What the last version that started has kept, if that is known."""
+        return self._read().deployment
+
+    def _read(self) -> _Kept:
+        kept = self._cluster.committed(self._group, decided=False).values()
+        last = max(kept, key=lambda committed: committed.offset, default=None)
+        return _Kept() if last is None else _Kept(last.offset, Deployment.decode(last.metadata))
+
+    def check(self) -> None:
+        """Compare the program with what is deployed; call it before anything is created.
+
+        Raises:
+            TopologyChangedError: state would be lost or misread, and nobody has accepted that.
+        """
+        try:
+            before = self.read()
+        except GroupDeniedError as error:
+            self._log.warning("topology_not_read", reason=str(error))
+            return
+        if before is None or before == self._present:
+            return
+        found = changes(before, self._present)
+        for change in found:
+            self._log.info("topology_changed", refused=change.refused, change=str(change))
+        refused = [str(change) for change in found if change.refused]
+        code = change_code(before, self._present)
+        if refused and self._accepted != code:
+            raise TopologyChangedError(refused, code)
+
+    def keep(self) -> bool:
+        """Write the program's description, now that its topics are there; whether that is done."""
+        try:
+            kept = self._read()
+            number = kept.number if kept.deployment == self._present else kept.number + 1
+            offset = CommittedOffset(number, self._present.encode())
+            self._cluster.set_offsets(self._group, {self._place: offset})
+        except (FatalClientError, ResetRefusedError, ValueError) as error:
+            self._log.warning("topology_not_kept", reason=str(error))
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        kept = self.keep()
+        threading.Thread(
+            target=self._keep_on, args=(kept,), name="headrace-topology", daemon=True
+        ).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+
+    def _keep_on(self, kept: bool) -> None:
+        with suppress(StopRequestedError):
+            while not self._ended.wait(KEEP_EVERY_S if kept else TRY_AGAIN_S):
+                kept = self.keep()
+
+
+def forget(application_id: str, cluster: GroupOffsets) -> None:
+    """Write that nothing is deployed: what starts next is compared with nothing."""
+    group = topology_group(application_id)
+    kept = cluster.committed(group, decided=False)
+    if kept:
+        place, last = max(kept.items(), key=lambda item: item[1].offset)
+        cluster.set_offsets(group, {place: CommittedOffset(last.offset + 1)})

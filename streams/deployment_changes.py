@@ -1,0 +1,181 @@
+"""What a changed topology does to the state and the topics of the deployed one: pure comparison.
+
+A change is refused at a start when what is stored would be lost or misread without a word: a store
+under another name begins empty, a repartition topic under another name is not read to its end,
+bytes of one serde are not bytes of another. Everything else is told, and starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streams.deployment import DeployedStore, DeployedTopic, Deployment
+from topology.unnamed import is_generated
+
+_NUMBER = re.compile(r"[0-9]{10}")
+
+T = TypeVar("T", DeployedStore, DeployedTopic)
+"""What is compared by name and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different.
+
+    Args:
+        refused: whether the application does not start with it.
+        what: what is different, and what comes of it.
+        way_out: what to do.
+    """
+
+    refused: bool
+    what: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.way_out}"
+
+
+def changes(before: Deployment, after: Deployment) -> list[Change]:
+    """Compare what is deployed with what is about to start.
+
+    Args:
+        before: what the last version that started has stored.
+        after: what the program makes now.
+
+    Returns:
+        What is different, what is refused first.
+
+    Example:
+        >>> from streams.deployment import DeployedTopic, Deployment
+        >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
+        >>> print(*changes(one, Deployment()))
+        repartition topic by-word-repartition is not read any more, and records that are still in \
+it are lost: let the deployed version read it to its end, with its input stopped
+    """
+    found = [*_store_changes(before.stores, after.stores)]
+    found += _topic_changes(before.topics, after.topics)
+    return sorted(found, key=lambda change: not change.refused)
+
+
+def _store_changes(
+    before: Sequence[DeployedStore], after: Sequence[DeployedStore]
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        yield from _differences(old, same)
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"store {old.name} is called {renamed.name} now, so its state begins empty",
+            f'give it the name that is deployed, store="{old.name}"',
+        )
+    for old in gone:
+        kept = f"; its topic <application.id>-{old.name}-changelog stays" if old.logged else ""
+        yield Change(
+            False, f"store {old.name} is gone{kept}", "headrace reset --all-internal deletes it"
+        )
+    for fresh in new:
+        yield Change(
+            False,
+            f"store {fresh.name} is new and begins empty, behind what is committed already",
+            "reset the application if it is to hold all of the input",
+        )
+
+
+def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+    name = old.name
+    if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
+        yield Change(
+            True,
+            f"store {name} belonged to a step behind {', '.join(old.reads)} and belongs to one "
+            f"behind {', '.join(new.reads)} now, which would take over the other's rows",
+            'give both steps names, store="..."',
+        )
+    for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
+        if one != other:
+            yield Change(
+                True,
+                f"the {what} of store {name} were written by serde {one} and are read by {other}",
+                "keep the serde, name the store anew, or accept it if the new one reads the old "
+                "bytes",
+            )
+    if old.logged != new.logged:
+        lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
+        yield Change(
+            True, f"store {name} {lost}, so its state begins empty", "keep logged= as it was"
+        )
+    elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
+        yield Change(
+            True,
+            f"store {name} has no changelog, and its rows of {old.kind} in tasks {old.sub}_* are "
+            f"not found as {new.kind} in tasks {new.sub}_*",
+            "keep the store's kind and the order of what comes before it, or log the store",
+        )
+    elif old.sub != new.sub:
+        yield Change(
+            False,
+            f"store {name} is in tasks {new.sub}_* instead of {old.sub}_*",
+            "nothing is to be done; its local rows are restored from its changelog once",
+        )
+
+
+def _topic_changes(
+    before: Sequence[DeployedTopic], after: Sequence[DeployedTopic]
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        if old.shape != same.shape:
+            yield Change(
+                True,
+                f"repartition topic {old.name} was written with serdes {' and '.join(old.shape)} "
+                f"and is read with {' and '.join(same.shape)}",
+                "let the deployed version read it to its end, with its input stopped",
+            )
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"repartition topic {old.name} is called {renamed.name} now, and records that are "
+            "still in the old one are lost",
+            f'give the step the name that is deployed, name="{old.name}"',
+        )
+    for old in gone:
+        yield Change(
+            True,
+            f"repartition topic {old.name} is not read any more, and records that are still in it "
+            "are lost",
+            "let the deployed version read it to its end, with its input stopped",
+        )
+
+
+def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:
+    """What is gone, what is new, and what is there under the same name."""
+    old, new = {x.name: x for x in before}, {x.name: x for x in after}
+    both = [(old[name], new[name]) for name in old if name in new]
+    return (
+        [x for x in before if x.name not in new],
+        [x for x in after if x.name not in old],
+        both,
+    )
+
+
+def _pairs(gone: list[T], new: list[T]) -> Iterator[tuple[T, T]]:
+    """Take out of both lists what is the same under another name, by number alone if possible."""
+    for alike in (_differ_by_number, _have_one_shape):
+        for old in list(gone):
+            found = next((fresh for fresh in new if alike(old, fresh)), None)
+            if found is not None:
+                gone.remove(old)
+                new.remove(found)
+                yield old, found
+
+
+def _have_one_shape(a: T, b: T) -> bool:
+    return a.shape == b.shape
+
+
+def _differ_by_number(a: T, b: T) -> bool:
+    return _have_one_shape(a, b) and _NUMBER.sub("", a.name) == _NUMBER.sub("", b.name)

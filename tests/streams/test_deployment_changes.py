@@ -1,0 +1,247 @@
+"""What a changed program does to what is deployed: real topologies, compared without a cluster."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streams.config import StreamsConfig
+from streams.deployment import DeployedStore, Deployment, change_code
+from streams.deployment_changes import changes
+from streams.plan import plan_application
+from topology import Materialized, StreamsBuilder, serdes
+
+CONFIG = StreamsConfig.parse({"application.id": "a", "bootstrap.servers": "localhost:1"})
+
+Write = Callable[[StreamsBuilder], Any]
+
+
+def _deployment(write: Write) -> Deployment:
+    builder = StreamsBuilder()
+    write(builder)
+    return Deployment.of(plan_application(builder.build(), CONFIG), CONFIG)
+
+
+def _changes(before: Write, after: Write) -> tuple[list[str], list[str]]:
+    """What is refused, and what is only told."""
+    found = changes(_deployment(before), _deployment(after))
+    refused = [str(change) for change in found if change.refused]
+    told = [str(change) for change in found if not change.refused]
+    assert [*map(str, found)] == refused + told, "what is refused comes first"
+    return refused, told
+
+
+def _lines(builder: StreamsBuilder, topic: str = "lines") -> Any:
+    return builder.stream(topic, key=serdes.string, value=serdes.string)
+
+
+def _count(**options: Any) -> Write:
+    return lambda builder: _lines(builder).group_by_key().count(**options)
+
+
+def _filtered_count(**options: Any) -> Write:
+    return lambda b: _lines(b).filter(lambda k, v: True).group_by_key().count(**options)
+
+
+def _by_word(name: str | None, store: str | None = "counts", **options: Any) -> Write:
+    def write(builder: StreamsBuilder) -> None:
+        grouped = _lines(builder).group_by(
+            lambda _, word: word, key=serdes.string, name=name, **options
+        )
+        grouped.count(store=store)
+
+    return write
+
+
+def test_the_same_program_with_other_functions_changes_nothing() -> None:
+    def write(step: Callable[[str], str]) -> Write:
+        return lambda b: _lines(b).map_values(step).group_by_key().count()
+
+    assert _changes(write(str.upper), write(str.lower)) == ([], [])
+
+
+def test_a_step_in_front_of_a_named_store_changes_nothing() -> None:
+    assert _changes(_count(store="counts"), _filtered_count(store="counts")) == ([], [])
+
+
+def test_a_store_whose_number_shifts_is_refused_with_the_name_to_give_it() -> None:
+    (refused,), told = _changes(_count(), _filtered_count())
+    old, new = (f"KSTREAM-AGGREGATE-STATE-STORE-000000000{number}" for number in (1, 2))
+    assert f"store {old} is called {new} now" in refused
+    assert f'store="{old}"' in refused
+    assert told == []
+
+
+def test_the_way_out_of_a_shifted_number_is_one() -> None:
+    name = _deployment(_count()).stores[0].name
+    assert _changes(_count(), _filtered_count(store=name)) == ([], [])
+
+
+def test_of_two_stores_whose_numbers_shift_both_are_refused() -> None:
+    def write(in_front: bool) -> Write:
+        def written(builder: StreamsBuilder) -> None:
+            grouped = (
+                _lines(builder).filter(lambda k, v: True) if in_front else _lines(builder)
+            ).group_by_key()
+            grouped.count()
+            grouped.reduce(max)
+
+        return written
+
+    refused, told = _changes(write(False), write(True))
+    assert len(refused) == 2
+    assert "KSTREAM-REDUCE" in refused[1]
+    assert told == []
+
+
+def test_a_store_that_is_given_a_name_of_its_own_begins_empty_too() -> None:
+    (refused,), _ = _changes(_count(), _count(store="counts"))
+    assert "is called counts now, so its state begins empty" in refused
+
+
+def test_a_generated_name_that_another_step_takes_over_is_refused() -> None:
+    """The numbers are equal, and the rows are not."""
+    (refused,), _ = _changes(
+        lambda b: _lines(b, "orders").group_by_key().count(),
+        lambda b: _lines(b, "clicks").group_by_key().count(),
+    )
+    assert "behind orders and belongs to one behind clicks" in refused
+
+
+def test_a_named_store_may_read_something_else() -> None:
+    assert _changes(
+        lambda b: _lines(b, "orders").group_by_key().count(store="counts"),
+        lambda b: _lines(b, "orders-2").group_by_key().count(store="counts"),
+    ) == ([], [])
+
+
+def test_a_store_that_is_new_or_gone_is_told() -> None:
+    def both(builder: StreamsBuilder) -> None:
+        grouped = _lines(builder).group_by_key()
+        grouped.count(store="counts")
+        grouped.reduce(max, store="largest")
+
+    refused, (told,) = _changes(_count(store="counts"), both)
+    assert (refused, "largest is new and begins empty" in told) == ([], True)
+    refused, (told,) = _changes(both, _count(store="counts"))
+    assert refused == []
+    assert "largest is gone; its topic <application.id>-largest-changelog stays" in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"value": serdes.json}, "values"), ({"key": serdes.json}, "keys")],
+    ids=["value", "key"],
+)
+def test_rows_of_another_serde_are_refused(changed: dict[str, Any], said: str) -> None:
+    (refused,), _ = _changes(_count(store="counts"), _count(store="counts", **changed))
+    assert f"the {said} of store counts were written by serde" in refused
+    assert refused.split(" are read by ")[1].startswith("json")
+
+
+def test_another_default_serde_counts_where_the_program_says_none() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().reduce(max, store="largest")
+    topology = builder.build()
+    other = replace(CONFIG, default_value_serde=serdes.string)
+    one, two = (Deployment.of(plan_application(topology, c), c) for c in (CONFIG, other))
+    (refused,) = (change for change in changes(one, two) if change.refused)
+    assert "written by serde json and are read by string" in refused.what
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_store_that_gains_or_loses_its_changelog_is_refused(logged: bool) -> None:
+    stores = [Materialized("counts", logged=choice) for choice in (logged, not logged)]
+    (refused,), _ = _changes(_count(store=stores[0]), _count(store=stores[1]))
+    assert "so its state begins empty" in refused
+
+
+def test_a_logged_store_may_be_kept_elsewhere_and_another_not() -> None:
+    disk, memory = Materialized("counts"), Materialized("counts", kind="memory")
+    assert _changes(_count(store=disk), _count(store=memory)) == ([], [])
+    disk, memory = replace(disk, logged=False), replace(memory, logged=False)
+    (refused,), _ = _changes(_count(store=disk), _count(store=memory))
+    assert "has no changelog" in refused
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_sub_topology_whose_number_moves_restores_what_has_a_changelog(logged: bool) -> None:
+    store = Materialized("counts", logged=logged)
+
+    def moved(builder: StreamsBuilder) -> None:
+        builder.stream("first").to("out")
+        _lines(builder).group_by_key().count(store=store)
+
+    refused, told = _changes(_count(store=store), moved)
+    (text,) = told if logged else refused
+    assert "0_*" in text
+    assert "1_*" in text
+    assert len(refused) + len(told) == 1
+
+
+def test_a_repartition_topic_whose_number_shifts_is_refused() -> None:
+    def write(in_front: bool) -> Write:
+        def written(builder: StreamsBuilder) -> None:
+            lines = _lines(builder).filter(lambda k, v: True) if in_front else _lines(builder)
+            lines.repartition().to("out")
+
+        return written
+
+    (refused,), _ = _changes(write(False), write(True))
+    assert "repartition topic KSTREAM-REPARTITION-0000000001-repartition is called" in refused
+    assert "records that are still in the old one are lost" in refused
+
+
+def test_a_repartition_topic_that_is_gone_is_refused_until_it_is_read() -> None:
+    (refused,), _ = _changes(_by_word("by-word"), _count(store="counts"))
+    assert "by-word-repartition is not read any more" in refused
+    assert "read it to its end" in refused
+
+
+def test_records_between_two_steps_keep_their_serdes() -> None:
+    (refused,), _ = _changes(
+        _by_word("by-word", value=serdes.string), _by_word("by-word", value=serdes.json)
+    )
+    assert "was written with serdes string and string and is read with string and json" in refused
+
+
+def test_a_repartition_topic_that_is_new_is_no_matter() -> None:
+    refused, _ = _changes(_count(store="counts"), _by_word("by-word"))
+    assert refused == []
+
+
+def test_a_description_is_read_as_it_was_written() -> None:
+    deployment = _deployment(_by_word("by-word"))
+    assert deployment.stores
+    assert deployment.topics
+    assert Deployment.decode(deployment.encode()) == deployment
+
+
+@pytest.mark.parametrize("text", ["", "AgAAAAAAAAAA", "no text of ours"])
+def test_what_is_no_description_reads_as_none(text: str) -> None:
+    assert Deployment.decode(text) is None
+
+
+def _large(stores: int, word: Callable[[int], str]) -> Deployment:
+    made = DeployedStore("", 0, "count", "string", "long", "rocksdb", True, ("lines",))
+    return Deployment(tuple(replace(made, name=word(n), sub=n) for n in range(stores)))
+
+
+def test_sixty_stores_fit_beside_an_offset() -> None:
+    large = _large(60, lambda n: f"store-{n}-{secrets.token_hex(12)}")
+    assert Deployment.decode(large.encode()) == large
+
+
+def test_what_does_not_fit_is_not_cut() -> None:
+    with pytest.raises(ValueError, match="of 4096"):
+        _large(500, lambda _: secrets.token_hex(12)).encode()
+
+
+def test_the_code_of_a_change_is_its_own() -> None:
+    deployments = [_deployment(w) for w in (_count(), _filtered_count(), _count(store="counts"))]
+    codes = {change_code(a, b) for a in deployments for b in deployments}
+    assert len(codes) == 9
