@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from streams.config import StreamsConfig
 from streams.plan import SubPlan
-from topology.graph import AnySerde, Sink, Source, Store, Topology
+from topology.graph import AnySerde, Sink, Source, Store
 
 Serdes = tuple[AnySerde, AnySerde]
 """Of keys and of values."""
@@ -15,8 +15,8 @@ Serdes = tuple[AnySerde, AnySerde]
 class Names:
     """Looks up topics and stores of an application by the names that its users know."""
 
-    def __init__(self, topology: Topology, plans: Sequence[SubPlan], config: StreamsConfig) -> None:
-        nodes = topology.nodes
+    def __init__(self, plans: Sequence[SubPlan], config: StreamsConfig) -> None:
+        nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
         self._config = config
         self._sources = [n for n in nodes if isinstance(n, Source) and not n.internal]
         self._sinks = [n for n in nodes if isinstance(n, Sink)]

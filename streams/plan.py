@@ -10,6 +10,7 @@ from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.task import TaskId, TaskSpec
 from streams.topic_plan import ChangelogTopic, RepartitionTopic, SubTopologyTopics
+from topology.binding import bound_to_topics
 from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
@@ -88,6 +89,12 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     )
     if config.topology_optimization == "all":
         topology = optimize(topology)
+    topology = bound_to_topics(
+        topology,
+        application_id=options.application_id,
+        default_key=options.default_key,
+        default_value=options.default_value,
+    )
     return tuple(_sub_plan(sub, options) for sub in topology.sub_topologies)
 
 

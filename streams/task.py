@@ -30,7 +30,7 @@ from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPart
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
 from streams.progress import COMMIT_ID, Progress
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
-from topology.errors import BadRecordError, NullKeyError, SerdeError
+from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
 
 Delta = list[tuple[bytes, "bytes | None", int]]
@@ -433,6 +433,6 @@ def committed_rows(
 
 def _what_happened(error: Exception) -> str:
     """Name the error without its text where a user's function may have quoted the record."""
-    if isinstance(error, (BadRecordError, SerdeError, RecordTooLargeError)):
+    if isinstance(error, (BadRecordError, SerdeError, RegistryError, RecordTooLargeError)):
         return str(error)
     return f"a user function raised {type(error).__name__}"

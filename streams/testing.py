@@ -161,7 +161,7 @@ class TopologyTestDriver:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
         self._plans = plan_application(topology, self._config)
-        self._names = Names(topology, self._plans, self._config)
+        self._names = Names(self._plans, self._config)
         self.cluster = MemoryCluster(partitions=partitions, seed=seed)
         create_topics(self.cluster, self._plans, self._config)
         self._clock = ManualClock(to_ms(now))

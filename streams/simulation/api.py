@@ -165,7 +165,7 @@ class Simulation:
     ) -> None:
         config = StreamsConfig.parse({**DEFAULTS, **(settings or {})})
         self.plans = plan_application(topology, config)
-        self.names = Names(topology, self.plans, config)
+        self.names = Names(self.plans, config)
         self._config = config
         plan = faults or FaultPlan()
         if not config.exactly_once:
