@@ -1,0 +1,96 @@
+"""A schema registry over HTTP, for `topology.avro.registered`: Confluent's client behind our seam.
+
+It needs the extra ``headrace[registry]``. Importing this module loads no client; making a
+`SchemaRegistry` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
+
+__all__ = ["SchemaRegistry"]
+
+T = TypeVar("T")
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+
+
+class SchemaRegistry:
+    """Asks a registry with Confluent's HTTP interface (Confluent, Redpanda, Apicurio, Karapace).
+
+    The client keeps what it was told, and tries again where the registry is slow or fails.
+
+    Args:
+        url: where the registry is, such as ``http://localhost:8081``; several with commas.
+        settings: of Confluent's `SchemaRegistryClient`, such as ``basic.auth.user.info``,
+            ``ssl.ca.location``, ``timeout`` in seconds and ``max.retries``.
+
+    Raises:
+        RegistryError: the client is not installed, or refuses a setting.
+    """
+
+    def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
+        try:
+            from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+            from confluent_kafka.schema_registry.error import SchemaRegistryError
+        except ImportError as error:
+            raise RegistryError(
+                f"the schema registry's client needs {error.name}; pip install 'headrace[registry]'"
+            ) from error
+        self._url = url
+        self._settings = dict(settings or {})
+        self._schema = Schema
+        self._refusal = SchemaRegistryError
+        try:
+            self._client = SchemaRegistryClient({"url": url, **self._settings})
+        except (TypeError, ValueError) as error:
+            raise RegistryError(f"schema registry at {url}: {error}; correct it") from error
+
+    def __reduce__(self) -> tuple[type[SchemaRegistry], tuple[str, dict[str, Any]]]:
+        return SchemaRegistry, (self._url, self._settings)  # a connection cannot be pickled
+
+    def register(self, subject: str, schema: str, /) -> int:
+        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        return self._ask(
+            lambda: int(self._client.register_schema(subject, self._schema(schema, "AVRO"))),
+            f"subject {subject!r}",
+        )
+
+    def id_of(self, subject: str, schema: str, /) -> int:
+        """Return the id of a schema that is registered under a subject."""
+        return self._ask(
+            lambda: int(
+                self._client.lookup_schema(subject, self._schema(schema, "AVRO")).schema_id or 0
+            ),
+            f"subject {subject!r}",
+        )
+
+    def schema(self, schema_id: int, /) -> str:
+        """Return the schema with an id."""
+        return self._ask(
+            lambda: str(self._client.get_schema(schema_id).schema_str), f"schema id {schema_id}"
+        )
+
+    def _ask(self, question: Callable[[], T], about: str) -> T:
+        where = f"schema registry at {self._url}, {about}"
+        try:
+            return question()
+        except self._refusal as error:
+            status = error.http_status_code
+            if status == _NOT_FOUND:
+                raise SchemaUnknownError(f"{where}: {error.error_message}") from error
+            if status == _CONFLICT:
+                raise SchemaRefusedError(
+                    f"{where}: {error.error_message}; change the schema so that it reads what was "
+                    "written, or write to another subject"
+                ) from error
+            raise RegistryError(f"{where}: {error.error_message} (HTTP {status})") from error
+        except Exception as error:
+            raise RegistryError(
+                f"{where}: no answer ({type(error).__name__}: {error}); see that it runs and can "
+                "be reached, then start again"
+            ) from error
