@@ -1,8 +1,9 @@
 """What a changed topology does to the state and the topics of the deployed one: pure comparison.
 
 A change is refused at a start when what is stored would be lost or misread without a word: a store
-under another name begins empty, a repartition topic under another name is not read to its end,
-bytes of one serde are not bytes of another. Everything else is told, and starts.
+under another name begins empty, a repartition topic under another name is not read to its end, and
+serdes such as string and long do not read each other's bytes. Everything else is told, and starts: whether a
+serde of the user's own reads the bytes of another, nobody else can know.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from typing import TypeVar
 
 from streams.deployment import DeployedStore, DeployedTopic, Deployment
 from topology.unnamed import is_generated
+
+_EXCLUSIVE = frozenset({"string", "integer", "long", "double", "json"})
+"""Serdes none of which is for the bytes of another."""
 
 _NUMBER = re.compile(r"[0-9]{10}")
 
@@ -98,10 +102,9 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one != other:
             yield Change(
-                True,
+                _exclude(one, other),
                 f"the {what} of store {name} were written by serde {one} and are read by {other}",
-                "keep the serde, name the store anew, or accept it if the new one reads the old "
-                "bytes",
+                "see that it reads the old bytes, else keep the serde or name the store anew",
             )
     if old.logged != new.logged:
         lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
@@ -130,10 +133,11 @@ def _topic_changes(
     for old, same in both:
         if old.shape != same.shape:
             yield Change(
-                True,
+                _exclude(old.key, same.key) or _exclude(old.value, same.value),
                 f"repartition topic {old.name} was written with serdes {' and '.join(old.shape)} "
                 f"and is read with {' and '.join(same.shape)}",
-                "let the deployed version read it to its end, with its input stopped",
+                "see that these read the old bytes, else let the deployed version read it to its "
+                "end, with its input stopped",
             )
     for old, renamed in _pairs(gone, new):
         yield Change(
@@ -149,6 +153,10 @@ def _topic_changes(
             "are lost",
             "let the deployed version read it to its end, with its input stopped",
         )
+
+
+def _exclude(written: str, read: str) -> bool:
+    return written != read and {written, read} <= _EXCLUSIVE
 
 
 def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:

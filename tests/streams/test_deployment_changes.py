@@ -143,6 +143,23 @@ def test_rows_of_another_serde_are_refused(changed: dict[str, Any], said: str) -
     assert refused.split(" are read by ")[1].startswith("json")
 
 
+def test_whether_a_serde_of_the_users_own_reads_the_old_bytes_is_theirs_to_know() -> None:
+    """Else a program could not be put right that met bytes which its serde cannot read."""
+    own: Any = serdes.serde_from(
+        serialize=str.encode,
+        deserialize=lambda data: data.decode(errors="replace"),
+        name="tolerant",
+    )
+    refused, (told,) = _changes(_count(store="counts"), _count(store="counts", key=own))
+    assert refused == []
+    assert "written by serde string and are read by tolerant" in told
+    refused, told = _changes(
+        _by_word("by-word", value=serdes.string), _by_word("by-word", value=own)
+    )
+    assert refused == []
+    assert "is read with string and tolerant" in told[0]
+
+
 def test_another_default_serde_counts_where_the_program_says_none() -> None:
     builder = StreamsBuilder()
     builder.stream("in").group_by_key().reduce(max, store="largest")
