@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +28,7 @@ from streams.reset_plan import Target
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
 from tests.support.live import Live, live, settings_of
-from tests.support.processes import wait_until
+from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
 
@@ -382,6 +386,28 @@ def test_repartition_topics_and_their_offsets_go_and_other_inputs_can_stay(
     with live(topology, settings) as app:
         app.wait_processed(6)
     assert oracle.last_counts(kafka.read(topics.bootstrap, output)) == {b"x": 3}
+
+
+@pytest.mark.parametrize(("answer", "offset"), [("y", 0), ("n", 30)])
+def test_on_a_terminal_the_plan_is_shown_before_the_question(
+    resetting: Resetting, answer: str, offset: int
+) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from streams.cli import main; main()"]
+    process = subprocess.Popen(
+        [*command, "reset", f"{resetting.file}:app"],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    said, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == (0 if answer == "y" else 1), said
+    assert said.index(f"{resetting.counting.input}-0  30 -> 0") < said.index("Do this?")
+    assert resetting.counting.committed() == {0: offset}
 
 
 @pytest.mark.parametrize(
