@@ -2,8 +2,8 @@
 
 A change is refused at a start when what is stored would be lost or misread without a word: a store
 under another name begins empty, a repartition topic under another name is not read to its end, and
-serdes such as string and long do not read each other's bytes. Everything else is told, and starts: whether a
-serde of the user's own reads the bytes of another, nobody else can know.
+serdes such as string and long do not read each other's bytes. Everything else is told, and starts:
+whether a serde of the user's own reads the bytes of another, nobody else can know.
 """
 
 from __future__ import annotations
