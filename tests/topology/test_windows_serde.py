@@ -25,7 +25,7 @@ FIVE_MINUTES = timedelta(minutes=5)
 MS = timedelta(milliseconds=1)
 minutes = serdes.time_windowed(serdes.string, size=FIVE_MINUTES)
 sessions = serdes.session_windowed(serdes.string)
-TIMES = st.integers(0, 2**62)
+TIMES = st.integers(0, 2**61)
 
 
 # What TimeWindowedSerializer and SessionWindowedSerializer of Kafka Streams 4.3.1 (Java) wrote.
