@@ -34,6 +34,8 @@ __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 
 KEEP_EVERY_S = 12 * 60 * 60.0
 TRY_AGAIN_S = 600.0
+LAST_WRITE_S = 5.0
+"""How long a stop waits for a write that is under way."""
 
 
 class GroupOffsets(Protocol):
@@ -79,6 +81,9 @@ class DeployedTopology:
         self._cluster = cluster
         self._log = log
         self._ended = threading.Event()
+        self._keeping = threading.Thread(
+            target=self._keep_on, name="headrace-topology", daemon=True
+        )
 
     @property
     def present(self) -> Deployment:
@@ -128,19 +133,18 @@ class DeployedTopology:
         return True
 
     def __enter__(self) -> Self:
-        kept = self.keep()
-        threading.Thread(
-            target=self._keep_on, args=(kept,), name="headrace-topology", daemon=True
-        ).start()
+        # Beside the worker: records need not wait for it.
+        self._keeping.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._keeping.join(LAST_WRITE_S)
 
-    def _keep_on(self, kept: bool) -> None:
+    def _keep_on(self) -> None:
         with suppress(StopRequestedError):
-            while not self._ended.wait(KEEP_EVERY_S if kept else TRY_AGAIN_S):
-                kept = self.keep()
+            while not self._ended.wait(KEEP_EVERY_S if self.keep() else TRY_AGAIN_S):
+                pass
 
 
 def forget(application_id: str, cluster: GroupOffsets) -> None:
