@@ -212,11 +212,14 @@ class LiveConsumer:
 
     def close(self, *, leave: bool) -> None:
         """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
-        if leave:
-            self._client.unsubscribe()
-            # The leave request goes out, and the last callbacks run, in a poll.
-            self._client.poll(0.1)
-        self._client.close()
+        # A client that met a fatal error refuses the calls; the group knows it no more in any case.
+        with contextlib.suppress(KafkaException):
+            if leave:
+                self._client.unsubscribe()
+                # The leave request goes out, and the last callbacks run, in a poll.
+                self._client.poll(0.1)
+        with contextlib.suppress(KafkaException):
+            self._client.close()
 
 
 def _by_partition(messages: list[Message]) -> Batches:
