@@ -49,6 +49,7 @@ _PASSING = frozenset(
 _STALE = frozenset(
     {
         KafkaError._TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.NOT_LEADER_FOR_PARTITION,

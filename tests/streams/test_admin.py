@@ -35,22 +35,37 @@ class Answers:
         return futures
 
 
-def admin(client: Answers, timeout_s: float = 30) -> LiveAdmin:
-    made = LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
-    made._client = client
-    return made
+def admin(
+    monkeypatch: pytest.MonkeyPatch, *clients: Answers | Stale, timeout_s: float = 30
+) -> LiveAdmin:
+    """An admin that gets these clients one after the other, and then the last one again."""
+    made = list(clients)
+    monkeypatch.setattr(
+        "streams.admin._kafka.AdminClient", lambda _: made.pop(0) if len(made) > 1 else made[0]
+    )
+    return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
 
 
-def test_an_offset_that_is_none_is_asked_for_again() -> None:
+def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken for the end of a changelog, it would prove good local rows wrong."""
     client = Answers({0: NO_OFFSET, 1: 7}, {0: NO_OFFSET}, {0: 5})
-    assert admin(client).end_offsets([HERE, THERE]) == {HERE: 5, THERE: 7}
+    assert admin(monkeypatch, client).end_offsets([HERE, THERE]) == {HERE: 5, THERE: 7}
     assert client.asked == [[0, 1], [0], [0]]
 
 
-def test_offsets_that_never_come_are_an_error_and_no_offsets() -> None:
+def test_a_client_that_knows_no_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can go on saying so for minutes after there is one."""
+    ignorant, knowing = Answers({0: NO_OFFSET}), Answers({0: 5})
+    assert admin(monkeypatch, ignorant, knowing).end_offsets([HERE]) == {HERE: 5}
+    assert ignorant.asked == [[0]]
+
+
+def test_offsets_that_never_come_are_an_error_and_no_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = admin(monkeypatch, Answers({0: NO_OFFSET}), timeout_s=0.2)
     with pytest.raises(FatalClientError, match="cannot find the start of t-0"):
-        admin(Answers({0: NO_OFFSET}), timeout_s=0.2).start_offsets([HERE])
+        asked.start_offsets([HERE])
 
 
 class Stale:
@@ -65,7 +80,5 @@ class Stale:
 
 def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It never learns of the new one: each of its requests carries the leader's old epoch."""
-    made = iter([Stale(), Stale(), Answers({0: 5})])
-    monkeypatch.setattr("streams.admin._kafka.AdminClient", lambda _: next(made))
-    asked = LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=30)
+    asked = admin(monkeypatch, Stale(), Stale(), Answers({0: 5}))
     assert asked.end_offsets([HERE]) == {HERE: 5}
