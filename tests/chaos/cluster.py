@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams.devbroker import DevBroker
+from streams.devbroker import DevBroker, PortTakenError
 from streams.devbroker.ports import choose_base
 from streams.devbroker.process import is_alive, send, wait_gone
 from streams.devbroker.record import load
@@ -24,6 +24,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 _STOP_TIMEOUT = timedelta(seconds=40)
 _ANSWER_S = 5.0
+_PORTS_FREE_WITHIN_S = 60.0
 
 
 def java_hash(text: str) -> int:
@@ -176,4 +177,14 @@ class Cluster:
 
     def start(self) -> None:
         """Start what does not run, wait until it serves."""
-        self._broker.start()
+        deadline = time.monotonic() + _PORTS_FREE_WITHIN_S
+        while True:
+            try:
+                self._broker.start()
+            except PortTakenError:
+                # On a busy machine a killed process holds its ports a while longer.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+            else:
+                return

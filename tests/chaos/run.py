@@ -232,7 +232,8 @@ class Run:
         fleet.stop_cleanly(seconds=60)
         self._phase("workers stopped", began)
         ends = fleet.unprovoked
-        judge(not ends, "no worker ended by itself", "; ".join(ends))
+        judge(not ends, "no worker ended for good", "; ".join(ends))
+        self._say(f"note: {fleet.gave_up} workers gave up on the brokers and were started again")
         written = load.counts.get("written", 0)
         judge(written >= options.records, f"{options.records:,} records of input", f"{written:,}")
 

@@ -21,34 +21,11 @@ import structlog
 from streams import KafkaStreams
 from streams.app import State
 from streams.clients import TopicPartition
-from streams.errors import (
-    ConfigError,
-    FatalClientError,
-    IdentityError,
-    LocalStateError,
-    MisconfiguredTopicError,
-    MissingTopicError,
-    OffsetLostError,
-    RecordError,
-    StreamsError,
-)
+from streams.errors import StreamsError
+from streams.exit_codes import exit_code_of
 from streams.task import TaskId
 from tests.chaos import application
 from tests.chaos.status import STEPS, Field, Status
-
-EXIT_CODES: dict[type[StreamsError], int] = {
-    ConfigError: 10,
-    MissingTopicError: 11,
-    MisconfiguredTopicError: 12,
-    IdentityError: 13,
-    LocalStateError: 14,
-    RecordError: 15,
-    OffsetLostError: 16,
-    FatalClientError: 20,
-    StreamsError: 21,
-}
-"""So that the log of faults can say what ended a worker that nobody killed."""
-
 
 SLOW_BATCHES = 12
 """How many batches of a slow restore are slow; changelogs grow with the run."""
@@ -149,9 +126,7 @@ def run(plan: dict[str, Any]) -> int:
             probe=publisher.probe,
         ).run()
     except StreamsError as error:
-        code = next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-        structlog.get_logger().error("worker_ended", kind=type(error).__name__, code=code)
-        return code
+        return int(exit_code_of(error))
     return 0
 
 

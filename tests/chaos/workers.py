@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streams.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
-from tests.chaos.worker_process import EXIT_CODES
 
 ROOT = Path(__file__).parents[2]
 _LOOK_S = 0.02
 _BACK_OFF_S = (0.2, 1.0, 2.0, 4.0)
 _HEALTHY_AFTER_S = 10.0
-_KINDS = {code: kind.__name__ for kind, code in EXIT_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,9 @@ class Fleet:
         self._diary = diary
         self.slots = [Slot(place, directory, directory / f"state-{place.host}") for place in places]
         self.unprovoked: list[str] = []
-        """Ends of workers that nobody had killed, in words."""
+        """Ends after which a supervisor would not start a worker again, in words."""
+        self.gave_up = 0
+        """Ends of workers whose client could not go on; a supervisor starts those again."""
         self._stop = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
 
@@ -293,8 +294,10 @@ class Fleet:
         slot.not_before = now + _BACK_OFF_S[min(slot.failures, len(_BACK_OFF_S) - 1)]
         if not expected:
             slot.failures += 1
-            what = _KINDS.get(code, f"exit status {code}")
-            self.unprovoked.append(f"{slot.name} ended by itself: {what}")
+            if code == ExitCode.CLIENT:
+                self.gave_up += 1
+            else:
+                self.unprovoked.append(f"{slot.name} ended by itself with exit status {code}")
 
     # -- waiting -------------------------------------------------------------------------------
 
