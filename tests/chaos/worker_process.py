@@ -107,7 +107,9 @@ def _log_as_json() -> None:
 
 def run(plan: dict[str, Any]) -> int:
     """Run until told to stop; returns the exit status."""
-    # Where a worker hangs is seen with SIGUSR1; its log then shows what each thread does.
+    # Where a worker hangs is seen with SIGUSR1; its log then shows what each thread does, as it
+    # does where a library crashes.
+    faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _log_as_json()
     status = Path(plan["status"])
