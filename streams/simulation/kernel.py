@@ -95,6 +95,8 @@ class Kernel:
         self.steps = 0
         self.main = Actor("main")
         self.current = self.main
+        self._failure: BaseException | None = None
+        """What an event failed with in a thread that has ended."""
         self._heap: list[tuple[int, int, Actor | None, int, Callable[[], None] | None]] = []
         self._number = 0
 
@@ -151,7 +153,12 @@ class Kernel:
             except BaseException as error:  # handed over to whoever looks
                 actor.error = error
             actor.finished = True
-            self._run_until(actor)
+            try:
+                self._run_until(actor)
+            except BaseException as error:  # of an event: this thread has nobody to tell
+                self._failure = error
+                self.current = self.main
+                self.main.give()
 
         actor.thread = threading.Thread(target=run, name=name, daemon=True)
         actor.thread.start()
@@ -194,6 +201,8 @@ class Kernel:
             if me.finished:
                 return
             me.take()
+            if me is self.main and self._failure is not None:
+                raise self._failure
             return
 
 

@@ -207,12 +207,13 @@ class SimulatedProducer:
 
     def poll(self, timeout: float = -1) -> int:
         """Serve delivery reports."""
-        del timeout
         self._process.check()
         self._faults.around(self._process, "producer.poll", lambda: None)
         if self._queue:
             # Waiting for a report takes time; without it a loop would go on for ever.
             self._process.sleep(self._kernel.between(100, MS))
+        elif timeout > 0 and not self._reports:
+            self._process.sleep(int(timeout * SECOND))
         return self._serve()
 
     def _serve(self) -> int:

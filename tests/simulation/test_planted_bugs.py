@@ -17,6 +17,10 @@ WINDOW = 120
 FIRST: dict[str, int] = {
     "metadata_fetched_at_commit_time": 30,
     "another_membership_not_noticed": 30,
+    "lost_partitions_dropped_without_an_abort": 30,
+    "offsets_read_while_undecided": 30,
+    "offsets_from_the_consumers_position": 45,
+    "bulk_restore_without_flush_on_rocksdb": 50,
 }
 """Where to begin to look for bugs that few seeds meet, so that the test is short."""
 
