@@ -22,7 +22,7 @@ from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
-from streams.group_admin import GroupAdmin
+from streams.group_offsets import MemberlessGroup
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
@@ -262,7 +262,7 @@ class KafkaStreams:
             self._log.warning("stopped_waiting", reason=str(error))
 
     def _work(self) -> None:
-        deployed = DeployedTopology(self.config, self._plans, self._group_admin(), self._log)
+        deployed = DeployedTopology(self.config, self._plans, self._topology_group(), self._log)
         deployed.check()
         parts = make_worker(
             self.config,
@@ -282,8 +282,8 @@ class KafkaStreams:
         finally:
             parts.close()
 
-    def _group_admin(self) -> GroupAdmin:
-        return GroupAdmin(
+    def _topology_group(self) -> MemberlessGroup:
+        return MemberlessGroup(
             self.config.admin_config(),
             timeout_s=self.config.task_timeout_ms / 1000,
             stopping=self._stopping.is_set,

@@ -65,6 +65,7 @@ class LiveConsumer:
         self._timeout_s = timeout_s
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
+        self._is_closed = False
         try:
             self._client = make_client(dict(self._config))
         except KafkaException as error:
@@ -132,7 +133,8 @@ class LiveConsumer:
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop to read these partitions."""
-        self._client.incremental_unassign(_positions(partitions))
+        if not self._is_closed:
+            self._client.incremental_unassign(_positions(partitions))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions until they are resumed."""
@@ -220,6 +222,7 @@ class LiveConsumer:
                 self._client.poll(0.1)
         with contextlib.suppress(KafkaException):
             self._client.close()
+        self._is_closed = True
 
 
 def _by_partition(messages: list[Message]) -> Batches:

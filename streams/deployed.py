@@ -39,7 +39,7 @@ LAST_WRITE_S = 5.0
 
 
 class GroupOffsets(Protocol):
-    """What is asked of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
+    """What is asked of a cluster; live ones are `MemberlessGroup` and `GroupAdmin`."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """All offsets of a group."""

@@ -1,0 +1,104 @@
+"""Offsets of a group without members, through a consumer that never joins it.
+
+An admin client could do the same, but librdkafka 2.16 crashes the process when the group's
+coordinator moves while one asks for offsets: it looks for a group handle that only consumers have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.clients import CommittedOffset, Offsets, TopicPartition
+from streams.errors import FatalClientError, GroupDeniedError, StopRequestedError
+from streams.reactions import Reaction, reaction_to
+
+T = TypeVar("T")
+
+_REQUEST_S = 5.0
+_WAIT_S = 0.2
+
+
+class MemberlessGroup:
+    """Reads and commits offsets of a group (see `streams.deployed.GroupOffsets`).
+
+    Args:
+        config: librdkafka's settings, without a group.
+        timeout_s: how long a call repeats itself after temporary errors, in seconds.
+        stopping: whether nobody waits for answers any more.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, timeout_s: float, stopping: Callable[[], bool]
+    ) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._stopping = stopping
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:  # noqa: ARG002
+        """The offsets of a group at partition 0 of every topic, decided ones."""
+
+        def read(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
+            topics = consumer.list_topics(timeout=_REQUEST_S).topics
+            places = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
+            return _settled(consumer.committed(places, timeout=_REQUEST_S) if places else [])
+
+        found = self._repeat(group, "read the offsets of", read)
+        return {
+            TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+            for p in found
+            if p.error is None and p.offset >= 0
+        }
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets."""
+        places = [
+            confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, c.metadata)
+            for p, c in offsets.items()
+        ]
+        self._repeat(
+            group,
+            "set the offsets of",
+            lambda consumer: _settled(consumer.commit(offsets=places, asynchronous=False) or []),
+        )
+
+    def _repeat(self, group: str, action: str, call: Callable[[confluent_kafka.Consumer], T]) -> T:
+        """Call with a consumer of the group, again after errors that pass."""
+        begun_s = time.monotonic()
+        consumer = confluent_kafka.Consumer(
+            {**self._config, "group.id": group, "enable.auto.commit": False}
+        )
+        try:
+            while True:
+                try:
+                    return call(consumer)
+                except KafkaException as error:
+                    cause: KafkaError = error.args[0]
+                    if cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        raise GroupDeniedError(
+                            f"cannot {action} the group {group}: {cause.str()}; grant this client "
+                            "Read on it"
+                        ) from error
+                    passes = reaction_to(cause, "query") is Reaction.RETRY
+                    if not passes or time.monotonic() - begun_s > self._timeout_s:
+                        what = f"cannot {action} the group {group}: {cause.str()}"
+                        raise FatalClientError(what) from error
+                if self._stopping():
+                    raise StopRequestedError(f"stopped while waiting to {action} {group}")
+                time.sleep(_WAIT_S)
+        finally:
+            consumer.close()
+
+
+def _settled(
+    places: list[confluent_kafka.TopicPartition],
+) -> list[confluent_kafka.TopicPartition]:
+    """Raise what one of the partitions is still to be asked again for."""
+    for place in places:
+        if place.error is not None and reaction_to(place.error, "query") is Reaction.RETRY:
+            raise KafkaException(place.error)
+    return places
