@@ -165,6 +165,8 @@ class Terminal:
         if self.pid == 0:  # the child; nothing of pytest may run here
             try:
                 os.chdir(home)
+                # Whoever started the tests may have had it ignored, as nohup does.
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)
                 environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
                 environment |= {"TERM": "xterm", "LINES": "40"}
                 os.execve(COMMAND[0], [*COMMAND, *arguments], environment)
