@@ -60,7 +60,6 @@ class Setup:
         partitions: partition count of each topic that is not internal.
         workers: how many there are.
         plan: what goes wrong.
-        connect: changes how workers are joined to the world, for tests.
     """
 
     config: StreamsConfig

