@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from state.layout import LAYOUTS, Layout, LayoutName
+
 __all__ = ["StoreKind", "StoreSpec"]
 
 StoreKind = Literal["rocksdb", "memory"]
@@ -56,6 +58,8 @@ class StoreSpec:
         logged: Whether a changelog topic backs the store.
         cached: Whether writes are gathered per key until the commit before they go downstream.
         topic_config: Settings of the changelog topic, over the defaults.
+        layout: How the rows lie on disk, and whether they are found by time.
+        retention_ms: How long rows are kept after the stream time of their own; None for ever.
 
     Raises:
         ValueError: The name or the kind is not legal.
@@ -73,6 +77,13 @@ class StoreSpec:
     logged: bool = True
     cached: bool = True
     topic_config: Mapping[str, str] = field(default_factory=dict)
+    layout: LayoutName = "plain"
+    retention_ms: int | None = None
+
+    @property
+    def rows(self) -> Layout:
+        """What the layout's name stands for."""
+        return LAYOUTS[self.layout]
 
     def __post_init__(self) -> None:
         _check_name(self.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
+from streams.errors import MissingTopicError
 from streams.restore import ChangelogFacts
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin
@@ -21,6 +22,7 @@ class ClusterFacts:
     admin: TopicAdmin
     topics: Mapping[str, TopicFacts]
     from_earliest: bool
+    _counts: dict[str, int] = field(default_factory=dict)
 
     def changelogs(
         self, places: Sequence[TopicPartition]
@@ -43,3 +45,22 @@ class ClusterFacts:
         """Where to begin with partitions for which nothing was ever committed."""
         ask = self.admin.start_offsets if self.from_earliest else self.admin.end_offsets
         return ask(places)
+
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic; one that was not described before is asked for, once.
+
+        Raises:
+            MissingTopicError: there is no such topic.
+        """
+        known = self.topics.get(topic)
+        if known is not None:
+            return known.partitions
+        if topic not in self._counts:
+            found = self.admin.describe([topic]).get(topic)
+            if found is None:
+                raise MissingTopicError(
+                    f"topic {topic}, which the application writes to, does not exist; create it",
+                    topics=[topic],
+                )
+            self._counts[topic] = found.partitions
+        return self._counts[topic]

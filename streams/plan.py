@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
-from streams.task import TaskId, TaskSpec
-from streams.topic_plan import ChangelogTopic, RepartitionTopic, SubTopologyTopics
+from streams.task import TaskId, TaskSpec, unknown_partitions
+from streams.topic_plan import (
+    ChangelogTopic,
+    RepartitionTopic,
+    SubTopologyTopics,
+    changelog_config,
+)
 from topology.binding import bound_to_topics
 from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
@@ -56,7 +61,13 @@ class SubPlan:
         topics = self.topics.all_sources
         return [TopicPartition(t, partition) for t in topics if partition < partitions[t]]
 
-    def task(self, partition: int, read_cache_bytes: int) -> TaskSpec:
+    def task(
+        self,
+        partition: int,
+        read_cache_bytes: int,
+        *,
+        partitions_of: Callable[[str], int] = unknown_partitions,
+    ) -> TaskSpec:
         """The spec of one of its tasks."""
         return TaskSpec(
             id=TaskId(self.id, partition),
@@ -65,6 +76,7 @@ class SubPlan:
             value_serdes=self.value_serdes,
             internal_topics=frozenset(t.name for t in self.topics.repartition_sources),
             read_cache_bytes=read_cache_bytes,
+            partitions_of=partitions_of,
         )
 
 
@@ -95,10 +107,13 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         default_key=options.default_key,
         default_value=options.default_value,
     )
-    return tuple(_sub_plan(sub, options) for sub in topology.sub_topologies)
+    more_ms = config.windowstore_changelog_additional_retention_ms
+    return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
 
 
-def _sub_plan(sub: SubTopology, options: CompileOptions) -> SubPlan:
+def _sub_plan(
+    sub: SubTopology, options: CompileOptions, additional_retention_ms: int
+) -> SubPlan:
     prefix = f"{options.application_id}-"
     logged = [store for store in sub.stores if store.spec.logged]
     changelogs = {store.name: f"{prefix}{store.name}-changelog" for store in logged}
@@ -114,7 +129,9 @@ def _sub_plan(sub: SubTopology, options: CompileOptions) -> SubPlan:
         repartition_sources=tuple(repartitions),
         repartition_sinks=tuple(f"{prefix}{sink.topic}" for sink in sub.sinks if sink.internal),
         changelogs=tuple(
-            ChangelogTopic(changelogs[store.name], dict(store.spec.topic_config))
+            ChangelogTopic(
+                changelogs[store.name], changelog_config(store.spec, additional_retention_ms)
+            )
             for store in logged
         ),
         # Equal keys must meet in one task only where there is state for them to meet in.

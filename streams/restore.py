@@ -24,7 +24,7 @@ from state.codec import encode_timestamped
 from state.store import Position
 from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
 from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
-from streams.task import Task, TaskId, corruption_of
+from streams.task import LocalRows, Task, TaskId, corruption_of
 
 Rows = list[tuple[bytes, "bytes | None"]]
 
@@ -328,17 +328,18 @@ class Restorer:
         # What came after the plan was made is not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
         part.applied += len(rows)
+        layout = restore.task.spec.layout(part.store)
         with corruption_of(restore.task.id):
             if restore.bulk:
-                self._apply_bulk(restore, part.store, rows)
+                self._apply_bulk(restore, part.store, layout.local(rows))
             else:
                 position = self._position(restore, part, part.reached, part.since_ms)
-                delta = list(dict(rows).items())
+                delta = layout.local(list(dict(rows).items()))
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
         self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(rows))
 
-    def _apply_bulk(self, restore: _TaskRestore, store: str, rows: Rows) -> None:
+    def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:
         restore.task.state.restore({store: rows})
         restore.unkept += len(rows)
         if restore.unkept >= KEEP_RECORDS:

@@ -18,13 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
 from state.buffer import Buffer, timestamped_rows
 from state.codec import decode_timestamped
 from state.errors import StoreCorruptedError, ValueEncodingError
+from state.layout import Layout
 from state.store import CommittedStore, Position, TaskState
+from state.timed import TimedBuffer
 from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
@@ -32,8 +35,15 @@ from streams.progress import COMMIT_ID, Progress
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
+from topology.operators.context import Number
 
 Delta = list[tuple[bytes, "bytes | None", int]]
+LocalRows = Sequence[tuple[bytes, "bytes | None"]]
+
+
+def unknown_partitions(topic: str) -> int:
+    """Say that nobody told the partition counts of topics."""
+    raise LookupError(f"the partition count of {topic} is not known here")
 
 
 class TaskId(NamedTuple):
@@ -128,10 +138,17 @@ class TaskSpec:
     internal_topics: frozenset[str] = frozenset()
     read_cache_bytes: int = 16 << 20
 
+    partitions_of: Callable[[str], int] = unknown_partitions
+    """Tells the partition count of a topic that is written to."""
+
     @property
     def stores(self) -> tuple[Store, ...]:
         """The sub-topology's stores."""
         return self.program.sub_topology.stores
+
+    def layout(self, store: str) -> Layout:
+        """How the rows of a store lie on disk."""
+        return next(s.spec.rows for s in self.stores if s.name == store)
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +171,7 @@ class Task:
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
     _extra_values: dict[str, int] = field(init=False)
+    _numbers: dict[str, Number] = field(init=False)
 
     def __post_init__(self) -> None:
         progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
@@ -161,17 +179,32 @@ class Task:
         self.partition_time = {place: p.partition_time for place, p in progress.items()}
         self._queues = {place: _Queue() for place in self.start}
         self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
-        self._bound = self.spec.program.bind(
-            TaskEnvironment(self.send, self._buffers, self.dropped, self.write_line)
-        )
         # Numbers that another writer of this group put there stay there.
         self._extra_values = {}
         for p in progress.values():
-            self._extra_values.update({k: v for k, v in p.values.items() if k != COMMIT_ID})
+            for name, value in p.values.items():
+                if name != COMMIT_ID:
+                    self._extra_values[name] = max(value, self._extra_values.get(name, value))
+        self._numbers = {}
+        self._bound = self.spec.program.bind(
+            TaskEnvironment(
+                self.send,
+                self._buffers,
+                self.dropped,
+                self.write_line,
+                number=self._number,
+                partitions_of=self.spec.partitions_of,
+            )
+        )
 
     def _make_buffer(self, store: Store) -> Buffer:
         serde = self.spec.value_serdes[store.name]
-        return Buffer(
+        make = (
+            Buffer
+            if store.spec.rows.time_of is None
+            else partial(TimedBuffer, layout=store.spec.rows)
+        )
+        return make(
             store.name,
             self.state.store(store.name),
             encode=serde.serialize,
@@ -179,6 +212,13 @@ class Task:
             hold=self.spec.program.holds[store.name],
             clean_limit_bytes=self.spec.read_cache_bytes,
         )
+
+    def _number(self, name: str) -> Number:
+        """A number of the operators, as it was committed."""
+        known = self._numbers.get(name)
+        if known is None:
+            known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
+        return known
 
     @property
     def id(self) -> TaskId:
@@ -227,7 +267,8 @@ class Task:
         """Run the waiting records with the lowest timestamps through the sub-topology.
 
         Records of one partition keep their order; among partitions the lowest head timestamp goes
-        first (Kafka Streams: `PartitionGroup`).
+        first (Kafka Streams: `PartitionGroup`). Ends early when one of several inputs has become
+        empty: what comes next of it may have to go before the others' records.
 
         Args:
             max_records: where to stop.
@@ -250,6 +291,8 @@ class Task:
             batch = self._queues[place].take(count)
             self._run(place, batch)
             done += len(batch)
+            if len(waiting) > 1 and not self._queues[place]:
+                break
         return done
 
     def _first_run(
@@ -364,7 +407,8 @@ class Task:
                 control records; where records wait they are too far and are not used.
             commit_id: the number of this commit.
         """
-        values = {**self._extra_values, COMMIT_ID: commit_id}
+        numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
+        values = {**self._extra_values, **numbers, COMMIT_ID: commit_id}
         result = {}
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
@@ -377,7 +421,7 @@ class Task:
         self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
     ) -> None:
         """Make a committed transaction's rows the local state's: one batch, then start afresh."""
-        rows = {name: timestamped_rows(delta) for name, delta in deltas.items()}
+        rows = self._local_rows(deltas)
         if rows or positions:
             with corruption_of(self.id):
                 self.state.write(rows, positions)
@@ -386,6 +430,19 @@ class Task:
         self.start = offsets
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
         self.moved = False
+
+    def _local_rows(self, deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
+        """The rows to write to local state: what changed, and what has expired."""
+        rows: dict[str, LocalRows] = {}
+        for store in self.spec.stores:
+            buffer = self._buffers[store.name]
+            changed: LocalRows = timestamped_rows(deltas.get(store.name, []))
+            if isinstance(buffer, TimedBuffer):
+                local = store.spec.rows.local(buffer.live(changed))
+                changed = [*local, *buffer.expired_rows()]
+            if changed:
+                rows[store.name] = changed
+        return rows
 
     # -- reading from outside ----------------------------------------------------------------
 
@@ -400,7 +457,8 @@ class Task:
             yield from self._buffers[store].scan()
             return
         decode = self.spec.value_serdes[store].deserialize
-        yield from committed_rows(self.state.store(store), decode)
+        rows = self.spec.layout(store).view(self.state.store(store))
+        yield from committed_rows(rows, decode)
 
     def close(self) -> None:
         """End the task; uncommitted rows are forgotten, the local state stays open."""

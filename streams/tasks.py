@@ -53,6 +53,9 @@ class Facts(Protocol):
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions for which nothing was ever committed."""
 
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic that is written to."""
+
 
 OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 MakeSend = Callable[[], Send]
@@ -342,7 +345,11 @@ class Tasks:
         with corruption_of(slot.id):
             self._drop_unlogged(slot, start)
         slot.task = Task(
-            spec=slot.plan.task(slot.id.partition, self._read_cache_bytes),
+            spec=slot.plan.task(
+                slot.id.partition,
+                self._read_cache_bytes,
+                partitions_of=self._facts.partitions_of,
+            ),
             state=slot.home.state,
             start=start,
             send=self._make_send(),

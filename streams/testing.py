@@ -399,7 +399,8 @@ class TopologyTestDriver:
                     yield from task.rows(name, committed=committed)
                     continue
                 home = self._disk.open(TaskId(plan.id, partition), plan.program.sub_topology.stores)
-                yield from committed_rows(home.state.store(name), value.deserialize)
+                held = store.spec.rows.view(home.state.store(name))
+                yield from committed_rows(held, value.deserialize)
 
         return StoreView(store.key or self._config.default_key_serde, value, rows)
 

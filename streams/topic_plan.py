@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from state.spec import StoreSpec
 from streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
 from streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
 
@@ -22,6 +23,26 @@ REPARTITION_CONFIG = {
     "message.timestamp.type": "CreateTime",
 }
 CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+
+
+def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[str, str]:
+    """What a store wants of its changelog topic, over the default of every changelog.
+
+    Args:
+        spec: the store.
+        additional_retention_ms: how much longer than in the store windows stay in the topic.
+
+    Example:
+        >>> spec = StoreSpec("w", layout="window", retention_ms=60_000)
+        >>> changelog_config(spec, 86_400_000)
+        {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
+    """
+    own = dict(spec.topic_config)
+    if spec.retention_ms is None or spec.rows.time_of is None:
+        return own
+    retention_ms = spec.retention_ms + additional_retention_ms
+    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **own}
+
 
 _RESET = (
     "reset the application (headrace reset deletes its internal topics and its local state and "

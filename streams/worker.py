@@ -139,7 +139,7 @@ class Worker:
         self._log = log
         self.tasks = make_tasks(lambda: self._transactions.producer)
         self._membership = make_membership(lambda: self.tasks.leads)
-        self._intake = Intake(config, consumer, self.tasks)
+        self._intake = Intake(config, consumer, self.tasks, clock=clock)
         self._timing = CommitTiming(config, consumer, self.tasks, clock=clock)
 
     # -- the life of a worker ----------------------------------------------------------------
@@ -256,9 +256,12 @@ class Worker:
 
     def _wait_s(self) -> float:
         """How long a poll may wait for records."""
-        if self._restorer.is_active or any(task.queued() for task in self.tasks.running):
+        if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
         idle_s = self._config.poll_ms / 1000
+        wait_s = self._intake.wait_s()
+        if wait_s is not None:
+            idle_s = min(idle_s, wait_s)
         soon = self._timing.waits_to_be_drained() or self.tasks.are_waiting
         return min(idle_s, 0.005) if soon else idle_s
 
@@ -283,9 +286,10 @@ class Worker:
     def _process(self) -> int:
         processed = 0
         for task in self.tasks.running:
+            must_wait = self._intake.must_wait(task)
             if not task.queued():
                 continue
-            if self._intake.must_wait(task):
+            if must_wait:
                 self._intake.hold_back(task)
                 continue
             self._transactions.begin()

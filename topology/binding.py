@@ -75,5 +75,8 @@ def _bound(
 ) -> AnySerde | None:
     """The serde for the topic; one that asks for no topic is left as it was, None included."""
     serde = given or default
+    with_default = getattr(serde, "with_inner_default", None)
+    if with_default is not None:
+        serde = with_default(default)
     told = for_topic(serde, topic, is_key=is_key)
-    return given if told is serde else told
+    return given if told is given or told is default else told

@@ -160,12 +160,14 @@ class StreamsBuilder:
         (topic,) = _topics(topic)
         names = self._draft.names
         kept = materialized(store)
-        if kept.store is None:
-            names.store(f"{topic}-")
+        reserved = names.store(f"{topic}-") if kept.store is None else kept.store
         source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
         source = Source(source_name, topics=(topic,), key=key, value=value)
         table = TableSource(names.node("KTABLE-SOURCE-", name), (source_name,), kept.store)
-        rows = None if kept.store is None else Store(kept.spec(kept.store), key, value)
+        rows = Store(kept.spec(reserved), key, value)
+        if kept.store is None:
+            self._draft.reserve(table.name, rows)
+            return KTable(Edge(self._draft, self._draft.add(source, table), key, value))
         return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))
 
     def build(self) -> Topology:

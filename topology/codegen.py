@@ -56,6 +56,8 @@ class Flow:
     headers: str = "headers"
     key_is_set: bool = False
     value_is_set: bool = False
+    old: str | None = None
+    """The value that was forwarded before, where a table tells it (see `graph.tells_old`)."""
     key_is_own: bool = False
     """Whether this application encoded the key's bytes, so that encoding it again gives them."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, TracebackType
 from typing import Any, Protocol
@@ -24,17 +24,22 @@ from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
 from topology.errors import BadRecordError, NegativeTimestampError, NullKeyError
 from topology.graph import (
     Aggregate,
-    AnySerde,
     Branch,
     Node,
+    Operator,
     Sink,
     Source,
     Stateless,
     SubTopology,
     TableSource,
+    by_name,
+    tells_old,
 )
 from topology.holding import hold_of
 from topology.operators import aggregate, sink, source, stateless, table, update
+from topology.operators.context import Number, TaskFacts
+from topology.operators.context import Operator as RunningOperator
+from topology.operators.making import NewNumbers, NoFacts, OperatorMaker
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -71,6 +76,11 @@ class TaskEnvironment:
     dropped: Callable[[str, str], None]
     """Called with the node and the reason for each record that a policy leaves out."""
     write_line: Callable[[str], None] = print
+    number: Callable[[str], Number] = field(default_factory=lambda: NewNumbers().get)
+    """A number that is committed beside the input offsets, by its name."""
+    partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
+    """Tells the partition count of a topic that is written to."""
+    task: TaskFacts = field(default_factory=NoFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,10 @@ class BoundProgram:
     """By topic: runs a batch and returns the largest timestamp in it, or -1."""
     flush: Callable[[], None]
     """Sends on everything that caches hold back."""
-    pending: Sequence[MutableMapping[bytes, Any]]
+    pending: Sequence[MutableMapping[Any, Any]]
     """What caches hold back now."""
+    operators: Mapping[str, RunningOperator]
+    """By node: the steps that are objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +105,7 @@ class Program:
     source_code: str
     filename: str
     holds: Mapping[str, Hold]
-    _defaults: tuple[AnySerde, AnySerde]
+    _options: CompileOptions
     _nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
     _code: CodeType
@@ -105,17 +117,21 @@ class Program:
             "ATOMS": ATOMS,
             "NullKeyError": NullKeyError,
             "NegativeTimestampError": NegativeTimestampError,
+            "chosen": sink.chosen,
+            "hashed": sink.hashed,
         }
         exec(self._code, namespace)  # noqa: S102
-        process, flush, pending = namespace["bind"](environment)
-        return BoundProgram(process=process, flush=flush, pending=pending)
+        maker = OperatorMaker(self.sub_topology, self._options, environment)
+        process, flush, pending = namespace["bind"](environment, maker.make)
+        return BoundProgram(process, flush, pending, maker.made)
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report: that of the checked decoding, where a source failed."""
         source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
         if source_node is None or message is None or isinstance(error, BadRecordError):
             return error
-        return source.decoding_error(source_node, self._defaults, message) or error
+        defaults = (self._options.default_key, self._options.default_value)
+        return source.decoding_error(source_node, defaults, message) or error
 
     def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
         """Find the node that an exception came from, and the message that was processed.
@@ -159,7 +175,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         source_code=text,
         filename=filename,
         holds=holds,
-        _defaults=(options.default_key, options.default_value),
+        _options=options,
         _nodes=tuple(writer.nodes),
         _constants=gen.constants,
         _code=compile(text, filename, "exec"),
@@ -190,12 +206,16 @@ class _Assembler:
         gen = self._gen
         sources = gen.sub.sources
         bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
+        for node in gen.sub.nodes:
+            if isinstance(node, Operator):
+                for child in gen.sub.children(node.name):
+                    self._shared(child)
         flush = self._in_own_writer(self._flush)
         whole = Writer()
         whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
         whole.line("")
         whole.line("")
-        whole.line("def bind(env):")
+        whole.line("def bind(env, make_operator):")
         whole.depth = 1
         self._preamble(whole)
         for part in (*self._functions.values(), *bodies, flush):
@@ -209,8 +229,19 @@ class _Assembler:
             for t in s.topics
         ]
         pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
+        for node in gen.sub.nodes:
+            if isinstance(node, Operator):
+                self._make_operator(whole, node)
+                pending.append(f"operator_{gen.ordinal(node)}.pending")
         whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
         return whole
+
+    def _make_operator(self, w: Writer, node: Operator) -> None:
+        i = self._gen.ordinal(node)
+        children = self._gen.sub.children(node.name)
+        receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
+        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}})")
+        w.line(f"process_{i} = operator_{i}.process")
 
     def _topic_name(self, node: Source, topic: str) -> str:
         return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
@@ -224,7 +255,7 @@ class _Assembler:
 
     def _preamble(self, w: Writer) -> None:
         gen = self._gen
-        for name in ("send", "dropped", "write_line"):
+        for name in ("send", "dropped", "write_line", "partitions_of", "task"):
             w.line(f"{name} = env.{name}")
         for name in gen.constants:
             w.line(f"{name} = constants[{name!r}]")
@@ -239,6 +270,11 @@ class _Assembler:
                 if node.name in gen.cached:
                     w.line(f"pending_{i} = {{}}")
 
+    @property
+    def _needs_record(self) -> bool:
+        nodes = self._gen.sub.nodes
+        return any(isinstance(n, Operator) and n.spec.needs_record for n in nodes)
+
     def _process(self, node: Source) -> None:
         gen = self._gen
         w = gen.writer
@@ -246,7 +282,11 @@ class _Assembler:
             w.line("stream_time = -1")
             with w.block("for m in batch:"), w.of(node):
                 flow = source.emit(gen, node)
+                if self._needs_record:
+                    w.line("task.begin(m, timestamp)")
                 self._children(node, flow)
+                if self._needs_record:
+                    w.line("task.end()")
             w.line("return stream_time")
 
     def _flush(self) -> None:
@@ -259,6 +299,9 @@ class _Assembler:
                     assert node.store is not None
                     with w.of(node):
                         update.emit_flush(gen, node, node.store, partial(self._children, node))
+                elif isinstance(node, Operator):
+                    with w.of(node):
+                        w.line(f"operator_{gen.ordinal(node)}.flush()")
             w.line("return None")
 
     def _children(self, node: Node, flow: Flow) -> None:
@@ -287,21 +330,35 @@ class _Assembler:
             table.emit(gen, node, flow, partial(self._children, node))
         elif isinstance(node, Sink):
             sink.emit(gen, node, flow)
+        elif isinstance(node, Operator):
+            old = flow.old or "None"
+            record = f"{flow.key_object}, {flow.value_object}, {old}"
+            line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
+            gen.writer.line(line)
         else:
             raise AssertionError(f"no operator for {node!r}")
 
     def _call_shared(self, node: Node, flow: Flow) -> None:
         """Several nodes feed this one: it takes the decoded record, whoever calls."""
-        arguments = ", ".join((flow.key_object, flow.value_object, flow.timestamp, flow.headers))
+        record = (flow.key_object, flow.value_object, flow.old or "None")
+        arguments = ", ".join((*record, flow.timestamp, flow.headers))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")
-        if node.name not in self._functions:
-            inner = Flow("key", None, None, "value", None, None)
-            self._function(node, inner, "key, value, timestamp, headers")
+        self._shared(node)
+
+    def _shared(self, node: Node) -> None:
+        """Write a node that takes the decoded record as a function of its own, once."""
+        if node.name in self._functions:
+            return
+        nodes = by_name(self._gen.sub.nodes)
+        old = "old" if all(tells_old(nodes, parent) for parent in node.parents) else None
+        inner = Flow("key", None, None, "value", None, None, old=old)
+        self._function(node, inner, "key, value, old, timestamp, headers")
 
     def _call_nested(self, node: Node, flow: Flow) -> None:
         """Too deep to inline: the same variables become parameters."""
         names = (
-            flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.timestamp, flow.headers
+            flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.old,
+            flow.timestamp, flow.headers,
         )  # fmt: skip
         parameters = ", ".join(dict.fromkeys(name for name in names if name))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({parameters})")

@@ -12,7 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from topology.errors import TopologyError
-from topology.graph import AnySerde, Branch, Function, Node, Sink, Source, Stateless, Store
+from topology.graph import (
+    AnySerde,
+    Branch,
+    Function,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    Store,
+    TableSource,
+    stores_of,
+)
 from topology.naming import Names
 
 
@@ -46,14 +58,22 @@ class Draft:
     names: Names = field(default_factory=Names)
     _steps: dict[str, Step] = field(default_factory=dict)
     _nodes: set[str] = field(default_factory=set)
+    _reserved: dict[str, Store] = field(default_factory=dict)
 
-    def add(self, *nodes: Node, store: Store | None = None) -> str:
+    def add(
+        self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()
+    ) -> str:
         """Add a step; returns the name of the node that feeds what comes after.
+
+        Args:
+            nodes: in order.
+            store: the store that they bring, if they bring one.
+            stores: the stores that they bring, if they bring several.
 
         Raises:
             TopologyError: a node of that name is there already.
         """
-        step = Step(nodes, () if store is None else (store,))
+        step = Step(nodes, stores if store is None else (store, *stores))
         for node in nodes:
             if node.name in self._nodes:
                 raise TopologyError(
@@ -62,6 +82,32 @@ class Draft:
             self._nodes.add(node.name)
         self._steps[step.name] = step
         return step.name
+
+    def reserve(self, table: str, store: Store) -> None:
+        """Keep a store ready for a table that is stored only if somebody reads its rows."""
+        self._reserved[table] = store
+
+    def readable(self, table: str) -> tuple[str, ...]:
+        """See to it that the rows of a table can be read; returns the stores that this takes.
+
+        A table that is not stored, and not computed from one that is, is stored from now on.
+
+        Args:
+            table: the name of its node.
+        """
+        step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
+        node = next(n for n in step.nodes if n.name == table)
+        if isinstance(node, TableSource) and node.store is None:
+            store = self._reserved.pop(table)
+            stored = replace(node, store=store.name)
+            nodes = tuple(stored if n is node else n for n in step.nodes)
+            self._steps[step.name] = Step(nodes, (*step.stores, store))
+            return (store.name,)
+        if isinstance(node, Operator):
+            return node.view_uses
+        if isinstance(node, Stateless) and not node.stream:
+            return self.readable(node.parents[0])
+        return stores_of(node)
 
     def again(self, step: Step) -> bool:
         """Use a step again that is there already, and move it behind the others."""

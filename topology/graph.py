@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from state.spec import StoreSpec
 from topology.errors import TopologyError
+from topology.operators.context import OperatorSpec
 from topology.serdes import Serde
 
 Function = Callable[..., Any]
@@ -110,6 +111,19 @@ class TableSource(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Operator(Node):
+    """A step that runs as an object, one a task, made by `spec` (see `operators.context`).
+
+    `uses` names the stores that it reads or writes, its own ones first; `view_uses` those that
+    must be at hand to read the rows of the table that it makes, if it makes one.
+    """
+
+    spec: OperatorSpec = field(kw_only=True)
+    uses: tuple[str, ...] = ()
+    view_uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sink(Node):
     """Writes records to `topic`, or to the topic that ``topic(key, value)`` returns."""
 
@@ -117,6 +131,8 @@ class Sink(Node):
     key: AnySerde | None = None
     value: AnySerde | None = None
     internal: bool = False
+    partitioner: Function | None = None
+    """Called as ``partitioner(topic, key, value, partitions)`` (see `operators.sink`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +231,24 @@ def stores_of(node: Node) -> tuple[str, ...]:
         return (node.store,)
     if isinstance(node, TableSource) and node.store is not None:
         return (node.store,)
+    if isinstance(node, Operator):
+        return node.uses
     return ()
+
+
+def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
+    """Whether a node says with each change which value it forwarded before.
+
+    Tables do, as far as they are stored or computed from one that is; streams do not.
+    """
+    node = nodes[name]
+    if isinstance(node, TableSource):
+        return node.store is not None
+    if isinstance(node, Operator):
+        return node.spec.is_table
+    if isinstance(node, Stateless) and node.op != "pass" and not node.stream:
+        return tells_old(nodes, node.parents[0])
+    return isinstance(node, Aggregate)
 
 
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:

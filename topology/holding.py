@@ -8,7 +8,16 @@ it in place, and a function upstream could have kept the value that a reducer re
 from __future__ import annotations
 
 from topology.codegen import Hold
-from topology.graph import Branch, Node, Sink, Source, Stateless, SubTopology, stores_of
+from topology.graph import (
+    Branch,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    SubTopology,
+    stores_of,
+)
 
 _SILENT = frozenset({"pass", "null_key_filter"})
 _HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "select_key"})
@@ -19,6 +28,8 @@ def hold_of(sub: SubTopology, store: str, *, immutable: bool) -> Hold:
     if immutable:
         return "objects"
     users = [node for node in sub.nodes if store in stores_of(node)]
+    if any(isinstance(node, Operator) for node in users):
+        return "bytes"
     if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):
         return "objects"
     return "bytes"
@@ -27,7 +38,7 @@ def hold_of(sub: SubTopology, store: str, *, immutable: bool) -> Hold:
 def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
     for child in sub.children(node.name):
         if isinstance(child, Sink):
-            if callable(child.topic):
+            if callable(child.topic) or child.partitioner is not None:
                 return False
             continue
         if not (isinstance(child, Stateless) and child.op in _SILENT):

@@ -327,12 +327,14 @@ class KStream(Generic[K, V]):
         edge = self._with_serdes(key, value)
         names, kept = edge.draft.names, materialized(store)
         node_name = names.node("KSTREAM-TOTABLE-", name)
-        if kept.store is None:
-            names.store("KSTREAM-TOTABLE-")
+        reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
         if edge.rekeyed:
             edge = edge.repartitioned(node_name)
         node = TableSource(node_name, (edge.node,), kept.store)
-        rows = None if kept.store is None else Store(kept.spec(kept.store), edge.key, edge.value)
+        rows = Store(kept.spec(reserved), edge.key, edge.value)
+        if kept.store is None:
+            edge.draft.reserve(node_name, rows)
+            return ktable.KTable(replace(edge, node=edge.draft.add(node)))
         return ktable.KTable(replace(edge, node=edge.draft.add(node, store=rows)))
 
     def group_by_key(

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from topology.codegen import Generator
-from topology.graph import Aggregate, Branch, Node, Sink, Stateless, TableSource
+from topology.graph import (
+    Aggregate,
+    Branch,
+    Node,
+    Operator,
+    Sink,
+    Stateless,
+    SubTopology,
+    TableSource,
+)
 
 
 def reads_key(node: Node) -> bool:
@@ -12,11 +21,15 @@ def reads_key(node: Node) -> bool:
         if node.op in ("pass", "null_key_filter"):
             return False
         return node.with_key
-    if isinstance(node, Branch):
+    if isinstance(node, (Branch, Operator)):
         return True
     if isinstance(node, Aggregate):
         return node.op == "aggregate"
-    return isinstance(node, Sink) and callable(node.topic)
+    return isinstance(node, Sink) and _asks_user(node)
+
+
+def _asks_user(node: Sink) -> bool:
+    return callable(node.topic) or node.partitioner is not None
 
 
 def reads_value(node: Node) -> bool:
@@ -27,7 +40,7 @@ def reads_value(node: Node) -> bool:
         return node.op != "count"
     if isinstance(node, TableSource):
         return node.store is not None
-    return isinstance(node, Branch) or (isinstance(node, Sink) and callable(node.topic))
+    return isinstance(node, (Branch, Operator)) or (isinstance(node, Sink) and _asks_user(node))
 
 
 def needs_key(gen: Generator, node: Node, serde: object) -> bool:
@@ -58,6 +71,16 @@ def needs_value(gen: Generator, node: Node, serde: object) -> bool:
         if isinstance(child, Sink) and (child.value or gen.options.default_value) is not serde:
             return True
         if _keeps_value(child) and needs_value(gen, child, serde):
+            return True
+    return False
+
+
+def needs_old(sub: SubTopology, node: Node) -> bool:
+    """Whether anything below `node` reads the value that it forwarded before."""
+    for child in sub.children(node.name):
+        if isinstance(child, Operator) and child.spec.needs_old:
+            return True
+        if isinstance(child, Stateless) and not child.stream and child.op != "pass":
             return True
     return False
 

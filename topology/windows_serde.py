@@ -31,6 +31,7 @@ __all__ = [
     "UNLIMITED_MS",
     "SessionWindowedSerde",
     "TimeWindowedSerde",
+    "WindowStoreSerde",
     "WindowedSerde",
     "session_windowed",
     "time_windowed",
@@ -42,6 +43,7 @@ UNLIMITED_MS = 2**63 - 1
 """The size of unlimited windows, and where they end: the largest number that Java's long holds."""
 
 _START = struct.Struct(">q")
+_SEQUENCE = bytes(4)
 _SESSION = struct.Struct(">qq")
 
 
@@ -108,6 +110,41 @@ class TimeWindowedSerde(Generic[K]):
         """The same serde with the inner one for a topic."""
         inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
         return self if inner is self.inner else replace(self, inner=inner)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStoreSerde(Generic[K]):
+    """Keys of the rows of a window store: those of the topic, and a sequence number of 0 (4).
+
+    Args:
+        windowed: the serde of the keys in topics.
+
+    >>> from topology import serdes
+    >>> rows = WindowStoreSerde(TimeWindowedSerde(serdes.string, 10))
+    >>> rows.serialize(Windowed("a", Window(1, 11))).hex(" ")
+    '61 00 00 00 00 00 00 00 01 00 00 00 00'
+    """
+
+    windowed: TimeWindowedSerde[K]
+    name: str = field(default="window_store", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: Windowed[K], /) -> bytes:
+        """Encode; a window of another size is refused."""
+        return self.windowed.serialize(value) + _SEQUENCE
+
+    def deserialize(self, data: bytes, /) -> Windowed[K]:
+        """Decode; the sequence number is left out."""
+        return self.windowed.deserialize(data[: -len(_SEQUENCE)])
+
+    def with_inner_default(self, default: Serde[Any], /) -> WindowStoreSerde[K]:
+        """The same serde with `default` for the inner key, where none was given."""
+        return replace(self, windowed=self.windowed.with_inner_default(default))
+
+    def for_topic(self, topic: str, *, is_key: bool) -> WindowStoreSerde[K]:
+        """The same serde with the inner one for a topic."""
+        return replace(self, windowed=self.windowed.for_topic(topic, is_key=is_key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,12 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         key_is_own=True,
         value_is_set=node.op == "count",
     )
-    emit_update(gen, node, node.store, result, descend)
+    if node.op == "count":
+        emit_update(gen, node, node.store, result, descend)
+        return
+    # A row that is not there needs no deleting.
+    with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
+        emit_update(gen, node, node.store, result, descend)
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:

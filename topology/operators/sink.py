@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from state.codec import partition_for_key
 from topology.codegen import Flow, Generator
-from topology.graph import Sink
+from topology.graph import Function, Sink
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
@@ -18,4 +22,44 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
     else:
         name = f"{options.application_id}-{node.topic}" if node.internal else node.topic
         topic = gen.constant(f"topic_{i}", name)
-    w.line(f"send({topic}, {value}, {key}, -1, {flow.timestamp}, {flow.headers})")
+    record = f"{flow.timestamp}, {flow.headers}"
+    if node.partitioner is not None:
+        function = gen.constant(f"partitioner_{i}", node.partitioner)
+        arguments = f"{topic}, {flow.key_object}, {flow.value_object}, partitions_of"
+        with w.block(f"for partition_{i} in chosen({function}, {arguments}):"):
+            w.line(f"send({topic}, {value}, {key}, partition_{i}, {record})")
+        return
+    inner = getattr(node.key or options.default_key, "inner_bytes", None)
+    if inner is None:
+        w.line(f"send({topic}, {value}, {key}, -1, {record})")
+        return
+    # A windowed key goes where its inner key goes (Kafka Streams: `WindowedStreamPartitioner`).
+    inner = gen.constant(f"inner_bytes_{i}", inner)
+    w.line(f"sent_key_{i} = {key}")
+    w.line(f"sent_topic_{i} = {topic}")
+    w.line(f"partition_{i} = hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i})")
+    w.line(f"send(sent_topic_{i}, {value}, sent_key_{i}, partition_{i}, {record})")
+
+
+def hashed(
+    inner: Callable[[bytes], bytes],
+    key: bytes | None,
+    partitions_of: Callable[[str], int],
+    topic: str,
+) -> int:
+    """The partition of a windowed key, by its inner key; -1 for a null key."""
+    return -1 if key is None else partition_for_key(inner(key), partitions_of(topic))
+
+
+def chosen(
+    partitioner: Function,
+    topic: str,
+    key: Any,
+    value: Any,
+    partitions_of: Callable[[str], int],
+) -> Iterable[int]:
+    """The partitions that a user's function names: one, several, none, or -1 for its None."""
+    partitions = partitioner(topic, key, value, partitions_of(topic))
+    if partitions is None:
+        return (-1,)
+    return (partitions,) if isinstance(partitions, int) else tuple(partitions)

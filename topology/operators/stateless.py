@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from topology.codegen import Flow, Generator
 from topology.graph import Branch, Node, Stateless
+from topology.needs import needs_old
 
 Descend = Callable[[Node, Flow], None]
 
@@ -48,7 +49,28 @@ def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
 def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
     gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
-    _children(gen, node, flow.with_value(f"value_{i}"), descend)
+    result = flow.with_value(f"value_{i}")
+    if node.stream or flow.old is None:
+        _children(gen, node, result, descend)
+    else:
+        _map_change(gen, node, flow, result, descend)
+
+
+def _map_change(
+    gen: Generator, node: Stateless, flow: Flow, result: Flow, descend: Descend
+) -> None:
+    """Tables: what the row was here follows from what it was above; nothing comes of nothing."""
+    w, i = gen.writer, gen.ordinal(node)
+    assert flow.old is not None
+    before = _call(gen, node, replace(flow, value=flow.old))
+    if needs_old(gen.sub, node):
+        w.line(f"before_{i} = {before}")
+        before = f"before_{i}"
+        result = replace(result, old=before)
+    else:
+        result = replace(result, old=None)
+    with w.block(f"if value_{i} is not None or {before} is not None:"):
+        _children(gen, node, result, descend)
 
 
 def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:

@@ -1,6 +1,7 @@
 """A stream read as a table: the last value of each key, a null value deletes the row.
 
-The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`).
+The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`). A value that
+changes nothing goes no further, and so does the deletion of a row that is not there (KIP-557).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from topology.codegen import Flow, Generator
 from topology.graph import TableSource
 from topology.operators.stateless import guard_key
-from topology.operators.update import emit_update
+from topology.operators.update import emit_update, held, read_row
 
 Descend = Callable[[Flow], None]
 
@@ -29,4 +30,12 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
     key_serde, _ = gen.store_serdes(node.store)
     w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
     result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
-    emit_update(gen, node, node.store, result, descend)
+    old, _ = read_row(gen, node, node.store, f"row_key_{i}")
+    new, kept = flow.value_object, None
+    if gen.holds[node.store] == "bytes":
+        w.line(f"new_{i} = {held(gen, node, node.store, result)}")
+        old, new = f"row_{i}[0]", f"new_{i}"
+        kept = new
+    # Equal values of other classes may be other documents, as 1, 1.0 and true are.
+    with w.block(f"if {new}.__class__ is not {old}.__class__ or {new} != {old}:"):
+        emit_update(gen, node, node.store, result, descend, kept=kept)

@@ -7,10 +7,11 @@ place are held as bytes (see there); plain numbers and strings are held as they 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from topology.codegen import Flow, Generator
 from topology.graph import Node
-from topology.needs import needs_key
+from topology.needs import needs_key, needs_old
 
 
 def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str, str]:
@@ -18,53 +19,95 @@ def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str,
     w, i = gen.writer, gen.ordinal(node)
     w.line(f"row_{i} = dirty_{i}_get({row_key}) or clean_{i}_get({row_key}) or load_{i}({row_key})")
     w.line(f"old_{i} = row_{i}[0]")
-    if gen.holds[store] == "bytes":
-        decode = gen.constant(f"decode_row_{i}", gen.store_serdes(store)[1].deserialize)
-        with w.block(f"if old_{i}.__class__ is bytes:"):
-            w.line(f"old_{i} = {decode}(old_{i})")
+    _decode_held(gen, node, store, f"old_{i}")
     return f"old_{i}", f"row_{i}[1]"
 
 
 def emit_update(
-    gen: Generator, node: Node, store: str, result: Flow, descend: Callable[[Flow], None]
+    gen: Generator,
+    node: Node,
+    store: str,
+    result: Flow,
+    descend: Callable[[Flow], None],
+    *,
+    kept: str | None = None,
 ) -> None:
-    """Write the new row and what follows from it: the children, or a note for the next flush."""
+    """Write the new row and what follows from it: the children, or a note for the next flush.
+
+    The row was read before, by `read_row`. `kept` is what `held` gave, where it was needed before.
+    """
     w, i = gen.writer, gen.ordinal(node)
-    value = result.value_object
-    kept = value
-    if gen.holds[store] == "bytes":
-        encode = gen.constant(f"encode_row_{i}", gen.store_serdes(store)[1].serialize)
-        kept = f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
+    kept = kept or held(gen, node, store, result)
     w.line(f"dirty_{i}[{result.key_bytes}] = ({kept}, {result.timestamp})")
     if not gen.sub.children(node.name):
         return
     if node.name not in gen.cached:
-        descend(result)
+        descend(_with_old(gen, node, store, result))
         return
     key = result.key or "None"
-    w.line(f"pending_{i}[{result.key_bytes}] = ({key}, {result.headers})")
+    if not needs_old(gen.sub, node):
+        w.line(f"pending_{i}[{result.key_bytes}] = ({key}, {result.headers})")
+        return
+    w.line(f"held_{i} = pending_{i}.get({result.key_bytes})")
+    first = f"row_{i}[0] if held_{i} is None else held_{i}[2]"
+    w.line(f"pending_{i}[{result.key_bytes}] = ({key}, {result.headers}, {first})")
+
+
+def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
+    """The expression of the value as the store holds it."""
+    value = result.value_object
+    if gen.holds[store] != "bytes":
+        return value
+    encode = gen.constant(f"encode_row_{gen.ordinal(node)}", gen.store_serdes(store)[1].serialize)
+    return f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
+
+
+def _with_old(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
+    """Tell what was forwarded before: an object that no user function has seen."""
+    if not needs_old(gen.sub, node):
+        return result
+    i = gen.ordinal(node)
+    if gen.holds[store] == "bytes":
+        gen.writer.line(f"sent_{i} = row_{i}[0]")
+        _decode_held(gen, node, store, f"sent_{i}")
+        return replace(result, old=f"sent_{i}")
+    return replace(result, old=f"old_{i}")
+
+
+def _decode_held(gen: Generator, node: Node, store: str, variable: str) -> None:
+    if gen.holds[store] == "bytes":
+        name = f"decode_row_{gen.ordinal(node)}"
+        decode = gen.constant(name, gen.store_serdes(store)[1].deserialize)
+        with gen.writer.block(f"if {variable}.__class__ is bytes:"):
+            gen.writer.line(f"{variable} = {decode}({variable})")
 
 
 def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow], None]) -> None:
     """Write the loop that sends on the last update of each row that has one held back."""
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(store)
+    with_old = needs_old(gen.sub, node)
     w.line(f"updates = list(pending_{i}.items())")
     w.line(f"pending_{i}.clear()")
-    with w.block("for key_bytes, (key, headers) in updates:"):
+    flow = Flow(
+        key="key" if needs_key(gen, node, key_serde) else None,
+        key_bytes="key_bytes",
+        key_serde=key_serde,
+        value="value",
+        value_bytes=None,
+        value_serde=value_serde,
+        old="old" if with_old else None,
+        key_is_set=True,
+        key_is_own=True,
+    )
+    names = "key, headers, old" if with_old else "key, headers"
+    with w.block(f"for key_bytes, ({names}) in updates:"):
         w.line(f"value, timestamp = dirty_{i}[key_bytes]")
-        if gen.holds[store] == "bytes":
-            decode = gen.constant(f"decode_row_{i}", value_serde.deserialize)
-            with w.block("if value.__class__ is bytes:"):
-                w.line(f"value = {decode}(value)")
-        flow = Flow(
-            key="key" if needs_key(gen, node, key_serde) else None,
-            key_bytes="key_bytes",
-            key_serde=key_serde,
-            value="value",
-            value_bytes=None,
-            value_serde=value_serde,
-            key_is_set=True,
-            key_is_own=True,
-        )
-        descend(flow)
+        _decode_held(gen, node, store, "value")
+        if not with_old:
+            descend(flow)
+            return
+        _decode_held(gen, node, store, "old")
+        # A row that came and went since the last flush was never there for those below.
+        with w.block("if value is not None or old is not None:"):
+            descend(flow)

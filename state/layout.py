@@ -1,0 +1,136 @@
+"""How the rows of a kind of store lie on disk and in its changelog; pure functions.
+
+    plain      the row's key                              the same in the changelog
+    window     key  start (8)  sequence (4)               the same in the changelog
+    session    key  end (8)  start (8)                    the same in the changelog
+
+The keys of window and session stores are Kafka Streams'. On disk a byte 0 stands in front of them,
+and for each row there is an entry of an index by time: a byte 1, the time, the row's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from state.codec import TIMESTAMP
+from state.store import CommittedStore, Delta
+
+__all__ = ["LAYOUTS", "Layout", "LayoutName", "TimeIndexed", "session_end", "window_start"]
+
+LayoutName = Literal["plain", "window", "session"]
+
+_ROW = b"\x00"
+_INDEX = b"\x01"
+_AFTER = b"\x02"
+_SEQUENCE_BYTES = 4
+
+
+def window_start(row_key: bytes) -> int:
+    """The start of the window in the key of a window store's row, in milliseconds."""
+    start: int = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size - _SEQUENCE_BYTES)[0]
+    return start
+
+
+def session_end(row_key: bytes) -> int:
+    """The end of the session in the key of a session store's row, in milliseconds."""
+    end: int = TIMESTAMP.unpack_from(row_key, len(row_key) - 2 * TIMESTAMP.size)[0]
+    return end
+
+
+class Layout(Protocol):
+    """What is different about the rows of a kind of store."""
+
+    @property
+    def time_of(self) -> Callable[[bytes], int] | None:
+        """Reads the time that rows expire by from a row's key; None where rows never expire."""
+
+    def local(self, rows: Delta) -> Delta:
+        """The rows to write to disk for rows of the store."""
+
+    def view(self, committed: CommittedStore) -> CommittedStore:
+        """The rows of the store as they were given to `local`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    time_of: Callable[[bytes], int] | None = field(default=None, init=False)
+
+    def local(self, rows: Delta) -> Delta:
+        return rows
+
+    def view(self, committed: CommittedStore) -> CommittedStore:
+        return committed
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    time_of: Callable[[bytes], int]
+
+    def local(self, rows: Delta) -> Delta:
+        time_of, pack = self.time_of, TIMESTAMP.pack
+        local: list[tuple[bytes, bytes | None]] = []
+        for key, row in rows:
+            local.append((_ROW + key, row))
+            entry = None if row is None else b""
+            local.append((_INDEX + pack(time_of(key)) + key, entry))
+        return local
+
+    def view(self, committed: CommittedStore) -> CommittedStore:
+        return TimeIndexed(committed)
+
+
+LAYOUTS: Mapping[LayoutName, Layout] = {
+    "plain": _Plain(),
+    "window": _Timed(window_start),
+    "session": _Timed(session_end),
+}
+
+
+class TimeIndexed:
+    """The committed rows of a store that has an index by time.
+
+    >>> from state.memory import MemoryTaskState
+    >>> from state.spec import StoreSpec
+    >>> state = MemoryTaskState([StoreSpec("w", kind="memory", layout="window")])
+    >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
+    >>> state.write({"w": LAYOUTS["window"].local([(key, b"row")])}, {})
+    >>> rows = TimeIndexed(state.store("w"))
+    >>> rows.get(key), [(time, found == key) for time, found in rows.by_time(0, 6)]
+    (b'row', [(5, True)])
+    """
+
+    __slots__ = ("_committed",)
+
+    def __init__(self, committed: CommittedStore) -> None:
+        self._committed = committed
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None when it has none."""
+        return self._committed.get(_ROW + key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None for each that has none."""
+        return self._committed.get_many([_ROW + key for key in keys])
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with `start` <= key < `end` in key order."""
+        low = _ROW if start is None else _ROW + start
+        high = _INDEX if end is None else _ROW + end
+        for key, row in self._committed.scan(low, high, reverse=reverse):
+            yield key[1:], row
+
+    def approximate_count(self) -> int:
+        """Return the number of rows, roughly."""
+        return self._committed.approximate_count() // 2
+
+    def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key."""
+        size = 1 + TIMESTAMP.size
+        low = _INDEX + TIMESTAMP.pack(max(start_ms, 0))
+        high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
+        for key, _ in self._committed.scan(low, high):
+            yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]

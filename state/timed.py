@@ -1,0 +1,155 @@
+"""The uncommitted writes of a store whose rows are found, and expire, by time.
+
+Rows older than `horizon` are gone for every reader, whether or not they are still on disk. The
+commit deletes them there, some at a time, from the index by time alone; the changelog's own
+retention deletes them there. So an expired row costs no tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Any, Literal
+
+from state.buffer import ABSENT, Buffer, Entry
+from state.layout import Layout, TimeIndexed
+from state.store import CommittedStore, Delta
+
+__all__ = ["TimedBuffer"]
+
+EXPIRED_PER_COMMIT = 20_000
+"""How many expired rows one commit deletes from disk at most; the next one goes on."""
+
+
+class TimedBuffer(Buffer):
+    """A `Buffer` with an index by time.
+
+    >>> from state.codec import TIMESTAMP
+    >>> from state.layout import LAYOUTS
+    >>> from state.memory import MemoryTaskState
+    >>> from state.spec import StoreSpec
+    >>> spec = StoreSpec("w", kind="memory", layout="window")
+    >>> committed = MemoryTaskState([spec]).store("w")
+    >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
+    >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
+    >>> rows.put(key, b"row", 7)
+    >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
+    ([5], 5)
+    >>> rows.expire(6)
+    >>> rows.get(key)
+    (None, -1)
+    """
+
+    __slots__ = ("_deleted_to", "_fresh", "_indexed", "_layout", "_time_of", "horizon")
+
+    def __init__(
+        self,
+        name: str,
+        committed: CommittedStore,
+        *,
+        layout: Layout,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        hold: Literal["objects", "bytes"] = "objects",
+        clean_limit_bytes: int = 16 << 20,
+    ) -> None:
+        assert layout.time_of is not None, name
+        self._layout = layout
+        self._time_of = layout.time_of
+        self._indexed = TimeIndexed(committed)
+        self._fresh: dict[int, dict[bytes, None]] = {}
+        """The times of rows that were written since the last commit, and their keys."""
+        self._deleted_to = 0
+        self.horizon = 0
+        """The earliest time of rows that are still there, in milliseconds."""
+        super().__init__(
+            name,
+            self._indexed,
+            encode=encode,
+            decode=decode,
+            hold=hold,
+            clean_limit_bytes=clean_limit_bytes,
+        )
+
+    def get(self, key: bytes) -> Entry:
+        """Read a row: its decoded value and timestamp, or `ABSENT`."""
+        return ABSENT if self._time_of(key) < self.horizon else super().get(key)
+
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Write a row; a value of None deletes it. A row that has expired is not written."""
+        time = self._time_of(key)
+        if time < self.horizon:
+            return
+        super().put(key, value, timestamp)
+        keys = self._fresh.get(time)
+        if keys is None:
+            keys = self._fresh[time] = {}
+        keys[key] = None
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield ``(key, value, timestamp)`` in the order of the key bytes, own writes included."""
+        time_of = self._time_of
+        for row in super().scan(start, end, reverse=reverse):
+            if time_of(row[0]) >= self.horizon:
+                yield row
+
+    def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
+
+        The rows are those of the moment the scan begins, except that rows deleted since are left
+        out; read them with `get`.
+        """
+        start_ms = max(start_ms, self.horizon)
+        fresh = sorted(
+            (time, key)
+            for time, keys in self._fresh.items()
+            if start_ms <= time < end_ms
+            for key in keys
+        )
+        last = None
+        for entry in merge(fresh, self._indexed.by_time(start_ms, end_ms)):
+            if entry == last:
+                continue
+            last = entry
+            written = self.dirty.get(entry[1])
+            if written is None or written[0] is not None:
+                yield entry
+
+    def earliest(self) -> int | None:
+        """The smallest time of all rows, or None without rows."""
+        return next((time for time, _ in self.by_time(self.horizon, 2**63)), None)
+
+    def expire(self, horizon: int) -> None:
+        """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
+        self.horizon = max(self.horizon, horizon)
+
+    def expired_rows(self) -> Delta:
+        """Take the next rows on disk that expired, as deletions to write there."""
+        if self._deleted_to >= self.horizon:
+            return []
+        expired = list(
+            islice(self._indexed.by_time(self._deleted_to, self.horizon), EXPIRED_PER_COMMIT)
+        )
+        full = len(expired) == EXPIRED_PER_COMMIT
+        self._deleted_to = expired[-1][0] if full else self.horizon
+        for _, key in expired:
+            self.clean.pop(key, None)
+        return self._layout.local([(key, None) for _, key in expired])
+
+    def live(self, rows: Delta) -> Delta:
+        """Those rows of a delta that have not expired since they were written."""
+        time_of, horizon = self._time_of, self.horizon
+        return [row for row in rows if time_of(row[0]) >= horizon]
+
+    def committed(self) -> None:
+        """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
+        super().committed()
+        self._fresh.clear()
+
+    def discard(self) -> None:
+        """Forget everything that is not committed, and the cache with it."""
+        super().discard()
+        self._fresh.clear()

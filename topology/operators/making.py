@@ -1,0 +1,170 @@
+"""Making the operators of one task, and the views of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from state.buffer import Buffer
+from topology.codegen import CompileOptions
+from topology.errors import TopologyError
+from topology.graph import (
+    Aggregate,
+    AnySerde,
+    Function,
+    Operator,
+    Stateless,
+    SubTopology,
+    TableSource,
+    by_name,
+)
+from topology.operators.context import (
+    Headers,
+    Number,
+    OperatorContext,
+    Receive,
+    TableView,
+    TaskFacts,
+)
+from topology.operators.context import Operator as RunningOperator
+
+__all__ = ["NewNumbers", "NoFacts", "OperatorMaker"]
+
+
+class NewNumbers:
+    """Numbers that are kept nowhere: what a task begins with that has committed none."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, Number] = {}
+
+    def get(self, name: str) -> Number:
+        """The number of that name."""
+        return self._numbers.setdefault(name, Number())
+
+
+class NoFacts:
+    """A runtime that tells processors nothing."""
+
+    def begin(self, record: Any, timestamp: int, /) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class _Environment(Protocol):
+    """The part of `compiler.TaskEnvironment` that operators are made with."""
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]: ...
+    @property
+    def dropped(self) -> Callable[[str, str], None]: ...
+    @property
+    def number(self) -> Callable[[str], Number]: ...
+    @property
+    def task(self) -> TaskFacts: ...
+
+
+class OperatorMaker:
+    """Makes the operators of one task, in the order of their nodes.
+
+    Args:
+        sub: the sub-topology.
+        options: the defaults that the settings name.
+        environment: of the task.
+    """
+
+    def __init__(
+        self, sub: SubTopology, options: CompileOptions, environment: _Environment
+    ) -> None:
+        self._nodes = by_name(sub.nodes)
+        self._stores = {store.name: store for store in sub.stores}
+        self._options = options
+        self._environment = environment
+        self._shared: dict[Any, Any] = {}
+        self.made: dict[str, RunningOperator] = {}
+
+    def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
+        """Make the operator of a node, which hands its results to `children`."""
+        node = self._nodes[name]
+        assert isinstance(node, Operator), name
+        self.made[name] = made = node.spec.make(self._context(node, children))
+        return made
+
+    def _context(self, node: Operator, children: Mapping[str, Receive]) -> OperatorContext:
+        environment = self._environment
+        cached = [self._stores[name].spec.cached for name in node.uses[:1]]
+        return OperatorContext(
+            node=node.name,
+            forward=_to_all(tuple(children.values())),
+            children=children,
+            buffers=environment.buffers,
+            serdes=self._serdes,
+            view=self._view,
+            number=partial(self._number, node.name),
+            shared=self._shared,
+            dropped=partial(environment.dropped, node.name),
+            caching=self._options.caching and all(cached),
+            task=environment.task,
+        )
+
+    def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
+        return self._environment.number(f"{name}.{owner or node}")
+
+    def _serdes(self, store: str) -> tuple[AnySerde, AnySerde]:
+        found = self._stores[store]
+        return found.key or self._options.default_key, found.value or self._options.default_value
+
+    def _view(self, name: str) -> TableView:
+        node = self._nodes[name]
+        if isinstance(node, Operator):
+            view = node.spec.view(self._context(node, {}))
+            if view is not None:
+                return view
+        elif isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            return StoredRows(self._environment.buffers[node.store], self._serdes(node.store)[0])
+        elif isinstance(node, Stateless) and not node.stream and node.op != "pass":
+            assert node.function is not None
+            return _MappedRows(self._view(node.parents[0]), node.function)
+        raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
+
+
+class StoredRows:
+    """The rows of a store, by their key objects."""
+
+    __slots__ = ("_encode", "_get")
+
+    def __init__(self, buffer: Buffer, key: AnySerde) -> None:
+        self._get = buffer.get
+        self._encode = key.serialize
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+        return self._get(self._encode(key))
+
+
+class _MappedRows:
+    """The rows that a filter or a mapping makes of another table's."""
+
+    __slots__ = ("_function", "_rows")
+
+    def __init__(self, rows: TableView, function: Function) -> None:
+        self._rows = rows
+        self._function = function
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+        value, timestamp = self._rows.get(key)
+        return self._function(key, value), timestamp
+
+
+def _to_all(receivers: tuple[Receive, ...]) -> Receive:
+    if len(receivers) == 1:
+        return receivers[0]
+
+    def forward(key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        for receive in receivers:
+            receive(key, value, old, timestamp, headers)
+
+    return forward
