@@ -8,7 +8,7 @@ are never encoded again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -29,6 +29,9 @@ class CompileOptions:
         default_value: the serde of values where the topology names none.
         caching: hold back a table's updates until the next flush, so only the last one goes on.
         null_key_policy: what a stateful operator does with a null key.
+        handles_errors: whether a handler may let records go on after one of them failed.
+        skips_undecodable: whether a handler may pass over bytes that no serde can read.
+        timestamps: the timestamp extractor where a source names none.
     """
 
     application_id: str
@@ -36,6 +39,9 @@ class CompileOptions:
     default_value: AnySerde
     caching: bool = True
     null_key_policy: NullKeyPolicy = "fail"
+    handles_errors: bool = False
+    skips_undecodable: bool = False
+    timestamps: Callable[..., int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

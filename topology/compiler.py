@@ -16,8 +16,8 @@ import linecache
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import CodeType, TracebackType
-from typing import Any, Protocol
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NoReturn, Protocol
 
 from state.buffer import ATOMS, Buffer
 from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
@@ -36,10 +36,11 @@ from topology.graph import (
     tells_old,
 )
 from topology.holding import hold_of
-from topology.operators import aggregate, sink, source, stateless, table, update
+from topology.operators import aggregate, guarding, sink, source, stateless, table, update
 from topology.operators.context import Number, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, NoFacts, OperatorMaker
+from topology.timestamps import Stamper
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -66,6 +67,16 @@ class Message(Protocol):
 Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
 """Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
 
+Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "str | None"], None]
+"""Takes the node, the error, the record's key, value, timestamp in ms and headers, and what of it
+could not be written: "key", "value" or "record"; None where no sink was about to write it.
+"""
+
+
+def raise_again(node: str, error: Exception, *record: Any) -> NoReturn:  # noqa: ARG001
+    """Let no record be passed over."""
+    raise error
+
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
@@ -81,6 +92,12 @@ class TaskEnvironment:
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Tells the partition count of a topic that is written to."""
     task: TaskFacts = field(default_factory=NoFacts)
+    failed: Failed = raise_again
+    """Called where a node fails on a record; returns where the others are to go on."""
+    undecodable: Callable[[str, Exception, Any], None] = raise_again
+    """Called with the source, the error and the message; returns where it is to be passed over."""
+    now_ms: Callable[[], int] = lambda: 0
+    """Tells the wall-clock time in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +112,8 @@ class BoundProgram:
     """What caches hold back now."""
     operators: Mapping[str, RunningOperator]
     """By node: the steps that are objects."""
+    stampers: Mapping[str, Callable[[int], Stamper]]
+    """By topic, where an extractor tells the time: makes what asks it for one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +142,16 @@ class Program:
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
         process, flush, pending = namespace["bind"](environment, maker.make)
-        return BoundProgram(process, flush, pending, maker.made)
+        stampers = source.stampers(self.sub_topology, self._options, environment.now_ms)
+        return BoundProgram(process, flush, pending, maker.made, stampers)
+
+    def current(self, frame: FrameType | None) -> Any:
+        """Find the message that is processed in a frame, or in those that called it, or None."""
+        while frame is not None:
+            if frame.f_code.co_filename == self.filename and "m" in frame.f_locals:
+                return frame.f_locals["m"]
+            frame = frame.f_back
+        return None
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report: that of the checked decoding, where a source failed."""
@@ -162,7 +190,12 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
     holds: dict[str, Hold] = {}
     for store in sub.stores:
         serde = store.value or options.default_value
-        holds[store.name] = hold_of(sub, store.name, immutable=serde.immutable)
+        holds[store.name] = hold_of(
+            sub,
+            store.name,
+            immutable=serde.immutable,
+            outlives_errors=options.handles_errors,
+        )
     gen = Generator(sub, options, holds, _cached_nodes(sub, options))
     writer = _Assembler(gen).assemble()
     text = "\n".join(writer.lines) + "\n"
@@ -255,7 +288,10 @@ class _Assembler:
 
     def _preamble(self, w: Writer) -> None:
         gen = self._gen
-        for name in ("send", "dropped", "write_line", "partitions_of", "task"):
+        names = ["send", "dropped", "write_line", "partitions_of", "task"]
+        names += ["failed"] if gen.options.handles_errors else []
+        names += ["undecodable"] if gen.options.skips_undecodable else []
+        for name in names:
             w.line(f"{name} = env.{name}")
         for name in gen.constants:
             w.line(f"{name} = constants[{name!r}]")
@@ -334,7 +370,8 @@ class _Assembler:
             old = flow.old or "None"
             record = f"{flow.key_object}, {flow.value_object}, {old}"
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
-            gen.writer.line(line)
+            with guarding.attempt(gen, node, flow):
+                gen.writer.line(line)
         else:
             raise AssertionError(f"no operator for {node!r}")
 

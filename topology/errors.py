@@ -11,6 +11,7 @@ __all__ = [
     "SchemaUnknownError",
     "SerdeError",
     "TopologyError",
+    "UnknownTimeError",
 ]
 
 
@@ -87,3 +88,10 @@ class NegativeTimestampError(BadRecordError):
             f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
             "topic's message.timestamp.type to LogAppendTime"
         )
+
+
+class UnknownTimeError(NegativeTimestampError):
+    """A record has a negative timestamp, and no record before it in its partition has another."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; no record before it tells the time of its partition"

@@ -39,6 +39,7 @@ StatelessOp = Literal[
     "null_key_filter",
 ]
 AggregateOp = Literal["count", "reduce", "aggregate"]
+OffsetReset = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Source(Node):
     internal: bool = False
     partitions: int | None = None
     """The partition count asked for, for a repartition topic; None takes it from upstream."""
+    timestamps: Function | None = None
+    """A timestamp extractor (see `topology.timestamps`); None takes the setting's."""
+    offset_reset: OffsetReset | None = None
+    """Where to begin without a committed offset; None takes the consumer's setting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topology.codegen import Hold
 from topology.graph import (
+    Aggregate,
     Branch,
     Node,
     Operator,
@@ -23,11 +24,23 @@ _SILENT = frozenset({"pass", "null_key_filter"})
 _HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "select_key"})
 
 
-def hold_of(sub: SubTopology, store: str, *, immutable: bool) -> Hold:
-    """Decide how `store` holds its values."""
+def hold_of(
+    sub: SubTopology, store: str, *, immutable: bool, outlives_errors: bool = False
+) -> Hold:
+    """Decide how `store` holds its values.
+
+    Args:
+        sub: the sub-topology.
+        store: the store's name.
+        immutable: whether its serde makes values that nobody can change.
+        outlives_errors: whether a row must stay as it was where a function that was to change it
+            failed, and be refused at once where it cannot be encoded.
+    """
+    users = [node for node in sub.nodes if store in stores_of(node)]
+    if outlives_errors and not all(isinstance(n, Aggregate) and n.op == "count" for n in users):
+        return "bytes"
     if immutable:
         return "objects"
-    users = [node for node in sub.nodes if store in stores_of(node)]
     if any(isinstance(node, Operator) for node in users):
         return "bytes"
     if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):

@@ -45,6 +45,8 @@ def reads_value(node: Node) -> bool:
 
 def needs_key(gen: Generator, node: Node, serde: object) -> bool:
     """Whether anything below `node` reads the decoded key, or writes it in another serde."""
+    if gen.options.handles_errors:
+        return True  # a handler is shown the record
     for child in gen.sub.children(node.name):
         if len(child.parents) > 1 or reads_key(child):
             return True
@@ -65,6 +67,8 @@ def _keeps_key(node: Node) -> bool:
 
 def needs_value(gen: Generator, node: Node, serde: object) -> bool:
     """Whether anything below `node` reads the decoded value, or writes it in another serde."""
+    if gen.options.handles_errors:
+        return True
     for child in gen.sub.children(node.name):
         if len(child.parents) > 1 or reads_value(child):
             return True

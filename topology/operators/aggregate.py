@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from topology.codegen import Flow, Generator
 from topology.graph import Aggregate
+from topology.operators.guarding import attempt, otherwise
 from topology.operators.stateless import guard_key
-from topology.operators.update import emit_update, read_row
+from topology.operators.update import emit_update, held, read_row
 
 Descend = Callable[[Flow], None]
 
@@ -36,17 +37,7 @@ def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -
 def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(node.store)
-    row_key = f"row_key_{i}"
-    w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
-    old, old_timestamp = read_row(gen, node, node.store, row_key)
-    new = f"new_{i}"
-    w.line(f"{new} = {_new_value(gen, node, flow, old)}")
-    timestamp = f"timestamp_{i}"
-    is_later = f"{flow.timestamp} > {old_timestamp}"
-    if node.op != "count":
-        # The entry of a deleted row has a timestamp until it is evicted: it must not matter.
-        is_later = f"{old} is None or {is_later}"
-    w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
+    row_key, new, timestamp = f"row_key_{i}", f"new_{i}", f"timestamp_{i}"
     result = Flow(
         key=flow.key,
         key_bytes=row_key,
@@ -60,12 +51,26 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         key_is_own=True,
         value_is_set=node.op == "count",
     )
-    if node.op == "count":
-        emit_update(gen, node, node.store, result, descend)
-        return
-    # A row that is not there needs no deleting.
-    with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
-        emit_update(gen, node, node.store, result, descend)
+    kept = None
+    with attempt(gen, node, flow):
+        w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
+        old, old_timestamp = read_row(gen, node, node.store, row_key)
+        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+        is_later = f"{flow.timestamp} > {old_timestamp}"
+        if node.op != "count":
+            # The entry of a deleted row has a timestamp until it is evicted: it must not matter.
+            is_later = f"{old} is None or {is_later}"
+        w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
+        if gen.options.handles_errors:
+            kept = f"kept_{i}"
+            w.line(f"{kept} = {held(gen, node, node.store, result)}")
+    with otherwise(gen):
+        if node.op == "count":
+            emit_update(gen, node, node.store, result, descend, kept=kept)
+            return
+        # A row that is not there needs no deleting.
+        with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
+            emit_update(gen, node, node.store, result, descend, kept=kept)
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:

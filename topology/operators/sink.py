@@ -8,6 +8,7 @@ from typing import Any
 from state.codec import partition_for_key
 from topology.codegen import Flow, Generator
 from topology.graph import Function, Sink
+from topology.operators.guarding import attempt
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
@@ -23,6 +24,9 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
         name = f"{options.application_id}-{node.topic}" if node.internal else node.topic
         topic = gen.constant(f"topic_{i}", name)
     record = f"{flow.timestamp}, {flow.headers}"
+    if gen.options.handles_errors:
+        _emit_guarded(gen, node, flow, (key, value, topic))
+        return
     if node.partitioner is not None:
         function = gen.constant(f"partitioner_{i}", node.partitioner)
         arguments = f"{topic}, {flow.key_object}, {flow.value_object}, partitions_of"
@@ -39,6 +43,33 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
     w.line(f"sent_topic_{i} = {topic}")
     w.line(f"partition_{i} = hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i})")
     w.line(f"send(sent_topic_{i}, {value}, sent_key_{i}, partition_{i}, {record})")
+
+
+def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, str]) -> None:
+    """The same step by step, so that it is known what failed."""
+    w, i = gen.writer, gen.ordinal(node)
+    key, value, topic = sent
+    inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
+    with attempt(gen, node, flow, part=f"part_{i}"):
+        w.line(f"part_{i} = None")
+        w.line(f"sent_topic_{i} = {topic}")
+        partitions = "(-1,)"
+        if node.partitioner is not None:
+            function = gen.constant(f"partitioner_{i}", node.partitioner)
+            arguments = f"sent_topic_{i}, {flow.key_object}, {flow.value_object}, partitions_of"
+            w.line(f"partitions_{i} = chosen({function}, {arguments})")
+            partitions = f"partitions_{i}"
+        w.line(f"part_{i} = 'key'")
+        w.line(f"sent_key_{i} = {key}")
+        if node.partitioner is None and inner is not None:
+            inner = gen.constant(f"inner_bytes_{i}", inner)
+            partitions = f"(hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i}),)"
+        w.line(f"part_{i} = 'value'")
+        w.line(f"sent_value_{i} = {value}")
+        w.line(f"part_{i} = 'record'")
+        with w.block(f"for partition_{i} in {partitions}:"):
+            record = f"partition_{i}, {flow.timestamp}, {flow.headers}"
+            w.line(f"send(sent_topic_{i}, sent_value_{i}, sent_key_{i}, {record})")
 
 
 def hashed(

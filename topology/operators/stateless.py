@@ -8,6 +8,7 @@ from dataclasses import replace
 from topology.codegen import Flow, Generator
 from topology.graph import Branch, Node, Stateless
 from topology.needs import needs_old
+from topology.operators.guarding import attempt, otherwise, tell
 
 Descend = Callable[[Node, Flow], None]
 
@@ -21,6 +22,9 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
     """Write an if/elif chain; a record goes to the first branch whose predicate holds."""
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
+    if gen.options.handles_errors:
+        _emit_guarded_branch(gen, node, flow, descend)
+        return
     for number, (predicate, name) in enumerate(zip(node.predicates, node.children, strict=True)):
         if predicate is None:
             header = "else:" if number else "if True:"
@@ -34,26 +38,63 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
         w.line("pass")
 
 
+def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
+    """Ask all predicates first: only they are the node's own doing."""
+    w, i = gen.writer, gen.ordinal(node)
+    children = {child.name: child for child in gen.sub.children(node.name)}
+    choice = "-1"
+    for number, predicate in reversed(list(enumerate(node.predicates))):
+        if predicate is None:
+            choice = str(number)
+            continue
+        function = gen.constant(f"predicate_{i}_{number}", predicate)
+        asked = f"{function}({flow.key_object}, {flow.value_object})"
+        choice = f"{number} if {asked} else ({choice})"
+    with attempt(gen, node, flow):
+        w.line(f"branch_{i} = {choice}")
+    with otherwise(gen):
+        for number, name in enumerate(node.children):
+            with w.block(f"{'elif' if number else 'if'} branch_{i} == {number}:"):
+                descend(children[name], flow)
+        if not node.children:
+            w.line("pass")
+
+
 def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     negation = "not " if node.op == "filter_not" else ""
+    if gen.options.handles_errors:
+        kept = f"kept_{gen.ordinal(node)}"
+        with attempt(gen, node, flow):
+            gen.writer.line(f"{kept} = {negation}{_call(gen, node, flow)}")
+            gen.writer.line(f"{kept} = True if {kept} else False")
+        with otherwise(gen), gen.writer.block(f"if {kept}:"):
+            _children(gen, node, flow, descend)
+        return
     with gen.writer.block(f"if {negation}{_call(gen, node, flow)}:"):
         _children(gen, node, flow, descend)
 
 
 def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    gen.writer.line(f"key_{i}, value_{i} = {_call(gen, node, flow)}")
-    _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
+    with attempt(gen, node, flow):
+        gen.writer.line(f"key_{i}, value_{i} = {_call(gen, node, flow)}")
+    with otherwise(gen):
+        _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
 
 
 def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
+    is_change = not node.stream and flow.old is not None
+    with attempt(gen, node, flow):
+        gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
+        if is_change and gen.options.handles_errors:
+            gen.writer.line(f"before_{i} = {_call_before(gen, node, flow)}")
     result = flow.with_value(f"value_{i}")
-    if node.stream or flow.old is None:
-        _children(gen, node, result, descend)
-    else:
-        _map_change(gen, node, flow, result, descend)
+    with otherwise(gen):
+        if is_change:
+            _map_change(gen, node, flow, result, descend)
+        else:
+            _children(gen, node, result, descend)
 
 
 def _map_change(
@@ -61,46 +102,66 @@ def _map_change(
 ) -> None:
     """Tables: what the row was here follows from what it was above; nothing comes of nothing."""
     w, i = gen.writer, gen.ordinal(node)
-    assert flow.old is not None
-    before = _call(gen, node, replace(flow, value=flow.old))
-    if needs_old(gen.sub, node):
-        w.line(f"before_{i} = {before}")
+    before, is_read = _call_before(gen, node, flow), needs_old(gen.sub, node)
+    if is_read or gen.options.handles_errors:
+        if not gen.options.handles_errors:
+            w.line(f"before_{i} = {before}")
         before = f"before_{i}"
-        result = replace(result, old=before)
-    else:
-        result = replace(result, old=None)
+    result = replace(result, old=before if is_read else None)
     with w.block(f"if value_{i} is not None or {before} is not None:"):
         _children(gen, node, result, descend)
 
 
+def _call_before(gen: Generator, node: Stateless, flow: Flow) -> str:
+    assert flow.old is not None
+    return _call(gen, node, replace(flow, value=flow.old))
+
+
 def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    with gen.writer.block(f"for key_{i}, value_{i} in {_call(gen, node, flow)}:"):
+    outputs = _call(gen, node, flow)
+    if gen.options.handles_errors:
+        # All of them first: where the function fails half way, nothing of the record goes on.
+        with attempt(gen, node, flow):
+            gen.writer.line(f"outputs_{i} = [(k, v) for k, v in {outputs}]")
+        outputs = f"outputs_{i}"
+    with otherwise(gen), gen.writer.block(f"for key_{i}, value_{i} in {outputs}:"):
         _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
 
 
 def _flat_map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    with gen.writer.block(f"for value_{i} in {_call(gen, node, flow)}:"):
+    outputs = _call(gen, node, flow)
+    if gen.options.handles_errors:
+        with attempt(gen, node, flow):
+            gen.writer.line(f"outputs_{i} = list({outputs})")
+        outputs = f"outputs_{i}"
+    with otherwise(gen), gen.writer.block(f"for value_{i} in {outputs}:"):
         _children(gen, node, flow.with_value(f"value_{i}"), descend)
 
 
 def _select_key(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    gen.writer.line(f"key_{i} = {_call(gen, node, flow)}")
-    _children(gen, node, flow.with_key(f"key_{i}"), descend)
+    with attempt(gen, node, flow):
+        gen.writer.line(f"key_{i} = {_call(gen, node, flow)}")
+    with otherwise(gen):
+        _children(gen, node, flow.with_key(f"key_{i}"), descend)
 
 
 def _side_effect(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
-    gen.writer.line(_call(gen, node, flow))
-    _children(gen, node, flow, descend)
+    with attempt(gen, node, flow):
+        gen.writer.line(_call(gen, node, flow))
+    with otherwise(gen):
+        _children(gen, node, flow, descend)
 
 
 def _print(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     text = f'f"[{{label_{gen.ordinal(node)}}}]: {{{flow.key_object}}}, {{{flow.value_object}}}"'
     gen.constant(f"label_{gen.ordinal(node)}", node.label or node.name)
-    gen.writer.line(f"write_line({text})")
-    _children(gen, node, flow, descend)
+    with attempt(gen, node, flow):
+        gen.writer.line(f"write_line({text})")
+    with otherwise(gen):
+        _children(gen, node, flow, descend)
 
 
 def _pass(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
@@ -120,13 +181,17 @@ def guard_key(
         rest(flow)
         return
     kept = _set_key(flow)
-    if gen.options.null_key_policy == "fail":
+    fails = gen.options.null_key_policy == "fail"
+    if fails and not gen.options.handles_errors:
         with w.block(f"if {flow.key_or_bytes} is None:"):
             w.line(f"raise NullKeyError({node.name!r}, {store!r})")
         rest(kept)
         return
     with w.block(f"if {flow.key_or_bytes} is None:"):
-        w.line(f"dropped({node.name!r}, 'null key')")
+        if fails:
+            tell(gen, node, flow, f"NullKeyError({node.name!r}, {store!r})")
+        else:
+            w.line(f"dropped({node.name!r}, 'null key')")
     with w.block("else:"):
         rest(kept)
 

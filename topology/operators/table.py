@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from topology.codegen import Flow, Generator
 from topology.graph import TableSource
+from topology.operators.guarding import attempt, otherwise
 from topology.operators.stateless import guard_key
 from topology.operators.update import emit_update, held, read_row
 
@@ -28,14 +29,16 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
         return
     w, i = gen.writer, gen.ordinal(node)
     key_serde, _ = gen.store_serdes(node.store)
-    w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
     result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
-    old, _ = read_row(gen, node, node.store, f"row_key_{i}")
-    new, kept = flow.value_object, None
-    if gen.holds[node.store] == "bytes":
-        w.line(f"new_{i} = {held(gen, node, node.store, result)}")
-        old, new = f"row_{i}[0]", f"new_{i}"
-        kept = new
+    with attempt(gen, node, flow):
+        w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
+        old, _ = read_row(gen, node, node.store, f"row_key_{i}")
+        new, kept = flow.value_object, None
+        if gen.holds[node.store] == "bytes":
+            w.line(f"new_{i} = {held(gen, node, node.store, result)}")
+            old, new = f"row_{i}[0]", f"new_{i}"
+            kept = new
     # Equal values of other classes may be other documents, as 1, 1.0 and true are.
-    with w.block(f"if {new}.__class__ is not {old}.__class__ or {new} != {old}:"):
+    changed = f"if {new}.__class__ is not {old}.__class__ or {new} != {old}:"
+    with otherwise(gen), w.block(changed):
         emit_update(gen, node, node.store, result, descend, kept=kept)

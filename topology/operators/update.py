@@ -59,6 +59,9 @@ def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
     if gen.holds[store] != "bytes":
         return value
     encode = gen.constant(f"encode_row_{gen.ordinal(node)}", gen.store_serdes(store)[1].serialize)
+    if gen.options.handles_errors and not result.value_is_set:
+        # What the serde refuses must be refused here, where the record can be passed over.
+        return f"None if {value} is None else {encode}({value})"
     return f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
 
 

@@ -1,0 +1,262 @@
+"""Timestamp extractors: which time a record of a source has, where it is not the record's own.
+
+An extractor is a function ``(record, partition_time) -> int``: given an `InputRecord` and the
+largest time of its partition so far (-1 for none), it returns milliseconds since 1970. A record
+with a negative time is left out, and counted. It is called once a record, in the order of the
+offsets, before the task chooses among its partitions by the times.
+
+>>> from topology import StreamsBuilder, serdes
+>>> from streams import TopologyTestDriver
+>>> builder = StreamsBuilder()
+>>> orders = builder.stream("orders", timestamps=lambda record, _: record.value["at"])
+>>> orders.map_values(lambda order: order["id"]).to("ids")
+>>> driver = TopologyTestDriver(builder.build())
+>>> driver.input("orders").send("k", {"id": 7, "at": 1_700_000_000_000}, timestamp=5)
+>>> record = driver.output("ids").read()
+>>> record.value, record.timestamp
+(7, 1700000000000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from topology.errors import NegativeTimestampError, UnknownTimeError
+
+__all__ = [
+    "InputRecord",
+    "TimestampExtractor",
+    "fail_on_invalid_timestamp",
+    "log_and_skip_on_invalid_timestamp",
+    "use_partition_time_on_invalid_timestamp",
+    "wallclock_timestamp",
+]
+
+Headers = Sequence[tuple[str, "bytes | None"]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """A record as an extractor sees it.
+
+    Args:
+        key: decoded; None is a null key.
+        value: decoded; None is a null value.
+        timestamp: the record's own, in milliseconds since 1970; brokers take negative ones too.
+        headers: in order, or None.
+        topic: where it was read.
+        partition: where it was read.
+        offset: where it was read.
+        now_ms: tells the wall-clock time in milliseconds since 1970.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+    topic: str
+    partition: int
+    offset: int
+    now_ms: Callable[[], int]
+
+
+TimestampExtractor = Callable[[InputRecord, int], int]
+
+
+def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
+    """Take the record's own timestamp, and stop where it is negative: the default.
+
+    Raises:
+        NegativeTimestampError: the producer set none, or a negative one.
+
+    >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
+    >>> fail_on_invalid_timestamp(record, -1)
+    5
+    """
+    if record.timestamp < 0:
+        raise NegativeTimestampError(record.timestamp)
+    return record.timestamp
+
+
+def log_and_skip_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
+    """Take the record's own timestamp; one that is negative has the record left out.
+
+    >>> record = InputRecord(None, None, -1, None, "orders", 0, 0, lambda: 9)
+    >>> log_and_skip_on_invalid_timestamp(record, 3)
+    -1
+    """
+    return record.timestamp
+
+
+def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:
+    """Take the record's own timestamp, or the largest one before it where it is negative.
+
+    Raises:
+        UnknownTimeError: there was none before it.
+
+    >>> record = InputRecord(None, None, -1, None, "orders", 0, 0, lambda: 9)
+    >>> use_partition_time_on_invalid_timestamp(record, 3)
+    3
+    """
+    if record.timestamp >= 0:
+        return record.timestamp
+    if partition_time < 0:
+        raise UnknownTimeError(record.timestamp)
+    return partition_time
+
+
+def wallclock_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
+    """Take the time at which the record is read: processing time.
+
+    >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
+    >>> wallclock_timestamp(record, -1)
+    9
+    """
+    return record.now_ms()
+
+
+BY_NAME: dict[str, TimestampExtractor] = {
+    function.__name__: function
+    for function in (
+        fail_on_invalid_timestamp,
+        log_and_skip_on_invalid_timestamp,
+        use_partition_time_on_invalid_timestamp,
+        wallclock_timestamp,
+    )
+}
+"""Those that settings can name."""
+
+
+def needed(
+    own: TimestampExtractor | None, default: TimestampExtractor | None
+) -> TimestampExtractor | None:
+    """The extractor to call for a source, or None where the record's own timestamp will do."""
+    chosen = own if own is not None else default
+    return None if chosen is fail_on_invalid_timestamp else chosen
+
+
+class Stamped:
+    """A record with the time that an extractor gave it, and its decoded key and value.
+
+    What went wrong is raised where the record is processed, so that it is named there.
+    """
+
+    __slots__ = ("_error", "_message", "_objects", "_timestamp")
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self._objects: tuple[Any, Any] | None = None
+        self._timestamp: int = message.timestamp()[1]
+        self._error: Exception | None = None
+
+    def topic(self) -> str:
+        """The topic that it was read from."""
+        topic: str = self._message.topic()
+        return topic
+
+    def partition(self) -> int:
+        """The partition that it was read from."""
+        partition: int = self._message.partition()
+        return partition
+
+    def offset(self) -> int:
+        """Its offset in the partition."""
+        offset: int = self._message.offset()
+        return offset
+
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+        key: bytes | None = self._message.key()
+        return key
+
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+        value: bytes | None = self._message.value()
+        return value
+
+    def headers(self) -> Headers:
+        """The headers, in order."""
+        headers: Headers = self._message.headers()
+        return headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp, and the time that the extractor gave."""
+        return self._message.timestamp()[0], self._timestamp
+
+    def objects(self) -> tuple[Any, Any]:
+        """The decoded key and value.
+
+        Raises:
+            Exception: what their serdes raised.
+        """
+        if self._objects is None:
+            assert self._error is not None
+            raise self._error
+        return self._objects
+
+    def time(self) -> int:
+        """The time that the extractor gave.
+
+        Raises:
+            Exception: what it raised.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._timestamp
+
+    def stamp(self, stamper: Stamper) -> int:
+        """Decode the record and ask for its time; returns it, or -1 where something went wrong."""
+        message = self._message
+        try:
+            key, value = message.key(), message.value()
+            self._objects = (
+                None if key is None else stamper.decode_key(key),
+                None if value is None else stamper.decode_value(value),
+            )
+            record = InputRecord(
+                *self._objects,
+                self._timestamp,
+                message.headers(),
+                message.topic(),
+                message.partition(),
+                message.offset(),
+                stamper.now_ms,
+            )
+            found = stamper.extract(record, stamper.partition_time)
+            if found.__class__ is not int:
+                raise TypeError(f"a timestamp extractor returned a {type(found).__name__}")
+        except Exception as error:  # raised again where the record is processed
+            self._error = error
+            return -1
+        self._timestamp = found
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Stamper:
+    """Gives the records of one partition their times, in the order of their offsets.
+
+    Args:
+        extract: the extractor.
+        decode_key: decodes keys that are not null.
+        decode_value: decodes values that are not null.
+        now_ms: tells the wall-clock time.
+        partition_time: the largest time so far.
+    """
+
+    extract: TimestampExtractor
+    decode_key: Callable[[bytes], Any]
+    decode_value: Callable[[bytes], Any]
+    now_ms: Callable[[], int]
+    partition_time: int = -1
+
+    def stamp(self, messages: Iterable[Any]) -> list[Stamped]:
+        """Return the records with their times."""
+        stamped = []
+        for message in messages:
+            record = Stamped(message)
+            self.partition_time = max(self.partition_time, record.stamp(self))
+            stamped.append(record)
+        return stamped
