@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field
 from functools import partial
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from state.buffer import ATOMS, Buffer
 from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
@@ -67,9 +67,12 @@ class Message(Protocol):
 Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
 """Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
 
-Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "str | None"], None]
+Part = Literal["key", "value", "record"]
+"""What of a record a sink could not write."""
+
+Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "Part | None"], None]
 """Takes the node, the error, the record's key, value, timestamp in ms and headers, and what of it
-could not be written: "key", "value" or "record"; None where no sink was about to write it.
+could not be written; None where no sink was about to write it.
 """
 
 
@@ -367,13 +370,25 @@ class _Assembler:
         elif isinstance(node, Sink):
             sink.emit(gen, node, flow)
         elif isinstance(node, Operator):
-            old = flow.old or "None"
-            record = f"{flow.key_object}, {flow.value_object}, {old}"
+            self._operator(node, flow)
+        else:
+            raise AssertionError(f"no operator for {node!r}")
+
+    def _operator(self, node: Operator, flow: Flow) -> None:
+        gen = self._gen
+
+        def call(flow: Flow) -> None:
+            value = flow.value_object if node.reads_value else flow.value_or_bytes
+            record = f"{flow.key_object}, {value}, {flow.old or 'None'}"
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
             with guarding.attempt(gen, node, flow):
                 gen.writer.line(line)
+
+        if node.needs_key:
+            store = node.uses[0] if node.uses else None
+            stateless.guard_key(gen, node, flow, call, store=store)
         else:
-            raise AssertionError(f"no operator for {node!r}")
+            call(flow)
 
     def _call_shared(self, node: Node, flow: Flow) -> None:
         """Several nodes feed this one: it takes the decoded record, whoever calls."""

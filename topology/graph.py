@@ -126,6 +126,10 @@ class Operator(Node):
     spec: OperatorSpec = field(kw_only=True)
     uses: tuple[str, ...] = ()
     view_uses: tuple[str, ...] = ()
+    needs_key: bool = False
+    """Whether a record without a key is one for the null-key policy, and never handed over."""
+    reads_value: bool = True
+    """Whether it reads the value; if not, it is given the bytes, or None for a null."""
 
 
 @dataclass(frozen=True, slots=True)

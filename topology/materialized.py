@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
 
+from state.layout import LayoutName
 from state.spec import StoreKind, StoreSpec
+from topology.errors import TopologyError
 from topology.naming import legal
+from topology.windows import duration_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +24,17 @@ class Materialized:
         logged: whether a changelog topic backs the store, so that it survives its machine.
         cached: whether updates are gathered per key until the commit before they go downstream.
         topic_config: settings of the changelog topic, over the defaults.
+        retention: how long windows are kept in stream time, from their start on; None keeps them
+            until they are closed. For stores of windows alone.
 
     Raises:
-        TopologyError: the store's name is not legal.
+        TopologyError: the store's name or the retention is not legal.
 
-    >>> Materialized("counts", logged=False).spec("counts")
-    StoreSpec(name='counts', kind='rocksdb', logged=False, cached=True, topic_config={})
+    >>> Materialized("counts", logged=False).spec("counts").logged
+    False
+    >>> hour = Materialized("hourly", retention=timedelta(hours=1))
+    >>> hour.timed_spec("hourly", "window", least_ms=60_000).retention_ms
+    3600000
     """
 
     store: str | None = None
@@ -32,19 +42,60 @@ class Materialized:
     logged: bool = True
     cached: bool = True
     topic_config: Mapping[str, str] = field(default_factory=dict)
+    retention: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.store is not None:
             legal(self.store, "store name")
+        if self.retention is not None:
+            duration_ms("retention", self.retention, at_least=0)
 
     def spec(self, name: str) -> StoreSpec:
-        """The spec of the store under its final name."""
+        """The spec of the store under its final name.
+
+        Raises:
+            TopologyError: a retention was given.
+        """
+        if self.retention is not None:
+            raise TopologyError(
+                f"store {name!r} holds no windows, so its rows are kept for ever; leave out the "
+                "retention, or fold the records by windows"
+            )
+        return self._spec(name, "plain", None)
+
+    def timed_spec(
+        self, name: str, layout: Literal["window", "session"], *, least_ms: int | None
+    ) -> StoreSpec:
+        """The spec of a store of windows or sessions under its final name.
+
+        Args:
+            name: the store's.
+            layout: of its rows.
+            least_ms: how long they must be kept, which is the default; None is for ever.
+
+        Raises:
+            TopologyError: the retention is shorter.
+        """
+        if self.retention is None:
+            return self._spec(name, layout, least_ms)
+        retention_ms = duration_ms("retention", self.retention, at_least=0)
+        if least_ms is None or retention_ms < least_ms:
+            least = "for ever" if least_ms is None else f"for {least_ms} ms"
+            raise TopologyError(
+                f"store {name!r} would keep windows for {retention_ms} ms, and records may come "
+                f"for them {least}; give it a retention that is as long, or none"
+            )
+        return self._spec(name, layout, retention_ms)
+
+    def _spec(self, name: str, layout: LayoutName, retention_ms: int | None) -> StoreSpec:
         return StoreSpec(
             name,
             kind=self.kind,
             logged=self.logged,
             cached=self.cached,
             topic_config=self.topic_config,
+            layout=layout,
+            retention_ms=retention_ms,
         )
 
 

@@ -40,7 +40,9 @@ def reads_value(node: Node) -> bool:
         return node.op != "count"
     if isinstance(node, TableSource):
         return node.store is not None
-    return isinstance(node, (Branch, Operator)) or (isinstance(node, Sink) and _asks_user(node))
+    if isinstance(node, Operator):
+        return node.reads_value
+    return isinstance(node, Branch) or (isinstance(node, Sink) and _asks_user(node))
 
 
 def needs_key(gen: Generator, node: Node, serde: object) -> bool:
@@ -90,7 +92,7 @@ def needs_old(sub: SubTopology, node: Node) -> bool:
 
 
 def _keeps_value(node: Node) -> bool:
-    if isinstance(node, Aggregate):
+    if isinstance(node, (Aggregate, Operator)):
         return False
     changing = ("map", "map_values", "flat_map", "flat_map_values")
     return not (isinstance(node, Stateless) and node.op in changing)

@@ -35,7 +35,17 @@ class Windowed(NamedTuple, Generic[K]):
     window: Window
 
 
-def _ms(name: str, value: Any, *, at_least: int) -> int:
+def duration_ms(name: str, value: Any, *, at_least: int) -> int:
+    """Read a duration that a user gave, in whole milliseconds.
+
+    Args:
+        name: what it is, for the error.
+        value: the duration.
+        at_least: the shortest that is possible, in milliseconds.
+
+    Raises:
+        TopologyError: it is none, too short, or not whole milliseconds.
+    """
     if not isinstance(value, timedelta):
         raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
     milliseconds, rest = divmod(value, _MS)
@@ -78,24 +88,24 @@ class TimeWindows:
                 f"windows of {self.size} that advance by {self.advance} leave gaps between them; "
                 "advance by the size at most"
             )
-        _ms("grace", self.grace, at_least=0)
+        duration_ms("grace", self.grace, at_least=0)
 
     @property
     def size_ms(self) -> int:
         """The size in milliseconds."""
-        return _ms("size", self.size, at_least=1)
+        return duration_ms("size", self.size, at_least=1)
 
     @property
     def advance_ms(self) -> int:
         """From one start to the next, in milliseconds."""
         if self.advance is None:
             return self.size_ms
-        return _ms("advance", self.advance, at_least=1)
+        return duration_ms("advance", self.advance, at_least=1)
 
     @property
     def grace_ms(self) -> int:
         """The grace period in milliseconds."""
-        return _ms("grace", self.grace, at_least=0)
+        return duration_ms("grace", self.grace, at_least=0)
 
     def starts(self, timestamp: int) -> range:
         """The starts of the windows that a record falls into, the earliest first.
@@ -145,18 +155,18 @@ class SlidingWindows:
     grace: timedelta = _NONE
 
     def __post_init__(self) -> None:
-        _ms("time_difference", self.time_difference, at_least=0)
-        _ms("grace", self.grace, at_least=0)
+        duration_ms("time_difference", self.time_difference, at_least=0)
+        duration_ms("grace", self.grace, at_least=0)
 
     @property
     def time_difference_ms(self) -> int:
         """The largest difference in milliseconds."""
-        return _ms("time_difference", self.time_difference, at_least=0)
+        return duration_ms("time_difference", self.time_difference, at_least=0)
 
     @property
     def grace_ms(self) -> int:
         """The grace period in milliseconds."""
-        return _ms("grace", self.grace, at_least=0)
+        return duration_ms("grace", self.grace, at_least=0)
 
     def is_closed(self, end_ms: int, stream_time: int) -> bool:
         """Whether a record for the window that ends at `end_ms` is late."""
@@ -187,18 +197,18 @@ class SessionWindows:
     grace: timedelta = _NONE
 
     def __post_init__(self) -> None:
-        _ms("inactivity_gap", self.inactivity_gap, at_least=1)
-        _ms("grace", self.grace, at_least=0)
+        duration_ms("inactivity_gap", self.inactivity_gap, at_least=1)
+        duration_ms("grace", self.grace, at_least=0)
 
     @property
     def gap_ms(self) -> int:
         """The gap in milliseconds."""
-        return _ms("inactivity_gap", self.inactivity_gap, at_least=1)
+        return duration_ms("inactivity_gap", self.inactivity_gap, at_least=1)
 
     @property
     def grace_ms(self) -> int:
         """The grace period in milliseconds."""
-        return _ms("grace", self.grace, at_least=0)
+        return duration_ms("grace", self.grace, at_least=0)
 
     def reach(self, timestamp: int) -> tuple[int, int]:
         """Where sessions that a record joins end at the earliest, and start at the latest.
@@ -253,8 +263,8 @@ class JoinWindows:
     def __post_init__(self) -> None:
         if self.before_ms + self.after_ms < 0:
             raise TopologyError("before and after leave no time between them")
-        _ms("time_difference", self.time_difference, at_least=0)
-        _ms("grace", self.grace, at_least=0)
+        duration_ms("time_difference", self.time_difference, at_least=0)
+        duration_ms("grace", self.grace, at_least=0)
 
     @property
     def before_ms(self) -> int:
@@ -268,13 +278,13 @@ class JoinWindows:
 
     def _side(self, name: str, value: timedelta | None) -> int:
         if value is None:
-            return _ms("time_difference", self.time_difference, at_least=0)
-        return _ms(name, value, at_least=-(2**62))
+            return duration_ms("time_difference", self.time_difference, at_least=0)
+        return duration_ms(name, value, at_least=-(2**62))
 
     @property
     def grace_ms(self) -> int:
         """The grace period in milliseconds."""
-        return _ms("grace", self.grace, at_least=0)
+        return duration_ms("grace", self.grace, at_least=0)
 
     def around(self, timestamp: int) -> tuple[int, int]:
         """From when to when, both inclusive, the other stream's records match.
