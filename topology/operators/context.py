@@ -94,6 +94,7 @@ class OperatorContext:
         dropped: to be called with the reason for each record that is left out.
         caching: whether updates may be held back until the next flush.
         task: what the runtime offers to processors.
+        old_is_read: whether anything that follows reads the old values of the results.
     """
 
     node: str
@@ -107,6 +108,7 @@ class OperatorContext:
     dropped: Callable[[str], None]
     caching: bool
     task: TaskFacts
+    old_is_read: bool = True
 
 
 class OperatorSpec(Protocol):

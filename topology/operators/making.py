@@ -19,6 +19,7 @@ from topology.graph import (
     TableSource,
     by_name,
 )
+from topology.needs import needs_old
 from topology.operators.context import (
     Headers,
     Number,
@@ -29,7 +30,7 @@ from topology.operators.context import (
 )
 from topology.operators.context import Operator as RunningOperator
 
-__all__ = ["NewNumbers", "NoFacts", "OperatorMaker"]
+__all__ = ["NewNumbers", "NoFacts", "OperatorMaker", "to_all"]
 
 
 class NewNumbers:
@@ -78,6 +79,7 @@ class OperatorMaker:
     def __init__(
         self, sub: SubTopology, options: CompileOptions, environment: _Environment
     ) -> None:
+        self._sub = sub
         self._nodes = by_name(sub.nodes)
         self._stores = {store.name: store for store in sub.stores}
         self._options = options
@@ -97,7 +99,7 @@ class OperatorMaker:
         cached = [self._stores[name].spec.cached for name in node.uses[:1]]
         return OperatorContext(
             node=node.name,
-            forward=_to_all(tuple(children.values())),
+            forward=to_all(tuple(children.values())),
             children=children,
             buffers=environment.buffers,
             serdes=self._serdes,
@@ -107,6 +109,7 @@ class OperatorMaker:
             dropped=partial(environment.dropped, node.name),
             caching=self._options.caching and all(cached),
             task=environment.task,
+            old_is_read=needs_old(self._sub, node),
         )
 
     def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
@@ -159,7 +162,8 @@ class _MappedRows:
         return self._function(key, value), timestamp
 
 
-def _to_all(receivers: tuple[Receive, ...]) -> Receive:
+def to_all(receivers: tuple[Receive, ...]) -> Receive:
+    """One receiver that hands each record to several, in their order."""
     if len(receivers) == 1:
         return receivers[0]
 
