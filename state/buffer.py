@@ -15,6 +15,7 @@ stored object: for mutable values that others may see.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Literal
@@ -32,6 +33,8 @@ ENTRY_OVERHEAD_BYTES = 200
 """What a key, a value and their tuple cost in dictionaries besides their payload, measured."""
 
 _SAMPLE = 16
+_FEW = 16
+"""So many new keys are put in order one by one; more of them are sorted with the others."""
 
 
 class Buffer:
@@ -44,6 +47,7 @@ class Buffer:
         "_encode",
         "_entry_bytes",
         "_objects",
+        "_order",
         "clean",
         "dirty",
         "name",
@@ -68,6 +72,8 @@ class Buffer:
         self._objects = hold == "objects"
         self._clean_limit_bytes = clean_limit_bytes
         self._entry_bytes = ENTRY_OVERHEAD_BYTES
+        self._order: list[bytes] = []
+        """The dirty keys that a scan has seen, in their order."""
 
     def load(self, key: bytes) -> Entry:
         """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
@@ -101,14 +107,9 @@ class Buffer:
             end: the key to stop before; None for the end.
             reverse: from the last key to the first.
         """
-        mine = sorted(
-            (
-                key
-                for key in self.dirty
-                if (start is None or key >= start) and (end is None or key < end)
-            ),
-            reverse=reverse,
-        )
+        mine = self._dirty_keys(start, end)
+        if reverse:
+            mine.reverse()
         position = 0
         for key, stored in self._committed.scan(start, end, reverse=reverse):
             while position < len(mine) and (
@@ -124,6 +125,23 @@ class Buffer:
             yield key, self._decode(data), timestamp
         for key in mine[position:]:
             yield from self._row(key)
+
+    def _dirty_keys(self, start: bytes | None, end: bytes | None) -> list[bytes]:
+        """Those of a range in order; the whole order is kept from scan to scan."""
+        order = self._order
+        new = len(self.dirty) - len(order)
+        if new:
+            # A dictionary has its new keys at the end, and none goes before all of them do.
+            latest = islice(reversed(self.dirty), new)
+            if new <= _FEW:
+                for key in latest:
+                    insort(order, key)
+            else:
+                order.extend(latest)
+                order.sort()
+        low = 0 if start is None else bisect_left(order, start)
+        high = len(order) if end is None else bisect_left(order, end)
+        return order[low:high]
 
     def delta(self) -> list[tuple[bytes, bytes | None, int]]:
         """Encode each dirty row once, in the order of first writes: key, value or None, timestamp.
@@ -147,6 +165,7 @@ class Buffer:
         clean = self.clean
         clean.update(self.dirty)
         self.dirty.clear()
+        self._order.clear()
         surplus = len(clean) - self._clean_limit_bytes // self._entry_bytes
         if surplus > 0:
             for key in list(islice(clean, surplus + len(clean) // 8)):
@@ -155,6 +174,7 @@ class Buffer:
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""
         self.dirty.clear()
+        self._order.clear()
         self.clean.clear()
 
     def uncommitted_bytes(self) -> int:

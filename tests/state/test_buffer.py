@@ -194,3 +194,20 @@ def test_a_value_that_cannot_be_encoded_names_its_store_and_key() -> None:
     buffer.put(b"bad", object(), 0)
     with pytest.raises(ValueEncodingError, match=r"store 's' .* key b'bad'"):
         buffer.delta()
+
+
+@given(st.lists(st.one_of(st.lists(st.binary(max_size=2), max_size=40), st.none()), max_size=6))
+def test_scans_between_few_and_many_writes_see_each_key_once_in_order(steps: Any) -> None:
+    rows, expected = Rows(), dict[bytes, int]()
+    buffer = make(rows)
+    for number, keys in enumerate(steps):
+        if keys is None:
+            rows.apply(timestamped_rows(buffer.delta()))
+            buffer.committed()
+            continue
+        for key in keys:
+            buffer.put(key, number, 0)
+            expected[key] = number
+        assert [row[:2] for row in buffer.scan()] == sorted(expected.items())
+        middle = [(k, v) for k, v in sorted(expected.items(), reverse=True) if b"\x40" <= k < b"z"]
+        assert [row[:2] for row in buffer.scan(b"\x40", b"z", reverse=True)] == middle
