@@ -7,6 +7,7 @@ retention deletes them there. So an expired row costs no tombstone.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
@@ -41,7 +42,7 @@ class TimedBuffer(Buffer):
     (None, -1)
     """
 
-    __slots__ = ("_deleted_to", "_fresh", "_indexed", "_layout", "_time_of", "horizon")
+    __slots__ = ("_deleted_to", "_fresh", "_indexed", "_layout", "_time_of", "_times", "horizon")
 
     def __init__(
         self,
@@ -60,6 +61,8 @@ class TimedBuffer(Buffer):
         self._indexed = TimeIndexed(committed)
         self._fresh: dict[int, dict[bytes, None]] = {}
         """The times of rows that were written since the last commit, and their keys."""
+        self._times: list[int] = []
+        """The same times in their order."""
         self._deleted_to = 0
         self.horizon = 0
         """The earliest time of rows that are still there, in milliseconds."""
@@ -84,6 +87,7 @@ class TimedBuffer(Buffer):
         super().put(key, value, timestamp)
         keys = self._fresh.get(time)
         if keys is None:
+            insort(self._times, time)
             keys = self._fresh[time] = {}
         keys[key] = None
 
@@ -103,24 +107,35 @@ class TimedBuffer(Buffer):
         out; read them with `get`.
         """
         start_ms = max(start_ms, self.horizon)
-        fresh = sorted(
-            (time, key)
-            for time, keys in self._fresh.items()
-            if start_ms <= time < end_ms
-            for key in keys
-        )
+        times = self._times[bisect_left(self._times, start_ms) : bisect_left(self._times, end_ms)]
+        fresh = [(time, key) for time in times for key in sorted(self._fresh[time])]
         last = None
         for entry in merge(fresh, self._indexed.by_time(start_ms, end_ms)):
             if entry == last:
                 continue
             last = entry
-            written = self.dirty.get(entry[1])
-            if written is None or written[0] is not None:
+            if not self._is_deleted(entry[1]):
                 yield entry
 
-    def earliest(self) -> int | None:
-        """The smallest time of all rows, or None without rows."""
-        return next((time for time, _ in self.by_time(self.horizon, 2**63)), None)
+    def earliest(self, start_ms: int = 0) -> int | None:
+        """The smallest time of all rows that is not before `start_ms`, or None without rows."""
+        start_ms = max(start_ms, self.horizon)
+        on_disk = (
+            time
+            for time, key in self._indexed.by_time(start_ms, 2**63)
+            if not self._is_deleted(key)
+        )
+        fresh = (
+            time
+            for time in islice(self._times, bisect_left(self._times, start_ms), None)
+            if not all(map(self._is_deleted, self._fresh[time]))
+        )
+        found = [time for time in (next(on_disk, None), next(fresh, None)) if time is not None]
+        return min(found, default=None)
+
+    def _is_deleted(self, key: bytes) -> bool:
+        written = self.dirty.get(key)
+        return written is not None and written[0] is None
 
     def expire(self, horizon: int) -> None:
         """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
@@ -148,8 +163,10 @@ class TimedBuffer(Buffer):
         """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
         super().committed()
         self._fresh.clear()
+        self._times.clear()
 
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""
         super().discard()
         self._fresh.clear()
+        self._times.clear()

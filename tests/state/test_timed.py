@@ -1,0 +1,70 @@
+"""Rows that are found, and expire, by time: as a dictionary that is searched from end to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state.buffer import timestamped_rows
+from state.codec import TIMESTAMP
+from state.memory import MemoryTaskState
+from state.spec import StoreSpec
+from state.timed import TimedBuffer
+
+SPEC = StoreSpec("w", kind="memory", layout="session")
+TIMES = st.integers(0, 12)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(b"ab"), TIMES, TIMES, st.integers(0, 3)),
+        st.tuples(st.just("delete"), st.sampled_from(b"ab"), TIMES, TIMES),
+        st.tuples(st.just("expire"), TIMES),
+        st.tuples(st.just("commit")),
+    ),
+    max_size=30,
+)
+
+
+def row_key(key: int, time: int, other: int) -> bytes:
+    return bytes([key]) + TIMESTAMP.pack(time) + TIMESTAMP.pack(other)
+
+
+def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
+    rows = buffer.live(timestamped_rows(buffer.delta()))
+    state.write({"w": [*SPEC.rows.local(rows), *buffer.expired_rows()]}, {})
+    buffer.committed()
+
+
+@settings(max_examples=400, deadline=None)
+@given(actions=ACTIONS, start=TIMES, end=TIMES)
+def test_rows_are_found_by_time_until_they_expire(
+    actions: list[tuple[Any, ...]], start: int, end: int
+) -> None:
+    state = MemoryTaskState([SPEC])
+    buffer = TimedBuffer(
+        "w", state.store("w"), layout=SPEC.rows, encode=lambda v: bytes([v]), decode=ord
+    )
+    model: dict[bytes, tuple[int, int]] = {}
+    horizon = 0
+    for action in actions:
+        if action[0] == "commit":
+            commit(buffer, state)
+        elif action[0] == "expire":
+            horizon = max(horizon, action[1])
+            buffer.expire(action[1])
+            model = {key: row for key, row in model.items() if row[0] >= horizon}
+        elif action[2] >= horizon:
+            key = row_key(*action[1:4])
+            buffer.put(key, action[4] if action[0] == "put" else None, 0)
+            model.pop(key, None)
+            if action[0] == "put":
+                model[key] = (action[2], action[4])
+        found = sorted((time, key) for key, (time, _) in model.items())
+        assert list(buffer.by_time(start, end)) == [f for f in found if start <= f[0] < end]
+        assert buffer.earliest() == min((time for time, _ in found), default=None)
+        later = [time for time, _ in found if time >= start]
+        assert buffer.earliest(start) == min(later, default=None)
+        assert [(k, v) for k, v, _ in buffer.scan()] == sorted(
+            (key, value) for key, (_, value) in model.items()
+        )
