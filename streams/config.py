@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from streams.client_settings import (
     TRANSACTION_TIMEOUT_MS,
@@ -20,6 +20,7 @@ from streams.client_settings import (
     read_client_settings,
 )
 from streams.errors import ConfigError
+from streams.handlers import Handler, Handlers, Stage, handler
 from streams.settings import (
     REQUIRED,
     Kind,
@@ -35,8 +36,9 @@ from streams.settings import (
     setting_of,
     text,
 )
-from topology import serdes
+from topology import serdes, timestamps
 from topology.serdes import Serde
+from topology.timestamps import TimestampExtractor
 
 MIB = 1024 * 1024
 TRANSACTION_MARGIN_MS = 2_000
@@ -76,6 +78,20 @@ def _serde() -> Kind:
         raise ValueError(f"must be a Serde or one of {', '.join(SERDES)}, not {value!r}")
 
     return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDES), parse)
+
+
+def _extractor() -> Kind:
+    """A timestamp extractor, or the name of one that comes along."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in timestamps.BY_NAME:
+            return timestamps.BY_NAME[value]
+        if callable(value):
+            return value
+        names = ", ".join(timestamps.BY_NAME)
+        raise ValueError(f"must be a function or one of {names}, not {value!r}")
+
+    return Kind("a function, or " + ", ".join(f"`{name}`" for name in timestamps.BY_NAME), parse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +225,32 @@ topics and groups are named after it
         "What happens to a record without a key where an operator needs one.",
         default="fail",
     )
+    default_timestamp_extractor: TimestampExtractor = setting(  # noqa: RUF009 - declares a field
+        _extractor(),
+        "Which time the records of sources have where the topology does not say.",
+        default=timestamps.fail_on_invalid_timestamp,
+        default_words="fail_on_invalid_timestamp",
+    )
+    deserialization_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record whose key or value cannot be decoded.",
+        default="fail",
+    )
+    processing_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record on which a function of the topology fails.",
+        default="fail",
+    )
+    production_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record that a sink cannot encode, or that is too large to be sent.",
+        default="fail",
+    )
+    errors_dead_letter_queue_topic_name: str | None = setting(
+        legal_name(),
+        "Where handlers that say `continue` write the records that they let go.",
+        default=None,
+    )
     topology_optimization: Literal["none", "all"] = setting(
         choice("none", "all"),
         "Whether repartition topics that would carry the same records are shared.",
@@ -281,6 +323,7 @@ topics and groups are named after it
         problems += client_problems
         if exactly_once:
             problems += _check_transaction_timeout(values.get("commit.interval.ms"), clients)
+        problems += _check_dead_letters(values)
         if problems:
             raise ConfigError(*problems)
         topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}
@@ -291,6 +334,16 @@ topics and groups are named after it
     def exactly_once(self) -> bool:
         """Whether state, output and offsets are committed in one transaction."""
         return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def handlers(self) -> Handlers:
+        """What decides about records that cannot be processed."""
+        return Handlers(
+            deserialization=self.deserialization_exception_handler,
+            processing=self.processing_exception_handler,
+            production=self.production_exception_handler,
+            dead_letter_topic=self.errors_dead_letter_queue_topic_name,
+        )
 
     @property
     def transaction_timeout_ms(self) -> int:
@@ -428,6 +481,20 @@ def _value(own: Setting, given: Mapping[str, object]) -> object:
 def _transaction_timeout_ms(clients: ClientSettings) -> int:
     value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     return int(str(value))
+
+
+def _check_dead_letters(values: Mapping[str, object]) -> list[str]:
+    """A topic to which nothing would ever be written is a mistake."""
+    names = [f"{stage}.exception.handler" for stage in get_args(Stage)]
+    if values.get("errors.dead.letter.queue.topic.name") is None or any(
+        values.get(name) != "fail" for name in names
+    ):
+        return []
+    problem = (
+        "errors.dead.letter.queue.topic.name is set, but records are written there only where a "
+        f"handler lets them go; set one of {', '.join(names)} to 'continue'"
+    )
+    return [problem]
 
 
 def _check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 from streams.config import StreamsConfig
 from streams.plan import SubPlan
+from topology import serdes
 from topology.graph import AnySerde, Sink, Source, Store
 
 Serdes = tuple[AnySerde, AnySerde]
@@ -47,6 +48,8 @@ class Names:
         writers = self._writers()
         if topic in writers:
             return self._serdes(writers[topic])
+        if topic == self._config.errors_dead_letter_queue_topic_name:
+            return serdes.bytes, serdes.bytes
         choosing = [sink for sink in self._sinks if callable(sink.topic)]
         if not choosing and topic not in existing:
             names = ", ".join(sorted(writers))

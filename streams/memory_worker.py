@@ -119,6 +119,8 @@ def create_topics(cluster: MemoryCluster, plans: Sequence[SubPlan], config: Stre
     admin = MemoryAdmin(cluster)
     for name in dict.fromkeys(name for plan in plans for name in plan.topics.sources):
         cluster.create(name)
+    if config.handlers.dead_letter_topic is not None:
+        cluster.create(config.handlers.dead_letter_topic)
     planned = plan_internal_topics(
         [plan.topics for plan in plans],
         admin.describe(admin.names()),
@@ -174,6 +176,7 @@ def make_memory_worker(
             clock=clock,
             background=at_once,
             log=log,
+            handlers=config.handlers,
         ),
         make_membership=lambda leads: make_membership(
             config, consumer, admin, leads, background=at_once, clock=clock, log=log

@@ -98,6 +98,9 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         default_value=config.default_value_serde,
         caching=config.statestore_cache_max_bytes > 0,
         null_key_policy=config.null_key_policy,
+        handles_errors=(config.handlers.processing, config.handlers.production) != ("fail",) * 2,
+        skips_undecodable=config.handlers.deserialization != "fail",
+        timestamps=config.default_timestamp_extractor,
     )
     if config.topology_optimization == "all":
         topology = optimize(topology)

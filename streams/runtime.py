@@ -19,7 +19,7 @@ from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
 from streams.consumer import MakeClient as MakeConsumerClient
-from streams.errors import IdentityError, LocalStateError
+from streams.errors import IdentityError, LocalStateError, MissingTopicError
 from streams.facts import ClusterFacts
 from streams.home import LocalHomes
 from streams.plan import SubPlan
@@ -237,7 +237,11 @@ class _Wiring:
         )
 
     def producer_maker(self, consumer: LiveConsumer) -> Callable[[], Producer]:
-        sizes = _Sizes.of(self.plans, {**self.topics, **_describe_sinks(self.admin, self.plans)})
+        written = {
+            **_describe_sinks(self.admin, self.plans),
+            **_describe_dead_letters(self.admin, self.config),
+        }
+        sizes = _Sizes.of(self.plans, {**self.topics, **written})
         shared: dict[str, Any] = {
             "timeout_s": self.config.task_timeout_ms / 1000,
             "topic_limits": sizes.limits,
@@ -285,6 +289,7 @@ class _Wiring:
             clock=self.clock,
             background=self.connections.background("headrace-facts"),
             log=self.log,
+            handlers=self.config.handlers,
         )
 
 
@@ -313,6 +318,25 @@ class _Sizes:
 
 def _describe_sinks(admin: TopicAdmin, plans: Sequence[SubPlan]) -> Mapping[str, TopicFacts]:
     return admin.describe(sink for plan in plans for sink in plan.sinks)
+
+
+def _describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[str, TopicFacts]:
+    """Look at the dead-letter topic before it is needed.
+
+    Raises:
+        MissingTopicError: it does not exist.
+    """
+    topic = config.handlers.dead_letter_topic
+    if topic is None:
+        return {}
+    found = admin.describe([topic])
+    if topic not in found:
+        raise MissingTopicError(
+            f"the dead-letter topic {topic} does not exist; create it, or correct "
+            "errors.dead.letter.queue.topic.name",
+            topics=[topic],
+        )
+    return found
 
 
 def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:

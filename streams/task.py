@@ -29,13 +29,16 @@ from state.layout import Layout
 from state.store import CommittedStore, Position, TaskState
 from state.timed import TimedBuffer
 from streams.blame import Suspect, error_in_ranges
-from streams.clients import CommittedOffset, Offsets, ReceivedMessage, TopicPartition
+from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
+from streams.handlers import Handlers
 from streams.progress import COMMIT_ID, Progress
+from streams.record_errors import HandlerFailedError, RecordErrors
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
 from topology.operators.context import Number
+from topology.timestamps import Stamper
 
 Delta = list[tuple[bytes, "bytes | None", int]]
 LocalRows = Sequence[tuple[bytes, "bytes | None"]]
@@ -162,6 +165,9 @@ class Task:
     send: Send
     dropped: Callable[[str, str], None]
     write_line: Callable[[str], None] = print
+    handlers: Handlers = field(default_factory=Handlers)
+    now_ms: Callable[[], int] = lambda: 0
+    log: Log | None = None
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
@@ -172,6 +178,7 @@ class Task:
     _bound: BoundProgram = field(init=False)
     _extra_values: dict[str, int] = field(init=False)
     _numbers: dict[str, Number] = field(init=False)
+    _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
     def __post_init__(self) -> None:
         progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
@@ -186,6 +193,7 @@ class Task:
                 if name != COMMIT_ID:
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
         self._numbers = {}
+        errors = self._record_errors()
         self._bound = self.spec.program.bind(
             TaskEnvironment(
                 self.send,
@@ -194,7 +202,26 @@ class Task:
                 self.write_line,
                 number=self._number,
                 partitions_of=self.spec.partitions_of,
+                failed=errors.failed,
+                undecodable=errors.undecodable,
+                now_ms=self.now_ms,
             )
+        )
+        self._stampers = {
+            place: self._bound.stampers[place.topic](self.partition_time[place])
+            for place in self.start
+            if place.topic in self._bound.stampers
+        }
+
+    def _record_errors(self) -> RecordErrors:
+        return RecordErrors(
+            self.handlers,
+            self.spec.program,
+            str(self.id),
+            self.send,
+            self.dropped,
+            self._raise,
+            self.log,
         )
 
     def _make_buffer(self, store: Store) -> Buffer:
@@ -247,7 +274,8 @@ class Task:
         queue = self._queues[place]
         expected = queue.last_offset() + 1 if queue else self.next_offset[place]
         assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
-        queue.extend(records)
+        stamper = self._stampers.get(place)
+        queue.extend(records if stamper is None else stamper.stamp(records))
 
     def queued(self) -> int:
         """How many records wait."""
@@ -320,13 +348,14 @@ class Task:
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time
 
-    def _raise(self, error: Exception) -> NoReturn:
+    def _raise(self, error: Exception, node: str | None = None, record: Any = None) -> NoReturn:
         """Say which record an error is about; the clients' errors are not about one."""
         if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
             raise error
         if isinstance(error, StoreCorruptedError):
             raise TaskCorruptedError([str(self.id)], str(error)) from error
-        node, record = self.spec.program.locate(error.__traceback__)
+        if node is None:
+            node, record = self.spec.program.locate(error.__traceback__)
         cause = self.spec.program.explain(error, node, record)
         raise self._record_error(cause, _what_happened(cause), node, record) from cause
 
@@ -491,6 +520,9 @@ def committed_rows(
 
 def _what_happened(error: Exception) -> str:
     """Name the error without its text where a user's function may have quoted the record."""
-    if isinstance(error, (BadRecordError, SerdeError, RegistryError, RecordTooLargeError)):
+    if isinstance(
+        error,
+        (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError),
+    ):
         return str(error)
     return f"a user function raised {type(error).__name__}"

@@ -18,6 +18,7 @@ from state.store import TaskState
 from streams.background import Background
 from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
 from streams.errors import StreamsError
+from streams.handlers import Handlers
 from streams.inquiry import Inquiry
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
@@ -134,6 +135,7 @@ class Tasks:
         clock: for how long to wait for committed offsets.
         background: asks the cluster beside the worker.
         log: bound to the worker.
+        handlers: decide about records that fail.
         write_line: what `print` writes with.
     """
 
@@ -152,6 +154,7 @@ class Tasks:
         clock: Clock,
         background: Background,
         log: Log,
+        handlers: Handlers | None = None,
         write_line: Callable[[str], None] = print,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
@@ -164,6 +167,8 @@ class Tasks:
         self._exactly_once = exactly_once
         self._read_cache_bytes = read_cache_bytes
         self._write_line = write_line
+        self._handlers = handlers or Handlers()
+        self._clock = clock
         self._slots: dict[TaskId, _Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._patience = _Patience(clock)
@@ -355,6 +360,9 @@ class Tasks:
             send=self._make_send(),
             dropped=self._drop,
             write_line=self._write_line,
+            handlers=self._handlers,
+            now_ms=self._clock.now_ms,
+            log=self._log,
         )
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)

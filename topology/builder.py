@@ -7,12 +7,13 @@ from typing import Any, TypeVar, overload
 
 from topology.draft import Draft, Edge
 from topology.errors import TopologyError
-from topology.graph import AnySerde, Source, Store, TableSource, Topology
+from topology.graph import AnySerde, OffsetReset, Source, Store, TableSource, Topology
 from topology.kstream import KStream
 from topology.ktable import KTable
 from topology.materialized import Materialized, materialized
 from topology.naming import legal
 from topology.serdes import Serde
+from topology.timestamps import TimestampExtractor
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,19 +50,38 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         value: Serde[V],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[K, V]: ...
     @overload
     def stream(
-        self, topics: str | Iterable[str], *, value: Serde[V], name: str | None = None
+        self,
+        topics: str | Iterable[str],
+        *,
+        value: Serde[V],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
     ) -> KStream[Any, V]: ...
     @overload
     def stream(
-        self, topics: str | Iterable[str], *, key: Serde[K], name: str | None = None
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: Serde[K],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
     ) -> KStream[K, Any]: ...
     @overload
     def stream(
-        self, topics: str | Iterable[str], *, name: str | None = None
+        self,
+        topics: str | Iterable[str],
+        *,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
     ) -> KStream[Any, Any]: ...
 
     def stream(
@@ -70,6 +90,8 @@ class StreamsBuilder:
         *,
         key: AnySerde | None = None,
         value: AnySerde | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Read one or several topics as a stream of records.
@@ -80,6 +102,10 @@ class StreamsBuilder:
             topics: one topic, or several that are partitioned alike.
             key: serde of keys; None takes the setting ``default.key.serde``.
             value: serde of values; None takes the setting ``default.value.serde``.
+            timestamps: tells the time of each record (see `topology.timestamps`); None takes the
+                setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
+                was committed; None takes the setting ``consumer.auto.offset.reset``.
             name: name of the source node; None generates one.
 
         Returns:
@@ -93,6 +119,8 @@ class StreamsBuilder:
             topics=_topics(topics),
             key=key,
             value=value,
+            timestamps=timestamps,
+            offset_reset=offset_reset,
         )
         return KStream(Edge(self._draft, self._draft.add(node), key, value))
 
@@ -104,6 +132,8 @@ class StreamsBuilder:
         key: Serde[K],
         value: Serde[V],
         store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[K, V]: ...
     @overload
@@ -113,6 +143,8 @@ class StreamsBuilder:
         *,
         value: Serde[V],
         store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, V]: ...
     @overload
@@ -122,6 +154,8 @@ class StreamsBuilder:
         *,
         key: Serde[K],
         store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[K, Any]: ...
     @overload
@@ -130,6 +164,8 @@ class StreamsBuilder:
         topic: str,
         *,
         store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, Any]: ...
 
@@ -140,6 +176,8 @@ class StreamsBuilder:
         key: AnySerde | None = None,
         value: AnySerde | None = None,
         store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[Any, Any]:
         """Read a topic as a table: the last value of each key, a null value deletes the row.
@@ -149,6 +187,10 @@ class StreamsBuilder:
             key: serde of keys; None takes the setting ``default.key.serde``.
             value: serde of values; None takes the setting ``default.value.serde``.
             store: name or options of the store; a table that is given no name is not stored.
+            timestamps: tells the time of each record (see `topology.timestamps`); None takes the
+                setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
+                was committed; None takes the setting ``consumer.auto.offset.reset``.
             name: name of the table node; None generates one.
 
         Returns:
@@ -162,7 +204,14 @@ class StreamsBuilder:
         kept = materialized(store)
         reserved = names.store(f"{topic}-") if kept.store is None else kept.store
         source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
-        source = Source(source_name, topics=(topic,), key=key, value=value)
+        source = Source(
+            source_name,
+            topics=(topic,),
+            key=key,
+            value=value,
+            timestamps=timestamps,
+            offset_reset=offset_reset,
+        )
         table = TableSource(names.node("KTABLE-SOURCE-", name), (source_name,), kept.store)
         rows = Store(kept.spec(reserved), key, value)
         if kept.store is None:

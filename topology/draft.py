@@ -213,6 +213,11 @@ def _check_mergeable(first: Step, second: Step) -> None:
         )
     if (a.key, a.value) != (b.key, b.value):
         raise TopologyError(f"{what} with different serdes; call stream() once and use it twice")
+    if (a.timestamps, a.offset_reset) != (b.timestamps, b.offset_reset):
+        raise TopologyError(
+            f"{what} with different timestamps= or offset_reset=; call stream() once and use it "
+            "twice"
+        )
 
 
 def _fed_by_merged(step: Step, merged: dict[str, str]) -> Step:

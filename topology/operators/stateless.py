@@ -84,17 +84,14 @@ def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
 
 def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    is_change = not node.stream and flow.old is not None
     with attempt(gen, node, flow):
         gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
-        if is_change and gen.options.handles_errors:
-            gen.writer.line(f"before_{i} = {_call_before(gen, node, flow)}")
     result = flow.with_value(f"value_{i}")
     with otherwise(gen):
-        if is_change:
-            _map_change(gen, node, flow, result, descend)
-        else:
+        if node.stream or flow.old is None:
             _children(gen, node, result, descend)
+        else:
+            _map_change(gen, node, flow, result, descend)
 
 
 def _map_change(
@@ -103,12 +100,20 @@ def _map_change(
     """Tables: what the row was here follows from what it was above; nothing comes of nothing."""
     w, i = gen.writer, gen.ordinal(node)
     before, is_read = _call_before(gen, node, flow), needs_old(gen.sub, node)
-    if is_read or gen.options.handles_errors:
-        if not gen.options.handles_errors:
+    was_there = f"{before} is not None"
+    if gen.options.handles_errors:
+        # The function may have failed on it then too: what was forwarded before is not known.
+        with w.block("try:"):
             w.line(f"before_{i} = {before}")
-        before = f"before_{i}"
-    result = replace(result, old=before if is_read else None)
-    with w.block(f"if value_{i} is not None or {before} is not None:"):
+            w.line(f"was_there_{i} = before_{i} is not None")
+        with w.block("except Exception:"):
+            w.line(f"before_{i}, was_there_{i} = None, True")
+        was_there = f"was_there_{i}"
+    elif is_read:
+        w.line(f"before_{i} = {before}")
+        was_there = f"before_{i} is not None"
+    result = replace(result, old=f"before_{i}" if is_read else None)
+    with w.block(f"if value_{i} is not None or {was_there}:"):
         _children(gen, node, result, descend)
 
 
