@@ -6,6 +6,7 @@ from topology import serdes
 from topology.branched import BranchedKStream
 from topology.builder import StreamsBuilder
 from topology.errors import SerdeError, TopologyError
+from topology.global_table import GlobalKTable
 from topology.graph import Topology
 from topology.grouped import KGroupedStream
 from topology.kstream import KStream
@@ -15,6 +16,7 @@ from topology.serdes import Serde
 
 __all__ = [
     "BranchedKStream",
+    "GlobalKTable",
     "KGroupedStream",
     "KStream",
     "KTable",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology._serde import for_topic
-from topology.graph import AnySerde, Node, Sink, Source, Store, Topology
+from topology.graph import AnySerde, GlobalSource, Node, Sink, Source, Store, Topology
 
 
 def bound_to_topics(
@@ -30,7 +30,8 @@ def bound_to_topics(
     """
     binder = _Binder(application_id, default_key, default_value)
     nodes = tuple(binder.node(node) for node in topology.nodes)
-    stores = tuple(binder.store(store) for store in topology.stores)
+    read = {group.store.name: group.source.topic for group in topology.global_stores}
+    stores = tuple(binder.store(store, read.get(store.name)) for store in topology.stores)
     if nodes == topology.nodes and stores == topology.stores:
         return topology
     return Topology(nodes, stores)
@@ -45,6 +46,8 @@ class _Binder:
     def node(self, node: Node) -> Node:
         if isinstance(node, Source):
             topic = self._full(node.topics[0], internal=node.internal)
+        elif isinstance(node, GlobalSource):
+            topic = node.topic
         elif isinstance(node, Sink) and isinstance(node.topic, str):
             topic = self._full(node.topic, internal=node.internal)
         else:
@@ -54,15 +57,17 @@ class _Binder:
             node if (key, value) == (node.key, node.value) else replace(node, key=key, value=value)
         )
 
-    def store(self, store: Store) -> Store:
-        key, value = self._serdes(store, f"{self._prefix}{store.name}-changelog")
+    def store(self, store: Store, topic: str | None) -> Store:
+        """A store with the serdes of its topic; None stands for its changelog."""
+        changelog = f"{self._prefix}{store.name}-changelog"
+        key, value = self._serdes(store, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
 
     def _full(self, topic: str, *, internal: bool) -> str:
         return self._prefix + topic if internal else topic
 
     def _serdes(
-        self, place: Source | Sink | Store, topic: str
+        self, place: Source | GlobalSource | Sink | Store, topic: str
     ) -> tuple[AnySerde | None, AnySerde | None]:
         return (
             _bound(place.key, self._default_key, topic, is_key=True),

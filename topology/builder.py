@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 from topology.draft import Draft, Edge
 from topology.errors import TopologyError
+from topology.global_table import GlobalKTable, global_table
 from topology.graph import AnySerde, OffsetReset, Source, Store, TableSource, Topology
 from topology.kstream import KStream
 from topology.ktable import KTable
@@ -218,6 +219,86 @@ class StreamsBuilder:
             self._draft.reserve(table.name, rows)
             return KTable(Edge(self._draft, self._draft.add(source, table), key, value))
         return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]: ...
+
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read all of a topic in every process, as a table that streams look up by any key.
+
+        The rows are read to the topic's end before the first record of a stream is processed, and
+        are kept up to date from then on. They are no part of the commits: a record finds them as
+        they happen to be, and may find others when it is processed again after a failure.
+
+        Args:
+            topic: the topic; nothing else of the topology may read it.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            store: name or options of the store that keeps the rows; None generates a name.
+            name: name of the table node; None generates one.
+
+        Returns:
+            The table, for `KStream.join` and `KStream.left_join`.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> builder = StreamsBuilder()
+            >>> countries = builder.global_table("countries", store="countries")
+            >>> print(builder.build().describe().rstrip())
+            Topologies:
+               Sub-topology: 0 for global store (will not generate tasks)
+                Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
+                  --> KTABLE-SOURCE-0000000001
+                Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
+                  --> none
+                  <-- KSTREAM-SOURCE-0000000000
+        """
+        (topic,) = _topics(topic)
+        return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
 
     def build(self) -> Topology:
         """Check and return what was written so far.

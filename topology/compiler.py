@@ -37,7 +37,7 @@ from topology.graph import (
 )
 from topology.holding import hold_of
 from topology.operators import aggregate, guarding, sink, source, stateless, table, update
-from topology.operators.context import Number, TaskFacts
+from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, NoFacts, OperatorMaker
 from topology.timestamps import Stamper
@@ -95,6 +95,8 @@ class TaskEnvironment:
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Tells the partition count of a topic that is written to."""
     task: TaskFacts = field(default_factory=NoFacts)
+    global_views: Mapping[str, TableView] = field(default_factory=dict)
+    """The rows of the global tables, by their nodes."""
     failed: Failed = raise_again
     """Called where a node fails on a record; returns where the others are to go on."""
     undecodable: Callable[[str, Exception, Any], None] = raise_again

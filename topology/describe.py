@@ -13,15 +13,38 @@ from dataclasses import dataclass, field
 from topology import serdes
 from topology.codegen import CompileOptions
 from topology.compiler import compile_sub_topology
-from topology.graph import Node, Sink, Source, SubTopology, Topology, stores_of
+from topology.graph import (
+    GlobalSource,
+    GlobalStore,
+    Node,
+    Sink,
+    Source,
+    SubTopology,
+    Topology,
+    stores_of,
+)
 from topology.java_order import TreeSet, hash_order
 
 
 def describe(topology: Topology, *, code: bool = False) -> str:
     """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too."""
     subs = topology.sub_topologies
-    text = "Topologies:\n " + "".join(f"  {_sub_topology(sub)}\n" for sub in subs)
+    groups: list[SubTopology | GlobalStore] = [*subs, *topology.global_stores]
+    groups.sort(key=lambda group: group.id)
+    text = "Topologies:\n " + "".join(map(_group, groups))
     return text + "".join(_code(sub) for sub in subs) if code else text
+
+
+def _group(group: SubTopology | GlobalStore) -> str:
+    if isinstance(group, SubTopology):
+        return f"  {_sub_topology(group)}\n"
+    source, table = _Described(group.source), _Described(group.table)
+    source.successors.add(table)
+    table.predecessors.add(source)
+    return (
+        f"  Sub-topology: {group.id} for global store (will not generate tasks)\n"
+        f"    {_node(source)}\n    {_node(table)}\n"
+    )
 
 
 def _sub_topology(sub: SubTopology) -> str:
@@ -73,6 +96,8 @@ def _node(described: _Described) -> str:
     node = described.node
     feeds = f"\n      --> {_names(described.successors)}"
     fed_by = f"\n      <-- {_names(described.predecessors)}"
+    if isinstance(node, GlobalSource):
+        return f"Source: {node.name} (topics: [{node.topic}]){feeds}"
     if isinstance(node, Source):
         topics = ", ".join(hash_order(node.topics, sized=True))
         return f"Source: {node.name} (topics: [{topics}]){feeds}"

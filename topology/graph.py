@@ -133,6 +133,22 @@ class Operator(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalSource(Node):
+    """Reads the topic of a global table: all of it, in every process, and in no task."""
+
+    topic: str = ""
+    key: AnySerde | None = None
+    value: AnySerde | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTable(Node):
+    """Keeps the last value of each key that its `GlobalSource` reads."""
+
+    store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sink(Node):
     """Writes records to `topic`, or to the topic that ``topic(key, value)`` returns."""
 
@@ -182,16 +198,31 @@ class SubTopology:
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalStore:
+    """A global table with its source: no sub-topology, but numbered among them."""
+
+    id: int
+    source: GlobalSource
+    table: GlobalTable
+    store: Store
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """What an application computes: nodes in the order in which they were built, and stores."""
 
     nodes: tuple[Node, ...]
     stores: tuple[Store, ...] = ()
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
+    global_stores: tuple[GlobalStore, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         check(self.nodes, self.stores)
-        object.__setattr__(self, "sub_topologies", split(self.nodes, self.stores))
+        groups = split(self.nodes, self.stores)
+        subs = tuple(group for group in groups if group.sources)
+        object.__setattr__(self, "sub_topologies", subs)
+        apart = tuple(_global_store(group) for group in groups if not group.sources)
+        object.__setattr__(self, "global_stores", apart)
 
     def describe(self, *, code: bool = False) -> str:
         """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
@@ -213,6 +244,7 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
     Raises:
         TopologyError: naming the node or store, and what to change.
     """
+    nodes = tuple(nodes)
     seen: set[str] = set()
     for node in nodes:
         if node.name in seen:
@@ -223,6 +255,7 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
             if parent not in seen:
                 raise TopologyError(f"node {node.name!r} reads from unknown node {parent!r}")
         seen.add(node.name)
+    _check_global_topics(nodes)
     names = [store.name for store in stores]
     for name in names:
         if names.count(name) > 1:
@@ -234,9 +267,30 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
                 raise TopologyError(f"node {node.name!r} uses unknown store {name!r}")
 
 
+def _check_global_topics(nodes: Iterable[Node]) -> None:
+    nodes = tuple(nodes)
+    readers: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, GlobalSource):
+            if node.topic in readers:
+                raise TopologyError(
+                    f"topic {node.topic!r} is read as a global table twice; call global_table() "
+                    "once and join with what it returns"
+                )
+            readers[node.topic] = node.name
+    for node in nodes:
+        if isinstance(node, Source) and not node.internal:
+            for topic in node.topics:
+                if topic in readers:
+                    raise TopologyError(
+                        f"topic {topic!r} is read as a global table and by {node.name!r} too; "
+                        "read it once, or join with the table where the stream was to be used"
+                    )
+
+
 def stores_of(node: Node) -> tuple[str, ...]:
     """The names of the stores that a node reads or writes."""
-    if isinstance(node, Aggregate):
+    if isinstance(node, (Aggregate, GlobalTable)):
         return (node.store,)
     if isinstance(node, TableSource) and node.store is not None:
         return (node.store,)
@@ -261,7 +315,7 @@ def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
 
 
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
-    """Group nodes that are connected by an edge or a shared store.
+    """Group nodes that are connected by an edge or a shared store; global tables are groups too.
 
     Ids follow the order in which the first node of each was built, as in Kafka Streams
     (`InternalTopologyBuilder.makeNodeGroups`), so a Java application's task ids are the same.
@@ -281,8 +335,7 @@ def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopolo
             members.append([])
         members[number].append(node)
     for group in members:
-        if not any(isinstance(node, Source) for node in group):
-            raise TopologyError(f"node {group[0].name!r} is not fed by any source")
+        _check_group(group)
     return tuple(
         SubTopology(
             number,
@@ -291,6 +344,27 @@ def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopolo
         )
         for number, group in enumerate(members)
     )
+
+
+def _check_group(group: list[Node]) -> None:
+    table = next((node for node in group if isinstance(node, GlobalTable)), None)
+    if table is not None:
+        other = next((n for n in group if not isinstance(n, (GlobalSource, GlobalTable))), None)
+        if other is not None:
+            raise TopologyError(
+                f"node {other.name!r} uses store {table.store!r}, which belongs to the global "
+                f"table {table.name!r} and is written by nobody else; give it a store of its own"
+            )
+    elif not any(isinstance(node, Source) for node in group):
+        raise TopologyError(f"node {group[0].name!r} is not fed by any source")
+
+
+def _global_store(group: SubTopology) -> GlobalStore:
+    source, table = group.nodes
+    assert isinstance(source, GlobalSource)
+    assert isinstance(table, GlobalTable)
+    (store,) = group.stores
+    return GlobalStore(group.id, source, table, store)
 
 
 class _Groups:

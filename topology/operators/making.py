@@ -65,6 +65,8 @@ class _Environment(Protocol):
     def number(self) -> Callable[[str], Number]: ...
     @property
     def task(self) -> TaskFacts: ...
+    @property
+    def global_views(self) -> Mapping[str, TableView]: ...
 
 
 class OperatorMaker:
@@ -120,6 +122,8 @@ class OperatorMaker:
         return found.key or self._options.default_key, found.value or self._options.default_value
 
     def _view(self, name: str) -> TableView:
+        if name not in self._nodes:
+            return self._global_view(name)
         node = self._nodes[name]
         if isinstance(node, Operator):
             view = node.spec.view(self._context(node, {}))
@@ -131,6 +135,15 @@ class OperatorMaker:
             assert node.function is not None
             return _MappedRows(self._view(node.parents[0]), node.function)
         raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
+
+    def _global_view(self, name: str) -> TableView:
+        try:
+            return self._environment.global_views[name]
+        except KeyError:
+            raise TopologyError(
+                f"{name!r} is a global table, and this runner has none; use the application "
+                "itself or TopologyTestDriver"
+            ) from None
 
 
 class StoredRows:
