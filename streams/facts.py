@@ -10,6 +10,7 @@ from streams.errors import MissingTopicError
 from streams.restore import ChangelogFacts
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin
+from topology.graph import OffsetReset
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 """Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
@@ -22,6 +23,8 @@ class ClusterFacts:
     admin: TopicAdmin
     topics: Mapping[str, TopicFacts]
     from_earliest: bool
+    resets: Mapping[str, OffsetReset] = field(default_factory=dict)
+    """Where to begin with a topic, where that is not where all others begin."""
     _counts: dict[str, int] = field(default_factory=dict)
 
     def changelogs(
@@ -43,8 +46,13 @@ class ClusterFacts:
 
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions for which nothing was ever committed."""
-        ask = self.admin.start_offsets if self.from_earliest else self.admin.end_offsets
-        return ask(places)
+        default: OffsetReset = "earliest" if self.from_earliest else "latest"
+        late = [p for p in places if self.resets.get(p.topic, default) == "latest"]
+        early = [place for place in places if place not in late]
+        return {
+            **(self.admin.start_offsets(early) if early else {}),
+            **(self.admin.end_offsets(late) if late else {}),
+        }
 
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic; one that was not described before is asked for, once.

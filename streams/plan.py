@@ -19,7 +19,7 @@ from topology.binding import bound_to_topics
 from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
-from topology.graph import SubTopology, Topology
+from topology.graph import OffsetReset, SubTopology, Topology
 from topology.optimizer import optimize
 
 
@@ -51,6 +51,18 @@ class SubPlan:
         return frozenset(
             sink.topic for sink in sinks if isinstance(sink.topic, str) and not sink.internal
         )
+
+    @property
+    def offset_resets(self) -> Mapping[str, OffsetReset]:
+        """Where to begin with a topic, where that does not follow from the consumer's setting."""
+        # What this application writes itself is read from its beginning in any case.
+        resets: dict[str, OffsetReset] = {
+            topic.name: "earliest" for topic in self.topics.repartition_sources
+        }
+        for source in self.program.sub_topology.sources:
+            if source.offset_reset is not None:
+                resets.update(dict.fromkeys(source.topics, source.offset_reset))
+        return resets
 
     def lead(self, partitions: Mapping[str, int]) -> str:
         """The input topic with most partitions, which the group assigns; the others follow it."""

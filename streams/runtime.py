@@ -281,7 +281,12 @@ class _Wiring:
             partitions=partitions,
             consumer=consumer,
             restorer=restorer,
-            facts=ClusterFacts(self.admin, self.topics, _begins_earliest(self.config)),
+            facts=ClusterFacts(
+                self.admin,
+                self.topics,
+                _begins_earliest(self.config),
+                {topic: r for plan in self.plans for topic, r in plan.offset_resets.items()},
+            ),
             open_home=self.local.homes(self.clock, self.log),
             make_send=lambda: producer().send,
             exactly_once=self.config.exactly_once,
