@@ -53,8 +53,7 @@ class Interpreter:
             case Aggregate():
                 self._aggregate(node, key, value, timestamp)
             case TableSource():
-                if key is not None:
-                    self._update(node, node.store, key, value, timestamp)
+                self._upsert(node, key, value, timestamp)
             case Stateless():
                 for new_key, new_value in _results(node, key, value):
                     self._forward(node, new_key, new_value, timestamp)
@@ -68,12 +67,24 @@ class Interpreter:
                 self._visit(child, key, value, timestamp)
                 return
 
+    def _upsert(self, node: TableSource, key: Any, value: Any, timestamp: int) -> None:
+        if key is None:
+            return
+        if node.store is None:
+            self._forward(node, key, value, timestamp)
+            return
+        old, _ = self._rows.get((node.store, serdes.json.serialize(key)), (None, -1))
+        if serdes.json.serialize([value]) != serdes.json.serialize([old]):
+            self._update(node, node.store, key, value, timestamp)
+
     def _aggregate(self, node: Aggregate, key: Any, value: Any, timestamp: int) -> None:
         if key is None or value is None:
             return
         old = self._rows.get((node.store, serdes.json.serialize(key)))
         new = _folded(node, key, value, old)
         later = timestamp if old is None else max(timestamp, old[1])
+        if new is None and old is None:
+            return
         self._update(node, node.store, key, new, later)
 
     def _update(self, node: Node, store: str | None, key: Any, value: Any, timestamp: int) -> None:

@@ -26,10 +26,41 @@ def test_a_table_keeps_the_last_value_of_each_key(partitions: int) -> None:
 
 
 def test_a_null_value_deletes_the_row_and_goes_on_as_null() -> None:
+    """Trap 8: Kafka Streams also passes on the deletion of what is not there."""
     driver = table_driver(NO_CACHE)
     driver.input("in").send_many([("a", 1), ("a", None), ("b", None)])
     assert dict(driver.store("rows")) == {}
-    assert pairs(driver) == [("a", 1), ("a", None), ("b", None)]
+    assert pairs(driver) == [("a", 1), ("a", None)]
+
+
+def test_a_value_that_changes_nothing_goes_no_further_and_leaves_the_row_as_it_was() -> None:
+    """Trap 8: Kafka Streams passes it on."""
+    driver = table_driver(NO_CACHE)
+    driver.input("in").send("a", [1], timestamp=5)
+    driver.input("in").send("a", [1], timestamp=9)
+    assert list(driver.store("rows").rows()) == [("a", [1], 5)]
+    assert pairs(driver) == [("a", [1])]
+
+
+@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: [n], lambda n: {"n": n}])
+def test_equal_numbers_of_other_types_are_other_values(wrap: Any) -> None:
+    driver = table_driver(NO_CACHE)
+    driver.input("in").send_many([("a", wrap(1)), ("a", wrap(1.0)), ("a", wrap(True))])
+    assert [repr(value) for _, value in pairs(driver)] == [repr(wrap(n)) for n in (1, 1.0, True)]
+
+
+@pytest.mark.parametrize("value", [1, "x", [1], {"n": 1.0}, True])
+def test_an_equal_value_changes_nothing_after_a_restart_either(value: Any) -> None:
+    def step(stream: Any) -> Any:
+        table = stream.peek(lambda k, v: None).to_table(store="rows")
+        return table.map_values(lambda v: v)
+
+    driver = driver_of(step, settings=NO_CACHE)
+    driver.input("in").send("a", value)
+    driver.crash()
+    driver.input("in").send("a", value)
+    driver.run()
+    assert pairs(driver) == [("a", value)]
 
 
 def test_the_last_value_to_arrive_wins_whatever_its_timestamp() -> None:
@@ -110,7 +141,7 @@ def test_a_stream_of_a_table_s_changes_can_be_folded() -> None:
     driver = driver_of(
         lambda s: s.to_table(store="rows").to_stream().group_by_key().count(store="changes")
     )
-    driver.input("in").send_many([("a", 1), ("a", 1), ("a", None), ("b", 1)])
+    driver.input("in").send_many([("a", 1), ("a", 2), ("a", 2), ("a", None), ("b", 1)])
     assert dict(driver.store("changes")) == {"a": 2, "b": 1}
 
 
@@ -120,4 +151,14 @@ def test_derived_tables_follow_the_rows() -> None:
         return table.filter(lambda k, v: v > 1).map_values(lambda v: v * 10)
 
     found = results(step, [("a", 1), ("a", 2), ("a", None), ("b", 5)], settings=NO_CACHE)
-    assert found == [("a", None), ("a", 20), ("a", None), ("b", 50)]
+    assert found == [("a", 20), ("a", None), ("b", 50)]
+
+
+def test_a_filter_deletes_no_row_that_it_never_had() -> None:
+    """Trap 8: Kafka Streams does."""
+    found = results(
+        lambda s: s.to_table(store="rows").filter(lambda k, v: v > 9),
+        [("a", 1), ("a", 2), ("a", None)],
+        settings=NO_CACHE,
+    )
+    assert found == []

@@ -28,7 +28,7 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
         descend(flow)
         return
     w, i = gen.writer, gen.ordinal(node)
-    key_serde, _ = gen.store_serdes(node.store)
+    key_serde, value_serde = gen.store_serdes(node.store)
     result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
     with attempt(gen, node, flow):
         w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
@@ -38,7 +38,15 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
             w.line(f"new_{i} = {held(gen, node, node.store, result)}")
             old, new = f"row_{i}[0]", f"new_{i}"
             kept = new
-    # Equal values of other classes may be other documents, as 1, 1.0 and true are.
-    changed = f"if {new}.__class__ is not {old}.__class__ or {new} != {old}:"
-    with otherwise(gen), w.block(changed):
+        encode = gen.constant(f"encode_row_{i}", value_serde.serialize)
+        # Equal values of other classes may be other documents, as 1, 1.0 and true are.
+        changed = f"{new}.__class__ is not {old}.__class__ or {new} != {old}"
+        if gen.holds[node.store] == "bytes":
+            # A number that was read from disk is bytes, one that was written just now is not.
+            mixed = f"{old}.__class__ is bytes and {new}.__class__ in ATOMS and {new} is not None"
+            changed = f"{encode}({new}) != {old} if {mixed} else {changed}"
+        else:
+            changed += f" or {new}.__class__ not in ATOMS and {encode}({new}) != {encode}({old})"
+        w.line(f"changed_{i} = {changed}")
+    with otherwise(gen), w.block(f"if changed_{i}:"):
         emit_update(gen, node, node.store, result, descend, kept=kept)
