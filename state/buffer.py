@@ -177,6 +177,10 @@ class Buffer:
         self._order.clear()
         self.clean.clear()
 
+    def approximate_count(self) -> int:
+        """Return the number of rows, roughly: rewritten and deleted rows may be counted."""
+        return self._committed.approximate_count() + len(self.dirty)
+
     def uncommitted_bytes(self) -> int:
         """Estimate the memory of the dirty rows from a sample of the latest ones."""
         count = len(self.dirty)

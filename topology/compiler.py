@@ -39,7 +39,7 @@ from topology.holding import hold_of
 from topology.operators import aggregate, guarding, sink, source, stateless, table, update
 from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
-from topology.operators.making import NewNumbers, NoFacts, OperatorMaker
+from topology.operators.making import NewNumbers, OperatorMaker
 from topology.timestamps import Stamper
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -94,7 +94,7 @@ class TaskEnvironment:
     """A number that is committed beside the input offsets, by its name."""
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
     """Tells the partition count of a topic that is written to."""
-    task: TaskFacts = field(default_factory=NoFacts)
+    task: TaskFacts = field(default_factory=TaskFacts)
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     """The rows of the global tables, by their nodes."""
     failed: Failed = raise_again
@@ -321,12 +321,14 @@ class _Assembler:
         w = gen.writer
         with w.block(f"def process_{gen.ordinal(node)}(batch):"):
             w.line("stream_time = -1")
-            with w.block("for m in batch:"), w.of(node):
-                flow = source.emit(gen, node)
+            with w.block("for m in batch:"):
+                with w.of(node):
+                    flow = source.emit(gen, node)
+                    if self._needs_record:
+                        w.line("task.begin(m, timestamp)")
+                    self._children(node, flow)
                 if self._needs_record:
-                    w.line("task.begin(m, timestamp)")
-                self._children(node, flow)
-                if self._needs_record:
+                    # Of no node: punctuators run here, and the task knows whose.
                     w.line("task.end()")
             w.line("return stream_time")
 

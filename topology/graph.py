@@ -167,6 +167,8 @@ class Store:
     spec: StoreSpec
     key: AnySerde | None = None
     value: AnySerde | None = None
+    face: Function | None = None
+    """Makes what a processor sees of it (see `stores.open_store`); None goes by the layout."""
 
     @property
     def name(self) -> str:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from state.buffer import Buffer
+from topology.operators.number import Number
 from topology.serdes import Serde
+from topology.task_facts import TaskFacts
 
 __all__ = [
     "Headers",
@@ -37,28 +39,11 @@ gives None.
 """
 
 
-@dataclass(slots=True)
-class Number:
-    """A number of 64 bits that is committed beside the input offsets, like a stream time."""
-
-    value: int = -1
-
-
 class TableView(Protocol):
     """The present rows of a table, stored or computed from those of another."""
 
     def get(self, key: Any, /) -> tuple[Any, int]:
         """The value and timestamp of a key, or (None, -1)."""
-
-
-class TaskFacts(Protocol):
-    """What the runtime tells and does for the processors of one task."""
-
-    def begin(self, record: Any, timestamp: int, /) -> None:
-        """A record is processed now."""
-
-    def end(self) -> None:
-        """The record is done, with all that followed from it."""
 
 
 class Operator(Protocol):
@@ -75,6 +60,11 @@ class Operator(Protocol):
 
     def flush(self) -> None:
         """Forward everything that is held back."""
+
+
+def no_stores(name: str) -> Any:
+    """Say that there are no stores to open."""
+    raise LookupError(f"no store {name!r} can be opened here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +85,7 @@ class OperatorContext:
         caching: whether updates may be held back until the next flush.
         task: what the runtime offers to processors.
         old_is_read: whether anything that follows reads the old values of the results.
+        open_store: a store of the node as processors see it, by its name.
     """
 
     node: str
@@ -109,6 +100,7 @@ class OperatorContext:
     caching: bool
     task: TaskFacts
     old_is_read: bool = True
+    open_store: Callable[[str], Any] = no_stores
 
 
 class OperatorSpec(Protocol):

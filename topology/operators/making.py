@@ -29,8 +29,10 @@ from topology.operators.context import (
     TaskFacts,
 )
 from topology.operators.context import Operator as RunningOperator
+from topology.store_faces import Rows
+from topology.stores import open_store
 
-__all__ = ["NewNumbers", "NoFacts", "OperatorMaker", "to_all"]
+__all__ = ["NewNumbers", "OperatorMaker", "to_all"]
 
 
 class NewNumbers:
@@ -42,16 +44,6 @@ class NewNumbers:
     def get(self, name: str) -> Number:
         """The number of that name."""
         return self._numbers.setdefault(name, Number())
-
-
-class NoFacts:
-    """A runtime that tells processors nothing."""
-
-    def begin(self, record: Any, timestamp: int, /) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
 
 
 class _Environment(Protocol):
@@ -112,6 +104,7 @@ class OperatorMaker:
             caching=self._options.caching and all(cached),
             task=environment.task,
             old_is_read=needs_old(self._sub, node),
+            open_store=partial(self._open_store, node),
         )
 
     def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
@@ -120,6 +113,30 @@ class OperatorMaker:
     def _serdes(self, store: str) -> tuple[AnySerde, AnySerde]:
         found = self._stores[store]
         return found.key or self._options.default_key, found.value or self._options.default_value
+
+    def _open_store(self, node: Operator, name: str) -> Any:
+        """A store as processors see it: one object a task, as it may keep what it knows."""
+        if name not in node.uses:
+            has = ", ".join(node.uses) or "none"
+            raise TopologyError(
+                f"processor {node.name!r} is not connected with a store {name!r}, it has {has}; "
+                "give it stores=, or use connect_processor_and_state_stores"
+            )
+        opened = self._shared.get(("open store", name))
+        if opened is None:
+            environment = self._environment
+            key, value = self._serdes(name)
+            rows = Rows(
+                name=name,
+                buffer=environment.buffers[name],
+                key=key,
+                value=value,
+                timestamp=lambda: environment.task.timestamp,
+                number=partial(self._number, f"store {name}"),
+                dropped=partial(environment.dropped, name),
+            )
+            opened = self._shared["open store", name] = open_store(self._stores[name], rows)
+        return opened
 
     def _view(self, name: str) -> TableView:
         if name not in self._nodes:

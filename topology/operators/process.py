@@ -1,0 +1,177 @@
+"""A user's processor as a step: one object a task, called with each record."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from topology.errors import TopologyError
+from topology.operators.context import Headers, Operator, OperatorContext, TableView
+from topology.processors import (
+    FixedKeyProcessorContext,
+    FixedKeyRecord,
+    ProcessorContext,
+    Record,
+)
+from topology.stores import StoreBuilder
+
+__all__ = ["Process", "Supplied", "supplied"]
+
+Supplier = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Supplied:
+    """What makes processors, and the stores that they bring."""
+
+    supplier: Supplier
+    stores: tuple[StoreBuilder[Any], ...]
+
+
+def supplied(given: Any) -> Supplied:
+    """Read what a step was given: something that makes processors, or a function.
+
+    Args:
+        given: a class or a function without arguments, which makes a new processor each time, or
+            a function that is called as ``function(record, context)``.
+
+    Raises:
+        TopologyError: it is neither, or it makes the same object twice.
+    """
+    arguments = _required_arguments(given)
+    if arguments == 2 and not isinstance(given, type):
+        return Supplied(_OfFunction(given), ())
+    if arguments != 0:
+        raise TopologyError(
+            f"{given!r} makes no processors: give a class or a function without arguments that "
+            "returns a new processor, or a function of a record and the context"
+        )
+    one, other = given(), given()
+    if one is other:
+        raise TopologyError(
+            f"{given!r} returned the same processor twice; each task needs its own, so make a new "
+            "one in each call"
+        )
+    if not callable(getattr(one, "process", None)):
+        raise TopologyError(f"{given!r} returned {type(one)}, which has no method process()")
+    # The object is asked where a class makes itself, so that every kind of attribute works.
+    stores = getattr(one if isinstance(given, type) else given, "stores", ())
+    return Supplied(given, _store_builders(stores() if callable(stores) else stores, given))
+
+
+def _required_arguments(given: Any) -> int:
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)
+
+
+def _store_builders(stores: Iterable[Any], given: Any) -> tuple[StoreBuilder[Any], ...]:
+    found = tuple(stores)
+    for store in found:
+        if not isinstance(store, StoreBuilder):
+            raise TopologyError(
+                f"the stores of {given!r} are of {type(store)}; make them with Stores, such as "
+                "Stores.key_value(..)"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFunction:
+    """Makes processors of a function of a record and the context."""
+
+    function: Callable[[Any, Any], object]
+
+    def __call__(self) -> _FunctionProcessor:
+        return _FunctionProcessor(self.function)
+
+
+class _FunctionProcessor:
+    __slots__ = ("_context", "_function")
+
+    def __init__(self, function: Callable[[Any, Any], object]) -> None:
+        self._function = function
+
+    def init(self, context: Any) -> None:
+        self._context = context
+
+    def process(self, record: Any) -> None:
+        self._function(record, self._context)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Runs processors; with `fixed_key` they are those of ``process_values``."""
+
+    supplier: Supplier
+    fixed_key: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """A processor's results are a stream."""
+        return False
+
+    @property
+    def needs_old(self) -> bool:
+        """Processors are not told of old values."""
+        return False
+
+    @property
+    def needs_record(self) -> bool:
+        """Processors may ask where a record was read."""
+        return True
+
+    def make(self, context: OperatorContext, /) -> Operator:
+        """Make the processor of one task."""
+        return _Running(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """There are no rows to read."""
+        return None
+
+
+class _Running:
+    __slots__ = ("_context", "_facts", "_make_record", "_process", "_processor", "pending")
+
+    def __init__(self, spec: Process, context: OperatorContext) -> None:
+        self.pending: MutableMapping[Any, Any] = {}
+        self._facts = context.task
+        self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record
+        made = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
+        self._context: Any = made(context)
+        self._processor = spec.supplier()
+        self._process = self._processor.process
+        self._facts.add(context.node, self._start, self._close)
+
+    def _start(self) -> None:
+        init = getattr(self._processor, "init", None)
+        if init is not None:
+            init(self._context)
+        self._context._started()
+
+    def _close(self) -> None:
+        close = getattr(self._processor, "close", None)
+        if close is not None:
+            close()
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Hand over one record; stores that keep a time get this one's meanwhile."""
+        del old
+        facts = self._facts
+        outer, facts.timestamp = facts.timestamp, timestamp
+        try:
+            record = self._make_record(key, value, timestamp, tuple(headers) if headers else ())
+            self._process(record)
+        finally:
+            facts.timestamp = outer
+
+    def flush(self) -> None:
+        """Nothing is held back."""
