@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology._serde import for_topic
-from topology.graph import AnySerde, GlobalSource, Node, Sink, Source, Store, Topology
+from topology.graph import AnySerde, GlobalSource, Node, Operator, Sink, Source, Store, Topology
 
 
 def bound_to_topics(
@@ -50,6 +50,9 @@ class _Binder:
             topic = node.topic
         elif isinstance(node, Sink) and isinstance(node.topic, str):
             topic = self._full(node.topic, internal=node.internal)
+        elif isinstance(node, Operator):
+            bound = getattr(node.spec, "bound", None)
+            return node if bound is None else replace(node, spec=bound(self.part))
         else:
             return node
         key, value = self._serdes(node, topic)
@@ -62,6 +65,11 @@ class _Binder:
         changelog = f"{self._prefix}{store.name}-changelog"
         key, value = self._serdes(store, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
+
+    def part(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
+        """A serde that an operator uses itself; `topic` is without the application's id."""
+        default = self._default_key if is_key else self._default_value
+        return _bound(serde, default, self._prefix + topic, is_key=is_key) or default
 
     def _full(self, topic: str, *, internal: bool) -> str:
         return self._prefix + topic if internal else topic
