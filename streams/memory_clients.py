@@ -195,6 +195,11 @@ class _MemoryProducer:
     ) -> None:
         if not isinstance(topic, str):
             raise TypeError(f"a topic's name must be a string, not {type(topic).__name__}")
+        if headers is not None and not isinstance(headers, list):
+            raise TypeError(f"headers must be a list, not {type(headers).__name__}")
+        for part in (key, value):
+            if part is not None and not isinstance(part, (bytes, str)):
+                raise TypeError(f"a bytes-like object is required, not {type(part).__name__}")
         size, limit = len(key or b"") + len(value or b""), self._limit(topic)
         if size > limit:
             raise RecordTooLargeError(topic, size, limit)

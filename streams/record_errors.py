@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from state.errors import StateError
 from streams.clients import Log
 from streams.errors import RecordTooLargeError, StreamsError
-from streams.handlers import Continue, Failure, Handlers, NodeRecord, Stage
+from streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
 from topology.compiler import Headers, Part, Program, Send
 from topology.errors import RegistryError
 
@@ -95,12 +95,7 @@ class RecordErrors:
         if not isinstance(answer, Continue):
             self.refuse(error, node, message)
         for letter in answer.dead_letters:
-            try:
-                self.send(
-                    letter.topic, letter.value, letter.key, -1, letter.timestamp, letter.headers
-                )
-            except RecordTooLargeError as too_large:
-                self.refuse(too_large, node, message)
+            self._send(letter, failure, message)
         self._note(failure, answer)
 
     def _answer(self, failure: Failure, message: Any) -> object:
@@ -108,6 +103,18 @@ class RecordErrors:
             return self.handlers.answer(failure)
         except Exception as error:
             what = f"the {failure.stage}.exception.handler raised {type(error).__name__}"
+            wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
+            wrong.__cause__ = error
+            self.refuse(wrong, failure.node, message)
+
+    def _send(self, letter: DeadLetter, failure: Failure, message: Any) -> None:
+        headers = list(letter.headers) or None
+        try:
+            self.send(letter.topic, letter.value, letter.key, -1, letter.timestamp, headers)
+        except RecordTooLargeError as error:
+            self.refuse(error, failure.node, message)
+        except (TypeError, ValueError) as error:
+            what = f"the {failure.stage}.exception.handler made a dead letter of other than bytes"
             wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
             wrong.__cause__ = error
             self.refuse(wrong, failure.node, message)

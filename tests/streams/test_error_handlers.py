@@ -346,6 +346,21 @@ def test_a_handler_of_ones_own_may_write_dead_letters_of_its_own() -> None:
     assert driver.events[-1]["dead_letters"] == 2
 
 
+@pytest.mark.parametrize(
+    "letter",
+    [
+        DeadLetter("mine", {"k": 1}, None),  # type: ignore[arg-type]
+        DeadLetter("mine", None, 5),  # type: ignore[arg-type]
+        DeadLetter(b"mine", None, None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_dead_letter_of_other_than_bytes_is_the_handlers_error(letter: DeadLetter) -> None:
+    topology = through(lambda s: s.map_values(odd))
+    driver = TopologyTestDriver(topology, handled("processing", lambda _: Continue((letter,))))
+    with pytest.raises(RecordError, match="handler made a dead letter of other than bytes"):
+        driver.input("in").send("k", 13)
+
+
 def test_skipped_records_are_not_processed_again_after_a_crash() -> None:
     settings = {**EXACTLY_ONCE, **handled("processing")}
     driver = TopologyTestDriver(through(lambda s: s.map_values(odd)), settings)
