@@ -12,19 +12,62 @@ from topology.grouped import KGroupedStream
 from topology.kstream import KStream
 from topology.ktable import KTable
 from topology.materialized import Materialized
+from topology.processors import (
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    FixedKeyRecord,
+    Processor,
+    ProcessorContext,
+    Record,
+)
 from topology.serdes import Serde
+from topology.session_windowed import SessionWindowedKStream
+from topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
+from topology.stores import StoreBuilder, Stores
+from topology.time_windowed import TimeWindowedKStream
+from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
+from topology.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Window,
+    Windowed,
+)
 
 __all__ = [
     "BranchedKStream",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyRecord",
     "GlobalKTable",
     "KGroupedStream",
     "KStream",
     "KTable",
+    "KeyValueStore",
     "Materialized",
+    "Processor",
+    "ProcessorContext",
+    "Record",
     "Serde",
     "SerdeError",
+    "SessionStore",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
+    "StoreBuilder",
+    "Stores",
     "StreamsBuilder",
+    "TimeWindowedKStream",
+    "TimeWindows",
+    "TimestampedKeyValueStore",
+    "TimestampedWindowStore",
     "Topology",
     "TopologyError",
+    "UnlimitedWindows",
+    "ValueAndTimestamp",
+    "Window",
+    "WindowStore",
+    "Windowed",
     "serdes",
 ]

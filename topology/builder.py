@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
 from topology.draft import Draft, Edge
-from topology.errors import TopologyError
 from topology.global_table import GlobalKTable, global_table
 from topology.graph import AnySerde, OffsetReset, Source, Store, TableSource, Topology
 from topology.kstream import KStream
 from topology.ktable import KTable
 from topology.materialized import Materialized, materialized
-from topology.naming import legal
+from topology.naming import legal_topics
 from topology.serdes import Serde
+from topology.stores import StoreBuilder
 from topology.timestamps import TimestampExtractor
 
 K = TypeVar("K")
@@ -117,7 +117,7 @@ class StreamsBuilder:
         """
         node = Source(
             self._draft.names.node("KSTREAM-SOURCE-", name),
-            topics=_topics(topics),
+            topics=legal_topics(topics, "stream()"),
             key=key,
             value=value,
             timestamps=timestamps,
@@ -200,7 +200,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: a name is not legal.
         """
-        (topic,) = _topics(topic)
+        (topic,) = legal_topics(topic, "table()")
         names = self._draft.names
         kept = materialized(store)
         reserved = names.store(f"{topic}-") if kept.store is None else kept.store
@@ -297,8 +297,40 @@ class StreamsBuilder:
                   --> none
                   <-- KSTREAM-SOURCE-0000000000
         """
-        (topic,) = _topics(topic)
+        (topic,) = legal_topics(topic, "global_table()")
         return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
+
+    def add_state_store(self, store: StoreBuilder[Any]) -> None:
+        """Add a store for processors; each of them names those that it works with.
+
+        Args:
+            store: made by `Stores`. The same one may be added again.
+
+        Raises:
+            TopologyError: another store of that name was added.
+
+        >>> from topology import serdes
+        >>> from topology.stores import Stores
+        >>> builder = StreamsBuilder()
+        >>> seen = Stores.key_value("seen", key=serdes.string, value=serdes.long)
+        >>> builder.add_state_store(seen)
+        >>> def once(record, context):
+        ...     if context.store(seen).put_if_absent(record.key, record.timestamp) is None:
+        ...         context.forward(record)
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process_values(once, stores=[seen], name="once").to("kept", value=serdes.string)
+        >>> print(builder.build().describe().rstrip())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+              --> once
+            Processor: once (stores: [seen])
+              --> KSTREAM-SINK-0000000001
+              <-- KSTREAM-SOURCE-0000000000
+            Sink: KSTREAM-SINK-0000000001 (topic: kept)
+              <-- once
+        """
+        self._draft.add_state_stores((store,))
 
     def build(self) -> Topology:
         """Check and return what was written so far.
@@ -313,16 +345,5 @@ class StreamsBuilder:
         steps = list(self._draft.steps())
         return Topology(
             tuple(node for step in steps for node in step.nodes),
-            tuple(store for step in steps for store in step.stores),
+            (*(store for step in steps for store in step.stores), *self._draft.state_stores),
         )
-
-
-def _topics(topics: str | Iterable[str]) -> tuple[str, ...]:
-    names = (topics,) if isinstance(topics, str) else tuple(topics)
-    if not names:
-        raise TopologyError("stream() was given no topic; name at least one")
-    for name in names:
-        legal(name, "topic")
-        if names.count(name) > 1:
-            raise TopologyError(f"topic {name!r} is given twice to one stream(); name it once")
-    return names

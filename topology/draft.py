@@ -8,8 +8,9 @@ Streams).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from topology.errors import TopologyError
 from topology.graph import (
@@ -26,6 +27,7 @@ from topology.graph import (
     stores_of,
 )
 from topology.naming import Names
+from topology.stores import StoreBuilder, with_stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Step:
     @property
     def parents(self) -> tuple[str, ...]:
         """The nodes that feed this step."""
-        return self.nodes[0].parents
+        own = {node.name for node in self.nodes}
+        return tuple(p for node in self.nodes for p in node.parents if p not in own)
 
     @property
     def source(self) -> Source | None:
@@ -59,6 +62,9 @@ class Draft:
     _steps: dict[str, Step] = field(default_factory=dict)
     _nodes: set[str] = field(default_factory=set)
     _reserved: dict[str, Store] = field(default_factory=dict)
+    state_stores: tuple[Store, ...] = ()
+    """The stores of processors, which belong to no step."""
+    _for_joins: dict[str, str] = field(default_factory=dict)
 
     def add(
         self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()
@@ -82,6 +88,14 @@ class Draft:
             self._nodes.add(node.name)
         self._steps[step.name] = step
         return step.name
+
+    def add_state_stores(self, stores: Iterable[StoreBuilder[Any] | str]) -> None:
+        """Add those of some stores that are described, and not only named.
+
+        Raises:
+            TopologyError: another store of the same name is there.
+        """
+        self.state_stores = with_stores(self.state_stores, stores)
 
     def reserve(self, table: str, store: Store) -> None:
         """Keep a store ready for a table that is stored only if somebody reads its rows."""
@@ -109,9 +123,40 @@ class Draft:
             return self.readable(node.parents[0])
         return stores_of(node)
 
+    def for_join(self, node: str, prefix: str) -> Source | None:
+        """The source of the repartition topic that an earlier join put behind a node, if any.
+
+        Args:
+            node: the node.
+            prefix: what a new topic would be named after. A join that gives a name has a topic of
+                its own; one without takes any that is there, whatever its name.
+        """
+        source = self._for_joins.get(node) if prefix == node else None
+        return None if source is None else self._steps[source].source
+
+    def is_for_joins(self, node: str, source: str) -> None:
+        """Remember the source of the repartition topic that a join put behind a node."""
+        self._for_joins[node] = source
+
+    def keep_null_keys(self, name: str) -> None:
+        """Let records without a key pass the repartition topics above a node.
+
+        Args:
+            name: a node that gives such records a result of their own.
+        """
+        step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
+        node = next(n for n in step.nodes if n.name == name)
+        if isinstance(node, Source):
+            kept = tuple(_unfiltered(n) for n in step.nodes)
+            self._steps[step.name] = Step(kept, step.stores)
+        elif isinstance(node, Stateless) and node.op not in ("map", "flat_map", "select_key"):
+            for parent in node.parents:
+                self.keep_null_keys(parent)
+
     def again(self, step: Step) -> bool:
         """Use a step again that is there already, and move it behind the others."""
-        if self._steps.get(step.name) != step:
+        unfiltered = Step(tuple(_unfiltered(n) for n in step.nodes), step.stores)
+        if self._steps.get(step.name) not in (step, unfiltered):
             return False
         self._steps[step.name] = self._steps.pop(step.name)
         return True
@@ -176,6 +221,28 @@ class Edge:
         if not self.draft.again(step):
             self.draft.add(*step.nodes)
         return replace(self, node=names.source, rekeyed=False)
+
+    def repartitioned_for_join(self, name: str | None) -> Edge:
+        """Add a repartition topic behind this edge for a join, or use that of an earlier join.
+
+        Args:
+            name: what the topic is named after; None takes the name of the edge's node.
+        """
+        prefix = self.node if name is None else name
+        made = self.draft.for_join(self.node, prefix)
+        if made is None:
+            edge = self.repartitioned(prefix)
+            self.draft.is_for_joins(self.node, edge.node)
+            return edge
+        # The numbers are used up all the same.
+        self.draft.names.repartition(prefix)
+        return replace(self, node=made.name, key=made.key, value=made.value, rekeyed=False)
+
+
+def _unfiltered(node: Node) -> Node:
+    if isinstance(node, Stateless) and node.op == "null_key_filter":
+        return replace(node, op="pass")
+    return node
 
 
 def _merge_sources(steps: list[Step]) -> list[Step]:

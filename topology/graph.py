@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from state.spec import StoreSpec
 from topology.errors import TopologyError
 from topology.operators.context import OperatorSpec
 from topology.serdes import Serde
+
+if TYPE_CHECKING:
+    from topology.stores import StoreBuilder
+    from topology.timestamps import TimestampExtractor
 
 Function = Callable[..., Any]
 AnySerde = Serde[Any]
@@ -211,9 +215,12 @@ class GlobalStore:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What an application computes: nodes in the order in which they were built, and stores."""
+    """What an application computes: nodes in the order in which they were built, and stores.
 
-    nodes: tuple[Node, ...]
+    The DSL makes one; others are built node by node, or continue one of the DSL.
+    """
+
+    nodes: tuple[Node, ...] = ()
     stores: tuple[Store, ...] = ()
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     global_stores: tuple[GlobalStore, ...] = field(init=False)
@@ -238,6 +245,154 @@ class Topology:
         from topology.describe import describe  # describe reads this module's classes
 
         return describe(self, code=code)
+
+    # -- node by node ------------------------------------------------------------------------
+
+    def add_source(
+        self,
+        name: str,
+        *topics: str,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+    ) -> Topology:
+        """Add a node that reads topics; returns the new topology, and leaves this one.
+
+        Args:
+            name: of the node.
+            topics: one, or several that are partitioned alike.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            timestamps: tells the time of each record; None takes the setting
+                ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
+                was committed; None takes the setting ``consumer.auto.offset.reset``.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or a topic is read already.
+
+        >>> from topology import serdes
+        >>> topology = Topology().add_source("read", "lines", value=serdes.string)
+        >>> print(topology.add_sink("write", "out", "read").describe().rstrip())
+        Topologies:
+           Sub-topology: 0
+            Source: read (topics: [lines])
+              --> write
+            Sink: write (topic: out)
+              <-- read
+        """
+        from topology.processor_topology import with_source  # it reads this module's classes
+
+        return with_source(self, name, topics, key, value, timestamps, offset_reset)
+
+    def add_processor(
+        self, name: str, supplier: Callable[..., Any], *parents: str, stores: Iterable[Any] = ()
+    ) -> Topology:
+        """Add a node that runs processors; returns the new topology, and leaves this one.
+
+        Args:
+            name: of the node.
+            supplier: makes a new processor in each call, or is a function that is called as
+                ``function(record, context)``; see `KStream.process`.
+            parents: the nodes that feed it, those of the DSL by their names in `describe`.
+            stores: what it works with: names of stores that are there, or what describes them,
+                which are added.
+
+        Raises:
+            TopologyError: a name is not legal, is taken or is not there.
+
+        >>> def upper(record, context):
+        ...     context.forward(record.with_value(record.value.upper()), to="write")
+        >>> topology = Topology().add_source("read", "lines").add_processor("up", upper, "read")
+        >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
+        ['read', 'up', 'write']
+        """
+        from topology.processor_topology import with_processor
+
+        return with_processor(self, name, supplier, parents, stores)
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | Callable[[Any, Any], str],
+        *parents: str,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        partitioner: Function | None = None,
+    ) -> Topology:
+        """Add a node that writes to a topic; returns the new topology, and leaves this one.
+
+        Args:
+            name: of the node.
+            topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
+            parents: the nodes that feed it.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
+                partition, several, none, or None for that of the key.
+
+        Raises:
+            TopologyError: a name is not legal, is taken or is not there.
+
+        >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
+        'out'
+        """
+        from topology.processor_topology import with_sink
+
+        return with_sink(self, name, topic, parents, key, value, partitioner)
+
+    def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
+        """Add a store; returns the new topology, and leaves this one.
+
+        Args:
+            store: made by `Stores`.
+            processors: the nodes to connect with it.
+
+        Raises:
+            TopologyError: another store of that name is there, or a node is no processor.
+
+        >>> from topology.stores import Stores
+        >>> def count(record, context):
+        ...     seen = context.store("seen")
+        ...     seen.put(record.key, (seen.get(record.key) or 0) + 1)
+        >>> topology = Topology().add_source("read", "in").add_processor("count", count, "read")
+        >>> topology = topology.add_state_store(Stores.key_value("seen"), "count")
+        >>> [store.name for store in topology.sub_topologies[0].stores]
+        ['seen']
+        """
+        from topology.processor_topology import with_state_store
+
+        return with_state_store(self, store, processors)
+
+    def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
+        """Let a processor use stores, those of tables included; returns the new topology.
+
+        Processors that use the same store are in one sub-topology.
+
+        Args:
+            processor: the name of its node.
+            stores: names of stores that are there.
+
+        Raises:
+            TopologyError: there is no such processor or store.
+
+        >>> from topology.stores import Stores
+        >>> def keep(record, context):
+        ...     context.store("rows").put(record.key, record.value)
+        >>> topology = Topology().add_source("a", "a").add_source("b", "b")
+        >>> topology = topology.add_processor("keep-a", keep, "a")
+        >>> topology = topology.add_processor("keep-b", keep, "b")
+        >>> topology = topology.add_state_store(Stores.key_value("rows"), "keep-a")
+        >>> len(topology.sub_topologies)
+        2
+        >>> joined = topology.connect_processor_and_state_stores("keep-b", "rows")
+        >>> len(joined.sub_topologies)
+        1
+        """
+        from topology.processor_topology import connected
+
+        return connected(self, processor, stores)
 
 
 def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:

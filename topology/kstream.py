@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from topology import branched, grouped, ktable
 from topology.draft import Edge
@@ -12,7 +12,18 @@ from topology.errors import TopologyError
 from topology.graph import Function, Sink, Stateless, StatelessOp, Store, TableSource
 from topology.materialized import Materialized, materialized
 from topology.naming import legal
+from topology.process_step import process_step
+from topology.processors import (
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    FixedKeyRecord,
+    Processor,
+    ProcessorContext,
+    Record,
+)
 from topology.serdes import Serde
+from topology.stores import StoreBuilder
+from topology.stream_joins import StreamJoins
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -20,7 +31,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-class KStream(Generic[K, V]):
+class KStream(StreamJoins[K, V]):
     """Records, one after the other; each method adds a step behind this stream.
 
     Functions take ``(key, value)``; those of the ``*_values`` steps take the value alone, unless
@@ -379,6 +390,121 @@ class KStream(Generic[K, V]):
         """
         rekeyed: KStream[K2, V] = self.select_key(selector, name=name)
         return grouped.KGroupedStream(rekeyed._with_serdes(key, value), name)
+
+    @overload
+    def process(
+        self,
+        supplier: Callable[[], Processor[K, V, K2, V2]],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def process(
+        self,
+        supplier: Callable[[Record[K, V], ProcessorContext[K2, V2]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K2, V2]: ...
+
+    def process(
+        self,
+        supplier: Callable[..., Any],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Have a processor of one's own take each record; what it forwards is the result.
+
+        It may change keys, so what needs equal keys together is repartitioned behind it.
+
+        Args:
+            supplier: makes a new processor in each call, one for each task; a class will do. Or a
+                function that is called as ``function(record, context)``. One with an attribute
+                `stores` brings those and is connected with them.
+            stores: what the processor works with: names of stores, those of tables included, or
+                what describes them, which are added.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the supplier makes no processors, or the same one twice; a name is not
+                legal or is taken.
+
+        >>> from streams.testing import TopologyTestDriver
+        >>> from topology import Processor, Record, Stores, serdes
+        >>> from topology.builder import StreamsBuilder
+        >>> class Numbered(Processor[str, str, str, str]):
+        ...     stores = [Stores.key_value("lines-of", key=serdes.string, value=serdes.long)]
+        ...     def init(self, context):
+        ...         self.context = context
+        ...         self.lines_of = context.store("lines-of")
+        ...     def process(self, record):
+        ...         number = (self.lines_of.get(record.key) or 0) + 1
+        ...         self.lines_of.put(record.key, number)
+        ...         self.context.forward(record.with_value(f"{number}: {record.value}"))
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process(Numbered, name="number").to("out", key=serdes.string, value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or"), ("a", "not")])
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('a', '1: to be'), ('b', '1: or'), ('a', '2: not')]
+        """
+        return KStream(process_step(self._edge, supplier, stores, name, fixed_key=False))
+
+    @overload
+    def process_values(
+        self,
+        supplier: Callable[[], FixedKeyProcessor[K, V, V2]],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+    @overload
+    def process_values(
+        self,
+        supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[K, V2]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+
+    def process_values(
+        self,
+        supplier: Callable[..., Any],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, Any]:
+        """Have a processor of one's own take each record, which leaves keys as they are.
+
+        So nothing is repartitioned behind it. See `process` for the rest.
+
+        Args:
+            supplier: makes a new `FixedKeyProcessor` in each call, or is a function that is called
+                as ``function(record, context)``; records are `FixedKeyRecord`.
+            stores: what the processor works with.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the supplier makes no processors, or the same one twice; a name is not
+                legal or is taken.
+
+        >>> from streams.testing import TopologyTestDriver
+        >>> from topology import serdes
+        >>> from topology.builder import StreamsBuilder
+        >>> def where(record, context):
+        ...     context.forward(record.with_value(context.record_metadata.offset))
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process_values(where).to("out", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or")])
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('a', 0), ('b', 1)]
+        """
+        return KStream(process_step(self._edge, supplier, stores, name, fixed_key=True))
 
     def _added(
         self,

@@ -8,6 +8,7 @@ store its name takes that number away from all that follows.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from topology.errors import TopologyError
@@ -76,3 +77,23 @@ def legal(name: str, what: str = "name") -> str:
             f"{what} {name[:32]!r}... has {len(name)} characters; Kafka's limit is {_LENGTH_MAX}"
         )
     return name
+
+
+def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
+    """Return the topics that a step reads, each once.
+
+    Args:
+        topics: one or several.
+        step: what the user called, for errors.
+
+    Raises:
+        TopologyError: there is none, one is given twice, or a name is not legal.
+    """
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
+    if not names:
+        raise TopologyError(f"{step} was given no topic; name at least one")
+    for name in names:
+        legal(name, "topic")
+        if names.count(name) > 1:
+            raise TopologyError(f"topic {name!r} is given twice to one {step}; name it once")
+    return names

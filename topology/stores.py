@@ -6,7 +6,7 @@ one of its ``stores``. In the processor, ``context.store(builder)`` is the store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -31,7 +31,7 @@ from topology.timed_store_faces import (
 )
 from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde, WindowStoreSerde
 
-__all__ = ["StoreBuilder", "Stores", "in_memory", "open_store"]
+__all__ = ["StoreBuilder", "Stores", "in_memory", "open_store", "store_names", "with_stores"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -316,6 +316,32 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
     )
     made: F = open_store(store, rows)
     return made
+
+
+def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
+    """The names of stores that are given by name or by what describes them, each once."""
+    names = (s.name if isinstance(s, StoreBuilder) else s for s in stores)
+    return tuple(dict.fromkeys(names))
+
+
+def with_stores(
+    stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str]
+) -> tuple[Store, ...]:
+    """The stores, and those described in `wanted` that are not there yet.
+
+    Raises:
+        TopologyError: another store of that name is there.
+    """
+    by_name = {store.name: store for store in stores}
+    for builder in wanted:
+        if isinstance(builder, str):
+            continue
+        if by_name.setdefault(builder.name, builder.store) != builder.store:
+            raise TopologyError(
+                f"two different stores are named {builder.name!r}; give one of them another name, "
+                "or use one StoreBuilder for both"
+            )
+    return tuple(by_name.values())
 
 
 def _spec(

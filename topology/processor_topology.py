@@ -1,0 +1,139 @@
+"""A topology built node by node, on its own or behind what the DSL made: pure functions.
+
+Each takes the nodes and stores of a topology and returns those of the next one; the methods of
+`graph.Topology` call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from topology.errors import TopologyError
+from topology.graph import (
+    AnySerde,
+    Function,
+    GlobalSource,
+    Node,
+    OffsetReset,
+    Operator,
+    Sink,
+    Source,
+    Topology,
+)
+from topology.naming import legal, legal_topics
+from topology.operators.process import Process, supplied
+from topology.stores import StoreBuilder, store_names, with_stores
+from topology.timestamps import TimestampExtractor
+
+__all__ = ["connected", "with_processor", "with_sink", "with_source", "with_state_store"]
+
+
+def with_source(
+    topology: Topology,
+    name: str,
+    topics: tuple[str, ...],
+    key: AnySerde | None,
+    value: AnySerde | None,
+    timestamps: TimestampExtractor | None,
+    offset_reset: OffsetReset | None,
+) -> Topology:
+    """Add a node that reads topics."""
+    found = legal_topics(topics, "add_source()")
+    for node in topology.nodes:
+        read = (node.topic,) if isinstance(node, GlobalSource) else getattr(node, "topics", ())
+        for topic in set(found).intersection(read):
+            raise TopologyError(
+                f"topic {topic!r} is read by node {node.name!r} already; name that as the parent, "
+                "as a topic is read once"
+            )
+    node = Source(
+        legal(name),
+        topics=found,
+        key=key,
+        value=value,
+        timestamps=timestamps,
+        offset_reset=offset_reset,
+    )
+    return _with(topology, node)
+
+
+def with_processor(
+    topology: Topology, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
+) -> Topology:
+    """Add a node that runs processors."""
+    given = supplied(supplier)
+    wanted = (*stores, *given.stores)
+    node = Operator(
+        legal(name),
+        _known(topology, name, parents),
+        spec=Process(given.supplier),
+        uses=store_names(wanted),
+    )
+    added = with_stores(topology.stores, wanted)
+    return Topology((*topology.nodes, node), added)
+
+
+def with_sink(
+    topology: Topology,
+    name: str,
+    topic: Any,
+    parents: tuple[str, ...],
+    key: AnySerde | None,
+    value: AnySerde | None,
+    partitioner: Function | None,
+) -> Topology:
+    """Add a node that writes to a topic."""
+    target = topic if callable(topic) else legal(topic, "topic")
+    above = _known(topology, name, parents)
+    return _with(topology, Sink(legal(name), above, target, key, value, partitioner=partitioner))
+
+
+def with_state_store(
+    topology: Topology, store: StoreBuilder[Any], processors: tuple[str, ...]
+) -> Topology:
+    """Add a store, and connect processors with it."""
+    added = Topology(topology.nodes, with_stores(topology.stores, (store,)))
+    for processor in processors:
+        added = connected(added, processor, (store.name,))
+    return added
+
+
+def connected(topology: Topology, processor: str, stores: tuple[str, ...]) -> Topology:
+    """Let a processor use stores."""
+    if not stores:
+        raise TopologyError(f"no store was named to connect {processor!r} with; name at least one")
+    found = [node for node in topology.nodes if node.name == processor]
+    if not found:
+        raise TopologyError(f"there is no processor {processor!r} to connect with {stores[0]!r}")
+    node = found[0]
+    if not isinstance(node, Operator) or not isinstance(node.spec, Process):
+        raise TopologyError(
+            f"node {processor!r} is no processor of one's own, so it cannot be given a store"
+        )
+    known = {store.name for store in topology.stores}
+    for store in stores:
+        if store not in known:
+            raise TopologyError(
+                f"there is no store {store!r} to connect {processor!r} with; add it first"
+            )
+    uses = tuple(dict.fromkeys((*node.uses, *stores)))
+    nodes = tuple(replace(node, uses=uses) if n is node else n for n in topology.nodes)
+    return Topology(nodes, topology.stores)
+
+
+def _with(topology: Topology, node: Node) -> Topology:
+    return Topology((*topology.nodes, node), topology.stores)
+
+
+def _known(topology: Topology, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
+    if not parents:
+        raise TopologyError(f"node {name!r} was given no parent; name the nodes that feed it")
+    nodes = {node.name: node for node in topology.nodes}
+    for parent in parents:
+        if parent not in nodes:
+            raise TopologyError(f"node {name!r} is fed by {parent!r}, and there is no such node")
+        if isinstance(nodes[parent], Sink):
+            raise TopologyError(f"node {name!r} is fed by {parent!r}, a sink; nothing follows it")
+    return tuple(dict.fromkeys(parents))
