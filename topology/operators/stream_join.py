@@ -1,0 +1,326 @@
+"""Joining two streams: records of one key whose times are near enough to each other.
+
+Each side has two steps. `KeepSide` hands a record on, then keeps it, so that a record of a stream
+that is joined with itself is found once. `JoinSide` joins it with what the other side has kept. In
+a left or outer join a record that matches nothing waits, and gets its null result as soon as stream
+time says that nothing can match it in time any more: before anything else is done with the record
+that says so (Kafka Streams: `KStreamKStreamJoin`, which waits for up to a second besides).
+
+Stream time is kept beside the input offsets, and what waits is in a store of its own that nothing
+expires in: so no null result is lost, however far stream time jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from state.buffer import Buffer
+from topology.operators.context import Headers, OperatorContext, Receive, TableView
+from topology.operators.join_rows import SideRows, key_encoder, pack_time, waiting_row
+from topology.operators.lateness import split_late
+
+__all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
+
+LateMatch = Literal["emit", "drop"]
+Join = Callable[[Any, Any, Any], Any]
+"""Called as ``join(key, left value, right value)``."""
+
+_NEVER = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How the records of a left or outer join wait.
+
+    Args:
+        store: where.
+        left_ms: how long after its own time a left record can match, the grace period included.
+        right_ms: the same of a right record; None where those do not wait.
+        late_match: whether a record still matches after its null result.
+    """
+
+    store: str
+    left_ms: int
+    right_ms: int | None
+    late_match: LateMatch
+
+
+class _StreamStep:
+    """What is the same for both steps."""
+
+    __slots__ = ()
+
+    @property
+    def is_table(self) -> bool:
+        """Its results are a stream's."""
+        return False
+
+    @property
+    def needs_old(self) -> bool:
+        """It reads a stream."""
+        return False
+
+    @property
+    def needs_record(self) -> bool:
+        """It reads the record's key, value, time and headers alone."""
+        return False
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """It makes no table."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSide(_StreamStep):
+    """The step that keeps the records of one side.
+
+    Args:
+        store: where.
+        retention_ms: how long.
+    """
+
+    store: str
+    retention_ms: int
+
+    def make(self, context: OperatorContext, /) -> _Keep:
+        """Make the operator of one task."""
+        return _Keep(self, context)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide(_StreamStep):
+    """The step that joins the records of one side with those of the other.
+
+    Args:
+        is_left: which side.
+        own: the store of this side.
+        other: the store of the other side.
+        before_ms: how far before a record its matches may lie.
+        after_ms: how far after it.
+        retention_ms: how long both sides keep their records.
+        joiner: called as ``joiner(left value, right value)``.
+        with_key: call ``joiner(key, left value, right value)`` instead.
+        emits_null: whether a record of this side that matches nothing gets a null result.
+        waits: how those wait, in a left or outer join.
+    """
+
+    is_left: bool
+    own: str
+    other: str
+    before_ms: int
+    after_ms: int
+    retention_ms: int
+    joiner: Callable[..., Any]
+    with_key: bool
+    emits_null: bool
+    waits: Waits | None
+
+    def make(self, context: OperatorContext, /) -> _Join:
+        """Make the operator of one task."""
+        return _Join(self, context)
+
+
+class _Keep:
+    """Hot path: each record of a side is kept here."""
+
+    __slots__ = ("_drop", "_forward", "_late", "_rows", "pending")
+
+    def __init__(self, spec: KeepSide, context: OperatorContext) -> None:
+        forward, self._late = split_late(context.node, context.children)
+        assert forward is not None, context.node
+        self._forward = forward
+        self._drop = context.dropped
+        self._rows = SideRows.of(context, spec.store, spec.retention_ms)
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Let a record be joined, then keep it for those that come."""
+        rows = self._rows
+        self._forward(key, value, None, timestamp, headers)
+        if key is None or value is None:
+            return
+        if rows.is_told:
+            rows.is_told = False
+        elif not rows.add(key, value, timestamp):
+            if self._late is None:
+                self._drop("late")
+            else:
+                self._late(key, value, None, timestamp, headers)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+class _Join:
+    """Hot path: each record of a side is joined here."""
+
+    __slots__ = (
+        "_after_ms",
+        "_before_ms",
+        "_drop",
+        "_emits_null",
+        "_forward",
+        "_is_left",
+        "_join",
+        "_other",
+        "_waiting",
+        "pending",
+    )
+
+    def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
+        self._is_left = spec.is_left
+        self._before_ms = spec.before_ms
+        self._after_ms = spec.after_ms
+        self._emits_null = spec.emits_null
+        self._forward = context.forward
+        self._drop = context.dropped
+        self._join = _called(spec)
+        self._other = SideRows.of(context, spec.other, spec.retention_ms)
+        self._waiting = None if spec.waits is None else _Waiting.of(spec, spec.waits, context)
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Join one record."""
+        waiting, forward = self._waiting, self._forward
+        if waiting is not None and timestamp > waiting.time.value:
+            waiting.advance(timestamp, headers, forward)
+        if value is None:
+            self._drop("null value")
+            return
+        if key is None:
+            if self._emits_null:
+                forward(None, self._joined(None, value, None), None, timestamp, headers)
+            else:
+                self._drop("null key")
+            return
+        found = self._other.between(key, timestamp - self._before_ms, timestamp + self._after_ms)
+        for other_timestamp, other in found:
+            if waiting is not None:
+                waiting.settle(not self._is_left, key, other_timestamp)
+            later = max(timestamp, other_timestamp)
+            forward(key, self._joined(key, value, other), None, later, headers)
+        if not found and self._emits_null:
+            assert waiting is not None
+            if not waiting.hold(self._is_left, key, value, timestamp):
+                forward(key, self._joined(key, value, None), None, timestamp, headers)
+
+    def _joined(self, key: Any, value: Any, other: Any) -> Any:
+        return self._join(key, value, other) if self._is_left else self._join(key, other, value)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+class _Waiting:
+    """The records of both sides that match nothing yet, within one task.
+
+    After each record, no row is left whose time to match is over: all that `advance` found closed
+    has got its null result.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_decode",
+        "_drops_late",
+        "_encode",
+        "_floor",
+        "_join",
+        "_next",
+        "_rows",
+        "_shortest_ms",
+        "_spans_ms",
+        "time",
+    )
+
+    def __init__(self, spec: JoinSide, waits: Waits, context: OperatorContext) -> None:
+        left, right = (spec.own, spec.other) if spec.is_left else (spec.other, spec.own)
+        self._buffer: Buffer = context.buffers[waits.store]
+        self._decode = context.serdes(waits.store)[0].deserialize
+        self._encode = key_encoder(context, left)
+        self._join = _called(spec)
+        self._drops_late = waits.late_match == "drop"
+        right_ms = waits.left_ms if waits.right_ms is None else waits.right_ms
+        self._spans_ms = {True: waits.left_ms, False: right_ms}
+        self._shortest_ms = min(waits.left_ms, right_ms)
+        self._rows = {
+            True: SideRows.of(context, left, spec.retention_ms),
+            False: SideRows.of(context, right, spec.retention_ms),
+        }
+        self.time = context.number("time", owner=waits.store)
+        self._next = -1
+        """No row closes before stream time is later than this; -1 where it is not known."""
+        self._floor = 0
+        """No row is of an earlier time than this."""
+
+    @staticmethod
+    def of(spec: JoinSide, waits: Waits, context: OperatorContext) -> _Waiting:
+        """Those of a store; the same object for both sides of a task."""
+        known = ("waiting", waits.store)
+        if known not in context.shared:
+            context.shared[known] = _Waiting(spec, waits, context)
+        return cast("_Waiting", context.shared[known])
+
+    def advance(self, timestamp: int, headers: Headers, forward: Receive) -> None:
+        """Let stream time go on; those whose time to match is over get their null result."""
+        self.time.value = timestamp
+        if timestamp > self._next:
+            self._emit_closed(timestamp, headers, forward)
+
+    def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
+        """Let a record wait; returns whether something may still match it in time."""
+        closes = timestamp + self._spans_ms[is_left]
+        if closes < self.time.value:
+            if self._drops_late:
+                self._rows[is_left].is_told = True
+            return False
+        row = waiting_row(timestamp, is_left, self._encode(key))
+        before = self._buffer.get(row)[0] or []
+        self._buffer.put(row, [*before, (is_left, value)], timestamp)
+        self._next = min(self._next, closes)
+        self._floor = min(self._floor, timestamp)
+        return True
+
+    def settle(self, is_left: bool, key: Any, timestamp: int) -> None:
+        """A record of a side was matched: it waits no longer."""
+        if timestamp + self._spans_ms[is_left] < self.time.value:
+            return
+        row = waiting_row(timestamp, is_left, self._encode(key))
+        if self._buffer.get(row)[0] is not None:
+            self._buffer.put(row, None, timestamp)
+
+    def _emit_closed(self, now: int, headers: Headers, forward: Receive) -> None:
+        following = _NEVER
+        end = now - self._shortest_ms
+        # Those that a failure leaves behind are found again: the bounds change only in the end.
+        for row, values, timestamp in self._buffer.scan(pack_time(self._floor)):
+            where = self._decode(row)
+            timestamp = where.timestamp_ms
+            if timestamp >= end:
+                following = min(following, timestamp + self._shortest_ms)
+                break
+            closes = timestamp + self._spans_ms[where.is_left]
+            if closes >= now:
+                following = min(following, closes)
+                continue
+            self._buffer.put(row, None, timestamp)
+            if self._drops_late:
+                key_bytes = row[pack_size:]
+                self._rows[where.is_left].remove_last(key_bytes, timestamp, len(values))
+            for is_left, value in values:
+                pair = (value, None) if is_left else (None, value)
+                forward(where.key, self._join(where.key, *pair), None, timestamp, headers)
+        self._next = following
+        self._floor = max(0, now - max(self._spans_ms.values()))
+
+
+pack_size = 9
+"""Where the key begins in a row of what waits: behind the time and the side."""
+
+
+def _called(spec: JoinSide) -> Join:
+    joiner = spec.joiner
+    if spec.with_key:
+        return joiner
+    return lambda _, left, right: joiner(left, right)

@@ -1,0 +1,451 @@
+"""Joins of a stream: with another stream, or with a table.
+
+One method for each kind of join; what the other side is decides what else it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from topology import ktable
+from topology.draft import Edge
+from topology.errors import TopologyError
+from topology.join_nodes import (
+    JoinKind,
+    StreamJoin,
+    TableLookup,
+    add_stream_join,
+    add_table_join,
+)
+from topology.late import Late
+from topology.materialized import Materialized, materialized
+from topology.operators.stream_join import LateMatch
+from topology.serdes import Serde
+from topology.windows import JoinWindows
+
+if TYPE_CHECKING:
+    from topology.kstream import KStream
+
+__all__ = ["StreamJoins"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+R = TypeVar("R")
+
+
+class StreamJoins(Generic[K, V]):
+    """The part of `KStream` that joins."""
+
+    __slots__ = ()
+    _edge: Edge
+
+    @overload
+    def join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: ktable.KTable[K, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: ktable.KTable[K, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def join(
+        self,
+        other: KStream[K, V2] | ktable.KTable[K, V2],
+        joiner: Callable[..., R],
+        windows: JoinWindows | None = None,
+        *,
+        with_key: bool = False,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+        late: Late[K, V] | None = None,
+        other_late: Late[K, V2] | None = None,
+    ) -> KStream[K, R]:
+        """Join each record with those of another stream near it in time, or with a row of a table.
+
+        With another stream, both keep their records, and each record is joined with all of the
+        other stream that have its key and lie within `windows`, whichever comes first. The result
+        has the later timestamp of the two. With a table, each record of this stream is joined with
+        the row that the table has at that moment, and the result has the record's timestamp.
+
+        A record without a value, and one that matches nothing, has no result; one without a key is
+        left to ``null.key.policy``. A side whose key may have changed is partitioned anew; both
+        sides must have as many partitions.
+
+        Args:
+            other: the other stream, or the table.
+            joiner: called as ``joiner(value, other_value)``.
+            windows: how far apart in time records of two streams may lie.
+            with_key: call ``joiner(key, value, other_value)`` instead.
+            key: serde of keys; None takes that of this stream, or else that of the other.
+            value: serde of this stream's values; None takes what it has.
+            other_value: serde of the other stream's values; None takes what it has.
+            store: how the records of two streams are kept: what the names of the stores begin with,
+                or its options. A retention that is longer than the windows and their grace lets
+                records be joined that come even later.
+            name: what the names of the nodes and of repartition topics begin with, or the name of
+                the node where the other side is a table; None generates them.
+            late: is given the records of this stream that came too late to be kept. Each was
+                joined with what the other stream still had; nothing that comes will find it.
+            other_late: the same with the other stream's records.
+
+        Returns:
+            The stream of results.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, the other side is of another builder, or
+                an argument does not go with it.
+
+        >>> from datetime import timedelta
+        >>> from streams.testing import TopologyTestDriver
+        >>> from topology import StreamsBuilder, serdes
+        >>> from topology.windows import JoinWindows
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> views, clicks = builder.stream("views", **texts), builder.stream("clicks", **texts)
+        >>> minute = JoinWindows(time_difference=timedelta(minutes=1))
+        >>> pairs = views.join(clicks, "{} then {}".format, minute, store="pairs", name="pair")
+        >>> pairs.to("pairs", value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("views").send("ann", "page", timestamp=0)
+        ...     driver.input("clicks").send("ann", "button", timestamp=50_000)
+        ...     driver.input("clicks").send("ann", "link", timestamp=70_000)
+        ...     [(r.key, r.value, r.timestamp) for r in driver.output("pairs").read_all()]
+        [('ann', 'page then button', 50000)]
+        """
+        return self._joined(
+            "inner", other, joiner, windows, with_key=with_key, key=key, value=value,
+            other_value=other_value, store=store, name=name, late_match="emit", late=late,
+            other_late=other_late,
+        )  # fmt: skip
+
+    @overload
+    def left_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V, V2 | None], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late_match: LateMatch = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late_match: LateMatch = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: ktable.KTable[K, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: ktable.KTable[K, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def left_join(
+        self,
+        other: KStream[K, V2] | ktable.KTable[K, V2],
+        joiner: Callable[..., R],
+        windows: JoinWindows | None = None,
+        *,
+        with_key: bool = False,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+        late_match: LateMatch = "emit",
+        late: Late[K, V] | None = None,
+        other_late: Late[K, V2] | None = None,
+    ) -> KStream[K, R]:
+        """As `join`, and a record of this stream that matches nothing is joined with None.
+
+        With another stream that happens as soon as stream time is later than the last time at which
+        something could match the record: its own time, the windows' reach and the grace period. A
+        result follows all the same if a match comes even later and the record is still kept, unless
+        `late_match` is "drop". With a table it happens at once.
+
+        A record without a key is joined with None at once; one without a value has no result.
+
+        Args:
+            other: the other stream, or the table.
+            joiner: called as ``joiner(value, other_value)``, with None where there is none.
+            windows: how far apart in time records of two streams may lie.
+            with_key: call ``joiner(key, value, other_value)`` instead.
+            key: serde of keys; None takes that of this stream, or else that of the other.
+            value: serde of this stream's values; None takes what it has.
+            other_value: serde of the other stream's values; None takes what it has.
+            store: how the records of two streams are kept, as `join` takes it.
+            name: what names begin with, as `join` takes it.
+            late_match: what a match makes that comes after the null result: "emit" makes a second
+                result, as in Kafka Streams; with "drop" the null result is the last one.
+            late: is given the records of this stream that came too late to be kept.
+            other_late: the same with the other stream's records.
+
+        Returns:
+            The stream of results.
+
+        Raises:
+            TopologyError: as `join`.
+
+        >>> from streams.testing import TopologyTestDriver
+        >>> from topology import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> users = builder.table("users", store="users", **texts)
+        >>> views = builder.stream("views", **texts)
+        >>> seen = views.left_join(users, "{} by {}".format, name="name")
+        >>> seen.to("seen", value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("views").send("u1", "page")
+        ...     driver.input("users").send("u1", "Ann")
+        ...     driver.input("views").send("u1", "shop")
+        ...     [r.value for r in driver.output("seen").read_all()]
+        ['page by None', 'shop by Ann']
+        """
+        return self._joined(
+            "left", other, joiner, windows, with_key=with_key, key=key, value=value,
+            other_value=other_value, store=store, name=name, late_match=late_match, late=late,
+            other_late=other_late,
+        )  # fmt: skip
+
+    @overload
+    def outer_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[V | None, V2 | None], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[False] = ...,
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late_match: LateMatch = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def outer_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[[K, V | None, V2 | None], R],
+        windows: JoinWindows,
+        *,
+        with_key: Literal[True],
+        key: Serde[K] | None = ...,
+        value: Serde[V] | None = ...,
+        other_value: Serde[V2] | None = ...,
+        store: str | Materialized | None = ...,
+        name: str | None = ...,
+        late_match: LateMatch = ...,
+        late: Late[K, V] | None = ...,
+        other_late: Late[K, V2] | None = ...,
+    ) -> KStream[K, R]: ...
+
+    def outer_join(
+        self,
+        other: KStream[K, V2],
+        joiner: Callable[..., R],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+        late_match: LateMatch = "emit",
+        late: Late[K, V] | None = None,
+        other_late: Late[K, V2] | None = None,
+    ) -> KStream[K, R]:
+        """As `left_join`, and so are the other stream's records that match nothing.
+
+        Args:
+            other: the other stream.
+            joiner: called as ``joiner(value, other_value)``; one of them may be None.
+            windows: how far apart in time records may lie.
+            with_key: call ``joiner(key, value, other_value)`` instead.
+            key: serde of keys; None takes that of this stream, or else that of the other.
+            value: serde of this stream's values; None takes what it has.
+            other_value: serde of the other stream's values; None takes what it has.
+            store: how the records are kept, as `join` takes it.
+            name: what names begin with, as `join` takes it.
+            late_match: what a match makes that comes after a null result, as `left_join` takes it.
+            late: is given the records of this stream that came too late to be kept.
+            other_late: the same with the other stream's records.
+
+        Returns:
+            The stream of results.
+
+        Raises:
+            TopologyError: as `join`.
+
+        >>> from datetime import timedelta
+        >>> from streams.testing import TopologyTestDriver
+        >>> from topology import StreamsBuilder, serdes
+        >>> from topology.windows import JoinWindows
+        >>> builder = StreamsBuilder()
+        >>> texts = {"key": serdes.string, "value": serdes.string}
+        >>> sent, paid = builder.stream("sent", **texts), builder.stream("paid", **texts)
+        >>> day = JoinWindows(time_difference=timedelta(days=1))
+        >>> pairs = sent.outer_join(paid, lambda a, b: (a, b), day, store="bills", name="bill")
+        >>> pairs.to("bills", value=serdes.json)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("sent").send("b1", "sent", timestamp=0)
+        ...     driver.input("paid").send("b2", "paid", timestamp=0)
+        ...     driver.input("sent").send("b3", "sent", timestamp=86_400_001)
+        ...     [(r.key, r.value) for r in driver.output("bills").read_all()]
+        [('b2', [None, 'paid']), ('b1', ['sent', None])]
+        """
+        return self._joined(
+            "outer", other, joiner, windows, with_key=with_key, key=key, value=value,
+            other_value=other_value, store=store, name=name, late_match=late_match, late=late,
+            other_late=other_late,
+        )  # fmt: skip
+
+    def _joined(
+        self,
+        kind: JoinKind,
+        other: Any,
+        joiner: Callable[..., Any],
+        windows: JoinWindows | None,
+        **options: Any,
+    ) -> KStream[Any, Any]:
+        stream: Callable[[Edge], KStream[Any, Any]] = type(self)  # type: ignore[assignment]
+        if isinstance(other, ktable.KTable):
+            lookup = _table_lookup(kind, joiner, windows, options)
+            return stream(add_table_join(self._edge, other._edge, lookup))
+        if not isinstance(other, StreamJoins):
+            raise TypeError(
+                f"a stream joins with a KStream or a KTable, not with a {type(other).__name__}"
+            )
+        if not isinstance(windows, JoinWindows):
+            raise TopologyError(
+                "a join of two streams takes JoinWindows: how far apart in time records of both "
+                f"may lie; it was given {windows!r}"
+            )
+        if options["late_match"] not in ("emit", "drop"):
+            raise TopologyError(f"late_match is 'emit' or 'drop', not {options['late_match']!r}")
+        kept = materialized(options.pop("store"))
+        join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)
+        return stream(add_stream_join(self._edge, other._edge, join))
+
+
+_OF_TWO_STREAMS = {
+    "other_value": "the table has its own serdes",
+    "store": "the table has its own store",
+    "late": "a record finds the row of the moment, however late it comes",
+    "other_late": "a record finds the row of the moment, however late it comes",
+}
+
+
+def _table_lookup(
+    kind: JoinKind,
+    joiner: Callable[..., Any],
+    windows: JoinWindows | None,
+    options: dict[str, Any],
+) -> TableLookup:
+    if kind == "outer":
+        raise TopologyError(
+            "a stream has no outer join with a table, as a row alone makes no result; use "
+            "left_join(), or join the table with a table"
+        )
+    if windows is not None:
+        raise TopologyError("a join with a table takes no windows: a row is valid until it changes")
+    for argument, reason in _OF_TWO_STREAMS.items():
+        if options[argument] is not None:
+            raise TopologyError(f"a join with a table takes no {argument}=: {reason}")
+    return TableLookup(
+        left=kind == "left",
+        joiner=joiner,
+        with_key=options["with_key"],
+        key=options["key"],
+        value=options["value"],
+        name=options["name"],
+    )
