@@ -72,6 +72,32 @@ class NullKeyError(BadRecordError):
         )
 
 
+class BufferFullError(BadRecordError):
+    """A suppression holds back more than it may, and was told to stop then.
+
+    Args:
+        node: the suppression.
+        store: its buffer.
+        records: how many rows it holds.
+        size: how many bytes it holds, or 0 where they are not counted.
+    """
+
+    def __init__(self, node: str, store: str, records: int, size: int) -> None:
+        super().__init__(node, store, records, size)
+        self.node = node
+        self.store = store
+        self.records = records
+        self.size = size
+
+    def __str__(self) -> str:
+        size = f" and {self.size} bytes" if self.size else ""
+        return (
+            f"{self.node!r} holds back {self.records} rows{size} in store {self.store!r}, which is "
+            "more than its BufferConfig allows; raise the bound, or emit early where results need "
+            "not be final"
+        )
+
+
 class NegativeTimestampError(BadRecordError):
     """A record has a timestamp before 1970, or none; Kafka Streams refuses it too.
 

@@ -55,6 +55,11 @@ class SessionFold:
     needs_old: bool = field(default=False, init=False)
     needs_record: bool = field(default=False, init=False)
 
+    @property
+    def close_wait_ms(self) -> int:
+        """How far stream time is past a session's end when it is closed."""
+        return self.windows.gap_ms + self.windows.grace_ms + 1
+
     def make(self, context: OperatorContext, /) -> Sessions:
         """Make the operator of one task."""
         return Sessions(self, context)
@@ -130,7 +135,7 @@ class Sessions:
         shared = context.shared
         self._open: dict[bytes, list[Window]] = shared.setdefault(("open", spec.store), {})
         self.pending: MutableMapping[Any, Any] = shared.setdefault(("pending", spec.store), {})
-        self._rows.expire(self._time.value - spec.retention_ms)
+        self._expire()
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a record into its session."""
@@ -215,22 +220,34 @@ class Sessions:
     @property
     def _closed_before(self) -> int:
         """Sessions that end before are closed."""
-        return self._time.value - self._closing_ms
+        closed_before = self._time.value - self._closing_ms
+        if self._emitted is None:
+            return closed_before
+        # With a longer grace period than before, what was emitted stays closed.
+        return max(closed_before, self._emitted.value)
 
     def _advance(self, headers: Headers) -> None:
         """Emit what closes as stream time has moved, and only then let go of what expires."""
         self._emit_closed(headers)
         if not self.pending:
-            self._rows.expire(self._time.value - self._spec.retention_ms)
+            self._expire()
+
+    def _expire(self) -> None:
+        horizon = self._time.value - self._spec.retention_ms
+        if self._emitted is not None:
+            # With a shorter grace period than before, more is closed than was emitted.
+            horizon = min(horizon, self._emitted.value)
+        self._rows.expire(horizon)
 
     def _emit_closed(self, headers: Headers) -> None:
-        emitted, closed_before = self._emitted, self._closed_before
+        emitted, closed_before = self._emitted, self._time.value - self._closing_ms
         if emitted is None or closed_before <= emitted.value:
             return
         if self._earliest is None:
             self._find_earliest(emitted.value)
         assert self._earliest is not None
         if self._earliest >= closed_before:
+            emitted.value = closed_before
             return
         for end, row_key in self._rows.by_time(max(emitted.value, 0), closed_before):
             value = self._rows.get(row_key)[0]
@@ -263,7 +280,7 @@ class Sessions:
         for row_key, (windowed, old, headers) in held:
             value = self._rows.get(row_key)[0]
             self._send(windowed, value, old, windowed.window.end_ms, headers)
-        self._rows.expire(self._time.value - self._spec.retention_ms)
+        self._expire()
 
     def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         # A session that was never there for those below needs no deletion.
