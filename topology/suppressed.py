@@ -14,6 +14,8 @@ from state.spec import StoreSpec
 from topology.draft import Draft, Step
 from topology.errors import TopologyError
 from topology.graph import Operator
+from topology.operators.cogroup import CogroupInput
+from topology.operators.context import OperatorSpec
 from topology.operators.windowed import WindowedFold
 from topology.windows import duration_ms
 
@@ -163,7 +165,7 @@ def _windowed(steps: Mapping[str, Step], name: str) -> list[Operator]:
     """The nodes nearest above that make windows; none where one of the ways up has none."""
     step = steps[name]
     node = next(n for n in step.nodes if n.name == name)
-    if isinstance(node, Operator) and isinstance(node.spec, (WindowedFold, ClosingFold)):
+    if isinstance(node, Operator) and _makes_windows(node.spec):
         return [node]
     # The source of a repartition topic is fed by what feeds the other end of the topic.
     parents = node.parents or (() if node is step.nodes[0] else step.parents)
@@ -171,8 +173,16 @@ def _windowed(steps: Mapping[str, Step], name: str) -> list[Operator]:
     return [maker for makers in above for maker in makers] if all(above) else []
 
 
+def _makes_windows(spec: OperatorSpec) -> bool:
+    if isinstance(spec, CogroupInput):
+        return _makes_windows(spec.fold)
+    return isinstance(spec, (WindowedFold, ClosingFold))
+
+
 def _wait(maker: Operator, table: str) -> int:
     spec = maker.spec
+    if isinstance(spec, CogroupInput):
+        spec = spec.fold
     if isinstance(spec, ClosingFold):
         return spec.close_wait_ms
     assert isinstance(spec, WindowedFold)

@@ -1,0 +1,124 @@
+"""Several streams that are folded into one table: one step for each, and one that they meet in.
+
+The steps of the streams hand their records to one fold, made for the first of them: it alone has
+the stream time, and what is held back, so that the order in which the streams change a row is the
+order of its old values too. Each record takes the aggregator of its stream along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from topology.operators.context import (
+    Headers,
+    Operator,
+    OperatorContext,
+    OperatorSpec,
+    Receive,
+    TableView,
+)
+
+__all__ = ["CogroupInput", "CogroupMerge", "aggregate_tagged"]
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -> Any:
+    """Call the aggregator that came with a value.
+
+    Args:
+        key: of the record.
+        tagged: the aggregator of the record's stream, and the value.
+        aggregate: the present aggregate of the row.
+
+    Example:
+        >>> aggregate_tagged("k", (lambda key, value, total: total + value, 2), 3)
+        5
+    """
+    aggregator, value = tagged
+    return aggregator(key, value, aggregate)
+
+
+@dataclass(frozen=True, slots=True)
+class CogroupInput:
+    """Folds one of the streams.
+
+    Args:
+        store: the store that all of them share.
+        fold: the fold of all of them; its aggregator is `aggregate_tagged`.
+        aggregator: of this stream.
+        folds_nulls: whether null values are folded too.
+    """
+
+    store: str
+    fold: OperatorSpec
+    aggregator: Aggregator
+    folds_nulls: bool
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> _Input:
+        """Make the operator of one task."""
+        shared, place = context.shared, ("cogroup", self.store)
+        if place not in shared:
+            shared[place] = self.fold.make(context)
+        return _Input(shared[place], self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView | None:
+        """The rows of the table."""
+        return self.fold.view(context)
+
+
+class _Input:
+    __slots__ = ("_aggregator", "_dropped", "_fold", "_folds_nulls", "flush", "pending")
+
+    def __init__(self, fold: Operator, spec: CogroupInput, context: OperatorContext) -> None:
+        self._fold: Receive = fold.process
+        self._aggregator = spec.aggregator
+        self._folds_nulls = spec.folds_nulls
+        self._dropped = context.dropped
+        self.flush = fold.flush
+        self.pending: MutableMapping[Any, Any] = fold.pending
+
+    def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Hand a record to the fold of all streams."""
+        if value is None and not self._folds_nulls:
+            self._dropped("null value")
+            return
+        self._fold(key, (self._aggregator, value), None, timestamp, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class CogroupMerge:
+    """Brings the changes that the streams make together.
+
+    Args:
+        fold: the fold of all of them.
+    """
+
+    fold: OperatorSpec
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=True, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> _Merge:
+        """Make the operator of one task."""
+        return _Merge(context)
+
+    def view(self, context: OperatorContext, /) -> TableView | None:
+        """The rows of the table."""
+        return self.fold.view(context)
+
+
+class _Merge:
+    __slots__ = ("pending", "process")
+
+    def __init__(self, context: OperatorContext) -> None:
+        self.process: Receive = context.forward
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def flush(self) -> None:
+        """Nothing is held back."""
