@@ -5,6 +5,11 @@ from __future__ import annotations
 from topology import serdes
 from topology.branched import BranchedKStream
 from topology.builder import StreamsBuilder
+from topology.cogrouped import (
+    CogroupedKStream,
+    SessionWindowedCogroupedKStream,
+    TimeWindowedCogroupedKStream,
+)
 from topology.errors import SerdeError, TopologyError
 from topology.global_table import GlobalKTable
 from topology.graph import Topology
@@ -24,6 +29,7 @@ from topology.serdes import Serde
 from topology.session_windowed import SessionWindowedKStream
 from topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
 from topology.stores import StoreBuilder, Stores
+from topology.suppressed import BufferConfig, Suppressed
 from topology.time_windowed import TimeWindowedKStream
 from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
 from topology.windows import (
@@ -37,6 +43,8 @@ from topology.windows import (
 
 __all__ = [
     "BranchedKStream",
+    "BufferConfig",
+    "CogroupedKStream",
     "FixedKeyProcessor",
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
@@ -52,12 +60,15 @@ __all__ = [
     "Serde",
     "SerdeError",
     "SessionStore",
+    "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "SessionWindows",
     "SlidingWindows",
     "StoreBuilder",
     "Stores",
     "StreamsBuilder",
+    "Suppressed",
+    "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
     "TimestampedKeyValueStore",

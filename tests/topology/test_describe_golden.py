@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.topology import golden_joins, golden_programs
+from tests.topology import golden_joins, golden_programs, golden_sessions
 from tests.topology.golden_cases import CASES, WAITING
 from topology.builder import StreamsBuilder
 
 assert golden_joins.WINDOWS  # the module registers its cases
+assert golden_sessions.SESSIONS  # and so does this one
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka_streams"
 PROGRAMS = sorted(path.stem for path in (GOLDEN / "random").glob("*.program"))
 
