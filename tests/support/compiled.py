@@ -10,7 +10,13 @@ from state.memory import MemoryTaskState
 from tests.support.interpreter import Sent
 from topology import Topology, serdes
 from topology.codegen import CompileOptions
-from topology.compiler import Program, TaskEnvironment, compile_sub_topology
+from topology.compiler import (
+    Failed,
+    Program,
+    TaskEnvironment,
+    compile_sub_topology,
+    raise_again,
+)
 
 OPTIONS = CompileOptions("app", serdes.json, serdes.json, caching=False, null_key_policy="drop")
 
@@ -46,7 +52,14 @@ def decoded(part: bytes | None) -> Any:
 class Runs:
     """One task of a compiled sub-topology, everything in JSON, without caches."""
 
-    def __init__(self, topology: Topology, sub: int = 0, *, program: Program | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        sub: int = 0,
+        *,
+        program: Program | None = None,
+        failed: Failed = raise_again,
+    ) -> None:
         chosen = topology.sub_topologies[sub]
         self.program: Program = program or compile_sub_topology(chosen, OPTIONS)
         self.sent: list[Sent] = []
@@ -61,7 +74,7 @@ class Runs:
             )
             for store in chosen.stores
         }
-        environment = TaskEnvironment(self._send, self.buffers, lambda *_: None)
+        environment = TaskEnvironment(self._send, self.buffers, lambda *_: None, failed=failed)
         self.bound = self.program.bind(environment)
 
     def _send(self, topic: str, value: Any, key: Any, _: int, timestamp: int, *__: Any) -> None:
