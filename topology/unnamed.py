@@ -25,6 +25,7 @@ __all__ = ["Unnamed", "is_generated", "unnamed_steps"]
 
 _NUMBERED = re.compile(r"(?:KSTREAM|KTABLE|STATE-STORE)[A-Z-]*-[0-9]{10}")
 _REPARTITION = "-repartition"
+_FOREIGN_KEY_JOIN = "KTABLE-FK-JOIN-"
 
 
 def is_generated(name: str) -> bool:
@@ -75,11 +76,14 @@ lines: write count(store="...")
     """
     for sub in subs:
         reads = tuple(topic for source in sub.sources for topic in source.topics)
+        told: set[str] = set()
         for node in sub.nodes:
             if isinstance(node, Source) and node.internal:
                 yield from _unnamed_topics(sub, node, reads)
             for store in stores_of(node):
-                if is_generated(store):
+                # The others that use it were built behind the node that it belongs to.
+                if is_generated(store) and store not in told:
+                    told.add(store)
                     yield Unnamed("store", store, node.name, reads, _store_advice(sub, node))
 
 
@@ -93,6 +97,9 @@ def _unnamed_topics(sub: SubTopology, source: Source, reads: tuple[str, ...]) ->
 def _store_advice(sub: SubTopology, node: Node) -> str:
     if isinstance(node, Aggregate):
         return f'{node.op}(store="...")'
+    if node.name.startswith(_FOREIGN_KEY_JOIN):
+        option = "store" if isinstance(node, TableSource) else "name"
+        return f'join({option}="...")'
     if isinstance(node, TableSource):
         parents = (by_name(sub.nodes)[parent] for parent in node.parents)
         read = any(isinstance(parent, Source) and not parent.internal for parent in parents)
@@ -103,6 +110,8 @@ def _store_advice(sub: SubTopology, node: Node) -> str:
 def _repartition_advice(sub: SubTopology, source: Source, prefix: str) -> str:
     if any(prefix in stores_of(node) for node in sub.nodes):
         return 'group_by(name="...")'
+    if prefix.startswith(_FOREIGN_KEY_JOIN):
+        return 'join(name="...")'
     if prefix.startswith("KSTREAM-REPARTITION-"):
         return 'repartition(name="...")'
     if any(isinstance(node, TableSource) for node in sub.children(source.name)):

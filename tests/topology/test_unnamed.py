@@ -90,3 +90,27 @@ def test_giving_each_the_name_that_is_printed_keeps_it_when_a_step_is_added() ->
     assert _kept(_counting(step=True)) != _kept(deployed)
     assert _kept(_counting(group=group, store=printed["store"])) == _kept(deployed)
     assert _kept(_counting(group=group, store=printed["store"], step=True)) == _kept(deployed)
+
+
+def test_the_topics_and_stores_of_a_foreign_key_join_take_the_names_of_the_join() -> None:
+    builder = StreamsBuilder()
+    left, right = builder.table("left", store="l"), builder.table("right", store="r")
+    left.join(right, max, foreign_key=str)
+    found = {step.name: step.advice for step in unnamed_steps(builder.build().sub_topologies)}
+    assert found == {
+        "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000004-topic": 'join(name="...")',
+        "KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-0000000008": 'join(name="...")',
+        "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-0000000012-topic": 'join(name="...")',
+        "KTABLE-FK-JOIN-OUTPUT-STATE-STORE-0000000017": 'join(store="...")',
+    }
+
+
+def test_a_store_that_several_steps_use_is_listed_once_with_the_one_it_belongs_to() -> None:
+    builder = StreamsBuilder()
+    left, right = builder.table("left"), builder.table("right")
+    left.join(right, max, foreign_key=str, name="fk", store="rows")
+    found = [(step.name, step.advice) for step in unnamed_steps(builder.build().sub_topologies)]
+    assert found == [
+        ("left-STATE-STORE-0000000000", 'table(store="...")'),
+        ("right-STATE-STORE-0000000003", 'table(store="...")'),
+    ]
