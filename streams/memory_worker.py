@@ -15,6 +15,9 @@ from streams.clients import Probe, Producer, TopicPartition
 from streams.config import StreamsConfig
 from streams.driver_disk import Disk
 from streams.facts import ClusterFacts
+from streams.global_errors import RowErrors
+from streams.global_plan import GlobalPlan
+from streams.global_tables import GlobalTables
 from streams.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -23,7 +26,8 @@ from streams.memory_clients import (
 )
 from streams.memory_cluster import MemoryCluster
 from streams.plan import SubPlan
-from streams.restore import Restorer
+from streams.processing import facts_maker
+from streams.restore import Restorer, SilentRestoreListener
 from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import plan_internal_topics
@@ -110,15 +114,24 @@ class Counts:
         """Not counted."""
 
 
-def create_topics(cluster: MemoryCluster, plans: Sequence[SubPlan], config: StreamsConfig) -> None:
-    """Create the topics that the plans read, as `streams.topics.prepare_topics` does it live.
+def create_topics(
+    cluster: MemoryCluster,
+    plans: Sequence[SubPlan],
+    config: StreamsConfig,
+    global_plans: Sequence[GlobalPlan] = (),
+) -> None:
+    """Create the topics that the plans read and write, those of its own as they are made live.
 
     Raises:
         MisconfiguredTopicError: topics do not fit each other or the topology.
     """
     admin = MemoryAdmin(cluster)
-    for name in dict.fromkeys(name for plan in plans for name in plan.topics.sources):
+    read = [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)]
+    for name in dict.fromkeys(name for topics in read for name in topics.sources):
         cluster.create(name)
+    for sink in (sink for plan in plans for sink in plan.program.sub_topology.sinks):
+        if isinstance(sink.topic, str) and not sink.internal:
+            cluster.create(sink.topic)  # a windowed key asks how many partitions there are
     if config.handlers.dead_letter_topic is not None:
         cluster.create(config.handlers.dead_letter_topic)
     planned = plan_internal_topics(
@@ -140,6 +153,7 @@ def make_memory_worker(
     counts: Counts,
     probe: Probe,
     log: EventLog,
+    global_plans: Sequence[GlobalPlan] = (),
 ) -> Worker:
     """Make a worker of a cluster in memory; its topics are there already."""
     admin = MemoryAdmin(cluster)
@@ -159,16 +173,18 @@ def make_memory_worker(
         return MemoryPlainProducer(cluster, consumer.commit)
 
     partitions = {name: facts.partitions for name, facts in topics.items()}
+    facts = ClusterFacts(admin, topics, from_earliest=True)
+    global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, log)
     return Worker(
         config=config,
         consumer=consumer,
         make_producer=make_producer,
-        make_tasks=lambda producer: Tasks(
+        make_tasks=lambda producer, request_commit: Tasks(
             plans=plans,
             partitions=partitions,
             consumer=consumer,
             restorer=restorer,
-            facts=ClusterFacts(admin, topics, from_earliest=True),
+            facts=facts,
             open_home=disk.open,
             make_send=lambda: producer().send,
             exactly_once=config.exactly_once,
@@ -177,11 +193,14 @@ def make_memory_worker(
             background=at_once,
             log=log,
             handlers=config.handlers,
+            make_facts=facts_maker(config, clock, request_commit),
+            global_views=global_tables.views,
         ),
         make_membership=lambda leads: make_membership(
             config, consumer, admin, leads, background=at_once, clock=clock, log=log
         ),
         restorer=restorer,
+        global_tables=global_tables,
         topic_ids={name: facts.topic_id for name, facts in topics.items()},
         clock=clock,
         listener=counts,
@@ -193,10 +212,36 @@ def make_memory_worker(
             admin,
             topics=topics,
             partitions=partitions,
+            global_topics=[plan.topic for plan in global_plans],
             background=at_once,
             clock=clock,
             log=log,
         ),
         first_commit_id=cluster.random.getrandbits(30) << 32,
+        log=log,
+    )
+
+
+def _global_tables(
+    config: StreamsConfig,
+    plans: Sequence[GlobalPlan],
+    cluster: MemoryCluster,
+    disk: Disk,
+    facts: ClusterFacts,
+    clock: ManualClock,
+    log: EventLog,
+) -> GlobalTables:
+    return GlobalTables(
+        plans,
+        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
+        open_home=disk.open_global,
+        facts=facts,
+        topics=facts.topics,
+        errors=RowErrors(config.handlers, config.null_key_policy, log),
+        listener=SilentRestoreListener(),
+        clock=clock,
+        timeout_s=config.task_timeout_ms / 1000,
+        batch_records=config.restore_batch_records,
+        cache_bytes=config.statestore_read_cache_max_bytes,
         log=log,
     )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
-from topology import ktable, serdes
+from topology import cogrouped, ktable, serdes, session_windowed, time_windowed
 from topology.draft import Edge
+from topology.errors import TopologyError
 from topology.graph import Aggregate, AggregateOp, AnySerde, Function, Store
+from topology.late import Late
 from topology.materialized import Materialized, materialized
+from topology.operators.windowed import Emit
 from topology.serdes import Serde
+from topology.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -125,6 +129,98 @@ class KGroupedStream(Generic[K, V]):
             function=aggregator,
         )
         return ktable.KTable(edge)
+
+    @overload
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> time_windowed.TimeWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(
+        self,
+        windows: SessionWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> session_windowed.SessionWindowedKStream[K, V]: ...
+
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> time_windowed.TimeWindowedKStream[K, V] | session_windowed.SessionWindowedKStream[K, V]:
+        """Cut the stream into windows of time, each of which is folded on its own.
+
+        Args:
+            windows: which windows there are, and how long records may come for them.
+            emit: "on_window_update" sends a result on whenever it changes, "on_window_close" once,
+                when no record can change it any more. Unlimited windows are never closed.
+            late: called with the stream of the records that came after all their windows were
+                closed; adds to it what is to happen with them. They are counted in any case.
+
+        Returns:
+            The windowed stream, to be folded.
+
+        Raises:
+            TopologyError: what was given does not go together.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from streams import TopologyTestDriver
+            >>> from topology import StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
+            >>> minutes = clicks.windowed_by(
+            ...     TimeWindows(size=timedelta(minutes=1)),
+            ...     emit="on_window_close",
+            ...     late=lambda stream: stream.to("late"),
+            ... )
+            >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     for second in (10, 20, 70, 30):
+            ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
+            ...     for record in driver.output("out").read_all():
+            ...         print(record.key, record.value)
+            ...     driver.output("late").as_dict()
+            Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+            {'home': 30}
+        """
+        if isinstance(windows, SessionWindows):
+            return session_windowed.SessionWindowedKStream(
+                self._edge, self._name, windows, emit, late
+            )
+        if isinstance(windows, (TimeWindows, UnlimitedWindows, SlidingWindows)):
+            return time_windowed.TimeWindowedKStream(self._edge, self._name, windows, emit, late)
+        raise TopologyError(
+            f"windowed_by takes windows such as TimeWindows, not {type(windows).__name__}"
+        )
+
+    def cogroup(self, aggregator: Callable[[K, V, A], A]) -> cogrouped.CogroupedKStream[K, A]:
+        """Begin to fold several streams into one table, each by an aggregator of its own.
+
+        Args:
+            aggregator: called as ``aggregator(key, value, aggregate)`` with this stream's values;
+                None deletes the row.
+
+        Returns:
+            What the other streams are added to.
+
+        Example:
+            >>> from topology import StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
+            ...     returned, lambda customer, price, total: total - price
+            ... )
+            >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
+        """
+        return cogrouped.CogroupedKStream(((self, aggregator),))
 
     def _fold(
         self,
