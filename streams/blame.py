@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from streams.clients import TopicPartition
-from streams.errors import RecordError, RecordRefusedError
+from streams.errors import ProcessorFailedError, RecordError, RecordRefusedError, StreamsError
 from topology.graph import Sink
 
 Ranges = Mapping[TopicPartition, range]
@@ -48,7 +48,7 @@ def _writes(sink: Sink, topic: str | None) -> bool:
     return topic.endswith(f"-{sink.topic}") if sink.internal else topic == sink.topic
 
 
-def refused_record(suspects: Sequence[Suspect], error: RecordRefusedError) -> RecordError:
+def refused_record(suspects: Sequence[Suspect], error: RecordRefusedError) -> StreamsError:
     """Say which records may have written one that was refused after it was sent.
 
     Args:
@@ -70,9 +70,13 @@ def refused_record(suspects: Sequence[Suspect], error: RecordRefusedError) -> Re
 
 def error_in_ranges(
     ranges: Ranges, message: str, *, node: str | None, store: str | None, task_id: str
-) -> RecordError:
-    """An error of one of the records in these offsets, nobody knows of which."""
-    assert ranges, "an error without any input"
+) -> StreamsError:
+    """An error of one of the records in these offsets, nobody knows of which.
+
+    Without any input it is a processor's, which writes by the clock too.
+    """
+    if not ranges:
+        return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
     place = max(ranges, key=lambda p: len(ranges[p]))
     words = " or ".join(f"{r[0]} and {r[-1]} of {p}" for p, r in sorted(ranges.items()))
     return RecordError(

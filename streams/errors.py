@@ -6,10 +6,12 @@ Messages say what happened, where, and what to do next; none carries a record's 
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
+| `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
+| `GlobalTableLostError` | the supervisor | the same; the rows are read anew at the start |
 | `GroupDeniedError` | `streams.deployed` | go on without what the group would say |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
@@ -140,6 +142,47 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
             if value is not None:
                 where += f", {label} {value}"
         return f"{self.message} ({where}); {self.hint}"
+
+
+class ProcessorFailedError(StreamsError):
+    """A processor failed where no record is at hand: in `init`, or in a punctuator.
+
+    The worker does not catch it: it stops, and nothing of what the processor did is committed. The
+    supervisor starts it again, as after a crash.
+
+    Args:
+        message: what failed, without the text of an error that may quote a record.
+        node: the node of the topology that failed, where it is known.
+        store: the store concerned, where there is one.
+        task_id: the task, as ``<sub-topology>_<partition>``.
+
+    Example:
+        >>> print(ProcessorFailedError("a user function raised KeyError", node="n", task_id="0_3"))
+        a user function raised KeyError (node n, task 0_3), outside of any record; nothing of it \
+is committed: correct the code
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str | None = None,
+        store: str | None = None,
+        task_id: str | None = None,
+    ) -> None:
+        self.message = message
+        self.node = node
+        self.store = store
+        self.task_id = task_id
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        places = (("node", self.node), ("store", self.store), ("task", self.task_id))
+        where = ", ".join(f"{label} {value}" for label, value in places if value is not None)
+        return (
+            f"{self.message} ({where}), outside of any record; nothing of it is committed: "
+            "correct the code"
+        )
 
 
 class TaskMigratedError(StreamsError):
@@ -303,6 +346,30 @@ class FatalClientError(StreamsError):
 
     The worker does not catch it: it stops, and the supervisor may start it again with back-off.
     """
+
+
+class GlobalTableLostError(FatalClientError):
+    """The rows of a global table cannot be followed any more: they are to be read anew.
+
+    When records of its topic were deleted before they were read, the topic was created anew, or
+    the local files are broken. The worker does not catch it: with its next start, which the
+    supervisor sees to, it reads the topic from its beginning before it goes on.
+
+    Args:
+        store: the table's store.
+        reason: what happened.
+    """
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(store, reason)
+        self.store = store
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the rows of global table {self.store} must be read anew: {self.reason}; start the "
+            "application again, which does so"
+        )
 
 
 class GroupDeniedError(FatalClientError):

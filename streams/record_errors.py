@@ -71,6 +71,10 @@ class RecordErrors:
         record = NodeRecord(key, value, timestamp, headers)
         self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
 
+    def punctuator_failed(self, node: str, error: Exception) -> None:
+        """Decide about a punctuator's call that failed; what it did until then stays."""
+        self._decide(error, "processing", node, None)
+
     def _decide(
         self,
         error: Exception,

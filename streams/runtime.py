@@ -21,16 +21,22 @@ from streams.consumer import LiveConsumer
 from streams.consumer import MakeClient as MakeConsumerClient
 from streams.errors import IdentityError, LocalStateError, MissingTopicError
 from streams.facts import ClusterFacts
-from streams.home import LocalHomes
+from streams.global_errors import RowErrors
+from streams.global_plan import GlobalPlan
+from streams.global_tables import GlobalTables
+from streams.home import LocalHomes, open_global_home
 from streams.plan import SubPlan
+from streams.processing import facts_maker
 from streams.producer import MakeClient as MakeProducerClient
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.restore import RestoreListener, Restorer
-from streams.tasks import OpenHome, Tasks
+from streams.tasks import OpenHome, TaskHome, Tasks
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin, prepare_topics
 from streams.upkeep import make_membership, make_purger, make_watch
 from streams.worker import Worker, WorkerListener
+from topology.graph import Store
+from topology.operators.context import TableView
 
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
@@ -45,6 +51,9 @@ class LocalState(Protocol):
 
     def homes(self, clock: Clock, log: Log) -> OpenHome:
         """Return what opens a task's local state."""
+
+    def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
+        """Open the local state of this worker's global tables."""
 
     def close(self) -> None:
         """Let go of the identity."""
@@ -61,6 +70,7 @@ class HostState:
     def __init__(self, config: StreamsConfig) -> None:
         self._directory, self._identity = _local_identity(config)
         self._config = config
+        self._memory = _rocks_memory(config)
 
     @property
     def instance_id(self) -> str:
@@ -69,8 +79,11 @@ class HostState:
 
     def homes(self, clock: Clock, log: Log) -> OpenHome:
         """Return what opens a task's local state."""
-        memory = _rocks_memory(self._config)
-        return LocalHomes(self._directory, memory, clock=clock, log=log).open
+        return LocalHomes(self._directory, self._memory, clock=clock, log=log).open
+
+    def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
+        """Open the local state of this worker's global tables."""
+        return open_global_home(self._directory, self.instance_id, stores, self._memory, log)
 
     def close(self) -> None:
         """Let go of the identity."""
@@ -133,6 +146,7 @@ def make_worker(
     log: Log,
     connections: Connections = LIVE,
     stopping: Stopping = lambda: False,
+    global_plans: Sequence[GlobalPlan] = (),
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -145,7 +159,7 @@ def make_worker(
     admin = connections.admin(config, stopping)
     topics = prepare_topics(
         admin,
-        [plan.topics for plan in plans],
+        [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)],
         replication_factor=config.replication_factor,
         topic_configs=config.topic_configs,
         timeout_s=config.task_timeout_ms / 1000,
@@ -153,7 +167,17 @@ def make_worker(
     local = connections.local_state(config)
     bound = _bind(log, local.instance_id)
     wiring = _Wiring(
-        config, plans, connections, stopping, admin, topics, local, clock, probe, bound
+        config,
+        plans,
+        global_plans,
+        connections,
+        stopping,
+        admin,
+        topics,
+        local,
+        clock,
+        probe,
+        bound,
     )
     return WorkerParts(wiring.worker(listener, restore_listener), local)
 
@@ -164,6 +188,7 @@ class _Wiring:
 
     config: StreamsConfig
     plans: Sequence[SubPlan]
+    global_plans: Sequence[GlobalPlan]
     connections: Connections
     stopping: Stopping
     admin: TopicAdmin
@@ -177,11 +202,14 @@ class _Wiring:
         partitions = {name: facts.partitions for name, facts in self.topics.items()}
         consumer = self.consumer(self.config.consumer_config(self.local.instance_id))
         restorer = self.restorer(restore_listener)
+        global_tables = self.global_tables(restore_listener)
         return Worker(
             config=self.config,
             consumer=consumer,
             make_producer=self.producer_maker(consumer),
-            make_tasks=lambda producer: self.tasks(partitions, consumer, restorer, producer),
+            make_tasks=lambda producer, request_commit: self.tasks(
+                partitions, consumer, restorer, producer, request_commit, global_tables.views
+            ),
             make_membership=lambda leads: make_membership(
                 self.config,
                 consumer,
@@ -192,6 +220,7 @@ class _Wiring:
                 log=self.log,
             ),
             restorer=restorer,
+            global_tables=global_tables,
             topic_ids={name: facts.topic_id for name, facts in self.topics.items()},
             clock=self.clock,
             listener=listener,
@@ -210,6 +239,7 @@ class _Wiring:
                 self.admin,
                 topics=self.topics,
                 partitions=partitions,
+                global_topics=[plan.topic for plan in self.global_plans],
                 background=self.connections.background("headrace-topics"),
                 clock=self.clock,
                 log=self.log,
@@ -236,12 +266,38 @@ class _Wiring:
             log=self.log,
         )
 
+    def global_tables(self, listener: RestoreListener) -> GlobalTables:
+        return GlobalTables(
+            self.global_plans,
+            make_consumer=lambda: self.consumer(self.config.restore_config()),
+            open_home=lambda stores: self.local.global_home(stores, self.log),
+            facts=self.facts(),
+            topics=self.topics,
+            errors=RowErrors(self.config.handlers, self.config.null_key_policy, self.log),
+            listener=listener,
+            clock=self.clock,
+            timeout_s=self.config.task_timeout_ms / 1000,
+            batch_records=self.config.restore_batch_records,
+            cache_bytes=self.config.statestore_read_cache_max_bytes,
+            log=self.log,
+        )
+
+    def facts(self) -> ClusterFacts:
+        return ClusterFacts(
+            self.admin,
+            self.topics,
+            _begins_earliest(self.config),
+            {topic: r for plan in self.plans for topic, r in plan.offset_resets.items()},
+        )
+
     def producer_maker(self, consumer: LiveConsumer) -> Callable[[], Producer]:
         written = {
             **_describe_sinks(self.admin, self.plans),
             **_describe_dead_letters(self.admin, self.config),
         }
-        sizes = _Sizes.of(self.plans, {**self.topics, **written})
+        looked_up = {plan.topic for plan in self.global_plans}
+        others = {name: facts for name, facts in self.topics.items() if name not in looked_up}
+        sizes = _Sizes.of(self.plans, {**others, **written})
         shared: dict[str, Any] = {
             "timeout_s": self.config.task_timeout_ms / 1000,
             "topic_limits": sizes.limits,
@@ -275,18 +331,15 @@ class _Wiring:
         consumer: LiveConsumer,
         restorer: Restorer,
         producer: Callable[[], Producer],
+        request_commit: Callable[[], None],
+        global_views: Mapping[str, TableView],
     ) -> Tasks:
         return Tasks(
             plans=self.plans,
             partitions=partitions,
             consumer=consumer,
             restorer=restorer,
-            facts=ClusterFacts(
-                self.admin,
-                self.topics,
-                _begins_earliest(self.config),
-                {topic: r for plan in self.plans for topic, r in plan.offset_resets.items()},
-            ),
+            facts=self.facts(),
             open_home=self.local.homes(self.clock, self.log),
             make_send=lambda: producer().send,
             exactly_once=self.config.exactly_once,
@@ -295,6 +348,8 @@ class _Wiring:
             background=self.connections.background("headrace-facts"),
             log=self.log,
             handlers=self.config.handlers,
+            make_facts=facts_maker(self.config, self.clock, request_commit),
+            global_views=global_views,
         )
 
 

@@ -13,6 +13,7 @@ state.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,9 @@ from streams.record_errors import HandlerFailedError, RecordErrors
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
-from topology.operators.context import Number
+from topology.operators.context import Number, TableView
+from topology.punctuation import NEVER_MS
+from topology.task_facts import TaskFacts
 from topology.timestamps import Stamper
 
 Delta = list[tuple[bytes, "bytes | None", int]]
@@ -166,6 +169,9 @@ class Task:
     dropped: Callable[[str, str], None]
     write_line: Callable[[str], None] = print
     handlers: Handlers = field(default_factory=Handlers)
+    facts: TaskFacts = field(default_factory=TaskFacts)
+    """What its processors share."""
+    global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
     log: Log | None = None
     phase: Phase = Phase.CREATED
@@ -194,6 +200,8 @@ class Task:
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
         self._numbers = {}
         errors = self._record_errors()
+        self.facts.stream_time = max(self.partition_time.values(), default=-1)
+        self.facts.failed = errors.punctuator_failed
         self._bound = self.spec.program.bind(
             TaskEnvironment(
                 self.send,
@@ -202,6 +210,8 @@ class Task:
                 self.write_line,
                 number=self._number,
                 partitions_of=self.spec.partitions_of,
+                task=self.facts,
+                global_views=self.global_views,
                 failed=errors.failed,
                 undecodable=errors.undecodable,
                 now_ms=self.now_ms,
@@ -266,6 +276,14 @@ class Task:
         """Step to the next phase of the task's life."""
         assert self.phase.may_become(phase), f"task {self.id}: {self.phase} -> {phase}"
         self.phase = phase
+
+    def begin(self) -> None:
+        """Begin to run: the state is complete, and records come next."""
+        self.become(Phase.RUNNING)
+        try:
+            self.facts.start()
+        except Exception as error:
+            self._raise(error, self.facts.node)
 
     # -- input -------------------------------------------------------------------------------
 
@@ -348,6 +366,21 @@ class Task:
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time
 
+    # -- the clock ---------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether a punctuator is due by the wall clock."""
+        due_ms = self.facts.wall_due_ms
+        return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
+
+    def punctuate(self) -> None:
+        """Call the punctuators that are due by the wall clock."""
+        try:
+            self.facts.punctuate(self.facts.now_ms())
+        except Exception as error:
+            self._raise(error)
+        self.moved = True
+
     def _raise(self, error: Exception, node: str | None = None, record: Any = None) -> NoReturn:
         """Say which record an error is about; the clients' errors are not about one."""
         if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
@@ -356,12 +389,15 @@ class Task:
             raise TaskCorruptedError([str(self.id)], str(error)) from error
         if node is None:
             node, record = self.spec.program.locate(error.__traceback__)
+        elif record is None:
+            # A punctuator by stream time runs behind the record that has made it due.
+            record = self.spec.program.current(sys._getframe())
         cause = self.spec.program.explain(error, node, record)
         raise self._record_error(cause, _what_happened(cause), node, record) from cause
 
     def _record_error(
         self, error: Exception, message: str, node: str | None, record: Any
-    ) -> RecordError:
+    ) -> StreamsError:
         store = error.store if isinstance(error, NullKeyError) else self._store_of(node)
         if record is None:
             return self._range_error(message, node=node, store=store)
@@ -376,7 +412,7 @@ class Task:
             task_id=str(self.id),
         )
 
-    def _range_error(self, message: str, *, node: str | None, store: str | None) -> RecordError:
+    def _range_error(self, message: str, *, node: str | None, store: str | None) -> StreamsError:
         """An error behind a cache or at the commit: one of the records since the last commit."""
         ranges = self.suspect().ranges
         return error_in_ranges(ranges, message, node=node, store=store, task_id=str(self.id))
@@ -424,7 +460,7 @@ class Task:
         except ValueEncodingError as error:
             raise self._range_error(str(error), node=None, store=error.store) from error
 
-    def too_large(self, store: str, error: RecordTooLargeError) -> RecordError:
+    def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
         """Say which input a row came from that the changelog refuses."""
         return self._range_error(str(error), node=None, store=store)
 
@@ -489,11 +525,17 @@ class Task:
         rows = self.spec.layout(store).view(self.state.store(store))
         yield from committed_rows(rows, decode)
 
-    def close(self) -> None:
-        """End the task; uncommitted rows are forgotten, the local state stays open."""
+    def close(self) -> list[tuple[str, Exception]]:
+        """End the task; uncommitted rows are forgotten, the local state stays open.
+
+        Returns:
+            What the processors raised that were closed, by node.
+        """
         self.become(Phase.CLOSED)
+        failures = self.facts.close()
         for buffer in self._buffers.values():
             buffer.discard()
+        return failures
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from streams.restore import ChangelogFacts, Restorer
 from streams.task import Phase, Task, TaskId, corruption_of
 from topology.compiler import Send
 from topology.graph import Store
+from topology.operators.context import TableView
+from topology.task_facts import TaskFacts
 
 _ASK_MIN_S = 0.1
 _ASK_MAX_S = 1.0
@@ -136,6 +138,8 @@ class Tasks:
         background: asks the cluster beside the worker.
         log: bound to the worker.
         handlers: decide about records that fail.
+        make_facts: makes what the processors of a task share.
+        global_views: the rows of global tables, by their nodes.
         write_line: what `print` writes with.
     """
 
@@ -155,6 +159,8 @@ class Tasks:
         background: Background,
         log: Log,
         handlers: Handlers | None = None,
+        make_facts: Callable[[TaskId], TaskFacts] | None = None,
+        global_views: Mapping[str, TableView] | None = None,
         write_line: Callable[[str], None] = print,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
@@ -168,6 +174,8 @@ class Tasks:
         self._read_cache_bytes = read_cache_bytes
         self._write_line = write_line
         self._handlers = handlers or Handlers()
+        self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
+        self._global_views = global_views or {}
         self._clock = clock
         self._slots: dict[TaskId, _Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
@@ -274,7 +282,10 @@ class Tasks:
             slot.reads = False
         task, slot.task = slot.task, None
         self._restorer.forget(task, keep=keep_restored)
-        task.close()
+        for node, error in task.close():
+            self._log.warning(
+                "processor_close_failed", task=str(task.id), node=node, error=type(error).__name__
+            )
 
     # -- on the way to running ---------------------------------------------------------------
 
@@ -361,6 +372,8 @@ class Tasks:
             dropped=self._drop,
             write_line=self._write_line,
             handlers=self._handlers,
+            facts=self._make_facts(slot.id),
+            global_views=self._global_views,
             now_ms=self._clock.now_ms,
             log=self._log,
         )
@@ -388,7 +401,7 @@ class Tasks:
             if self._lacks_offsets(slot, task):
                 self._ask_again(slot)
                 return
-        task.become(Phase.RUNNING)
+        task.begin()
         self._consumer.add(task.next_offset)
         for place in slot.inputs:
             self._readers[place] = task

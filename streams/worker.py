@@ -9,6 +9,7 @@ word is `streams.membership`'s, the producer `streams.transactions`', the tasks 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
+from streams.global_tables import GlobalTables
 from streams.intake import Intake
 from streams.membership import Membership
 from streams.pace import Pace
@@ -45,6 +47,7 @@ from streams.task import Task, TaskId
 from streams.tasks import Tasks
 from streams.topic_watch import TopicWatch
 from streams.transactions import Transactions
+from topology.punctuation import NEVER_MS
 
 
 class WorkerListener(Protocol):
@@ -80,9 +83,11 @@ class Worker:
         config: the settings.
         consumer: of the group.
         make_producer: makes a producer of this worker's identity; called again to replace one.
-        make_tasks: makes the task table, given the way to the present producer.
+        make_tasks: makes the task table, given the way to the present producer and what asks for
+            a commit.
         make_membership: makes the place in the group, given the way to what it gives out.
         restorer: restores the tasks.
+        global_tables: of this process.
         topic_ids: the changelogs' topic ids.
         clock: the worker's.
         listener: hears what happens.
@@ -99,9 +104,10 @@ class Worker:
         config: StreamsConfig,
         consumer: Consumer,
         make_producer: Callable[[], Producer],
-        make_tasks: Callable[[Callable[[], Producer]], Tasks],
+        make_tasks: Callable[[Callable[[], Producer], Callable[[], None]], Tasks],
         make_membership: Callable[[Callable[[], frozenset[TopicPartition]]], Membership],
         restorer: Restorer,
+        global_tables: GlobalTables,
         topic_ids: dict[str, str],
         clock: Clock,
         listener: WorkerListener,
@@ -121,6 +127,7 @@ class Worker:
             log=log,
         )
         self._restorer = restorer
+        self.global_tables = global_tables
         self._topic_ids = topic_ids
         self._clock = clock
         self._listener = listener
@@ -137,7 +144,7 @@ class Worker:
         self._pace = Pace(config.max_poll_records)
         self._lost: set[tuple[str, int]] = set()
         self._log = log
-        self.tasks = make_tasks(lambda: self._transactions.producer)
+        self.tasks = make_tasks(lambda: self._transactions.producer, self.request_commit)
         self._membership = make_membership(lambda: self.tasks.leads)
         self._intake = Intake(config, consumer, self.tasks, clock=clock)
         self._timing = CommitTiming(config, consumer, self.tasks, clock=clock)
@@ -165,6 +172,13 @@ class Worker:
 
     def begin(self) -> None:
         """Join the group, and decide what a predecessor left open; tasks come with the turns."""
+        if self.global_tables.are_there:
+            # While they are read, others go on with the tasks. What a predecessor left open may be
+            # on their topics too, and nothing is read behind it.
+            self._transactions.init()
+            self.global_tables.bootstrap(self._stop.is_set)
+            self._membership.join(self.tasks.lead_topics, self)
+            return
         # Joining goes on in the background meanwhile; no offset is read before the next poll.
         self._membership.join(self.tasks.lead_topics, self)
         self._transactions.init()
@@ -179,6 +193,7 @@ class Worker:
             self._membership.turn()
             self._poll(self._wait_s())
             self._advance()
+            self.global_tables.update()
             processed = self._process()
             self._commit_if_due(processed)
             self._topic_watch.turn()
@@ -194,6 +209,7 @@ class Worker:
         self._consumer.close(leave=self._config.on_stop == "leave")
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
+        self.global_tables.close()
         self._transactions.close()
 
     def give_up(self) -> None:
@@ -203,6 +219,7 @@ class Worker:
             lambda: self._consumer.close(leave=self._config.on_stop == "leave"),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
+            self.global_tables.close,
             self._transactions.close,
         ):
             try:
@@ -258,12 +275,17 @@ class Worker:
         """How long a poll may wait for records."""
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
-        idle_s = self._config.poll_ms / 1000
+        idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s())
         wait_s = self._intake.wait_s()
         if wait_s is not None:
             idle_s = min(idle_s, wait_s)
         soon = self._timing.waits_to_be_drained() or self.tasks.are_waiting
         return min(idle_s, 0.005) if soon else idle_s
+
+    def _until_punctuation_s(self) -> float:
+        """How long it is until a punctuator is due by the wall clock."""
+        due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
+        return math.inf if due_ms == NEVER_MS else max(0, due_ms - self._clock.now_ms()) / 1000
 
     def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._intake.room(), idle_s)
@@ -295,12 +317,22 @@ class Worker:
             self._transactions.begin()
             processed += self._process_some(task)
             self._intake.take_again(task)
-        if processed:
+        punctuated = self._punctuate()
+        if processed or punctuated:
             with self._blaming_inputs():
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
         self._records += processed
         self.processed += processed
         return processed
+
+    def _punctuate(self) -> bool:
+        """Call the punctuators that are due by the wall clock; returns whether any was."""
+        due = [task for task in self.tasks.running if task.is_due()]
+        for task in due:
+            self._transactions.begin()
+            with self._blaming_inputs():
+                task.punctuate()
+        return bool(due)
 
     def _process_some(self, task: Task) -> int:
         started = self._clock.monotonic_s()

@@ -182,7 +182,7 @@ class ProcessingContext:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The settings of the application as it was given them, those of one's own included."""
+        """The settings of the application by their dotted names, those of the clients left out."""
         return self._facts.settings
 
     @property

@@ -26,6 +26,10 @@ def _no_clock() -> int:
     raise LookupError("nobody told the processors of this task what time it is")
 
 
+def _fail(node: str, error: Exception) -> None:  # noqa: ARG001
+    raise error
+
+
 @dataclass(slots=True, eq=False)
 class TaskFacts:
     """See the module.
@@ -38,6 +42,8 @@ class TaskFacts:
         now_ms: tells the wall-clock time in milliseconds since 1970.
         request_commit: asks for a commit soon.
         stream_time: the largest timestamp that the task has seen, in milliseconds, or -1.
+        failed: called with the node and the error where a punctuator fails; returns where the
+            task is to go on.
     """
 
     application_id: str = ""
@@ -47,12 +53,13 @@ class TaskFacts:
     now_ms: Callable[[], int] = _no_clock
     request_commit: Callable[[], None] = lambda: None
     stream_time: int = -1
+    failed: Callable[[str, Exception], None] = _fail
     record: Any = None
     """The message that is processed now; None in punctuators and while caches are flushed."""
     timestamp: int = -1
     """The time of the record, or of the punctuation, that is at hand in a processor now."""
     node: str | None = None
-    """The processor whose punctuator, `init` or `close` runs, or has just failed."""
+    """The processor whose `init` runs, or has just failed."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
     _by_wall_clock: Schedules = field(default_factory=Schedules)
     _processors: list[tuple[str, Start, Close]] = field(default_factory=list)
@@ -116,6 +123,7 @@ class TaskFacts:
     def _call(self, schedule: Schedule, now_ms: int) -> None:
         self.record = None
         self.timestamp = now_ms
-        self.node = schedule.node
-        schedule.callback(now_ms)
-        self.node = None
+        try:
+            schedule.callback(now_ms)
+        except Exception as error:
+            self.failed(schedule.node, error)
