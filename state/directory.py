@@ -3,6 +3,7 @@
     <state.dir>/<application.id>/tasks/0_3/          RocksDB of task 0_3
     <state.dir>/<application.id>/tasks/0_3.lock      held by the worker that owns the task
     <state.dir>/<application.id>/tasks/0_3.g1/       a fresh generation, see `acquire_task`
+    <state.dir>/<application.id>/global/<identity>   global tables of the worker with that identity
     <state.dir>/<application.id>/workers/slot-0      the identity of a worker, held while it lives
 
 All workers of an application on a host share the directory. Locks are the kernel's (flock): they
@@ -36,6 +37,7 @@ MAX_SLOTS = 1_000
 MAX_GENERATIONS = 100
 _LOOK_AGAIN_S = 0.05
 _TASK = re.compile(r"[0-9]+_[0-9]+(\.g[0-9]+)?")
+_GENERATION = re.compile(r"\.g([0-9]+)$")
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -113,6 +115,16 @@ def _trash(path: Path) -> Path:
     return path.with_name(f"{path.name}.trash")
 
 
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _state_paths(parent: Path) -> list[Path]:
+    """The directories of state below `parent`, those too of which only a lock is there."""
+    found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in parent.iterdir()}
+    return [parent / name for name in sorted(found)]
+
+
 def _holder(path: Path) -> int | None:
     try:
         return int(path.read_text().split()[-1])
@@ -161,6 +173,18 @@ class TaskDirectory:
         self._lock.release()
 
 
+def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory:
+    """Make a directory, now that it is locked."""
+    try:
+        lock.write(f"{os.getpid()}\n")
+        _remove_rest(path)
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        lock.release()
+        raise _unusable(path, error) from error
+    return TaskDirectory(path, generation, lock)
+
+
 @dataclass(slots=True)
 class Identity:
     """A worker's identity, its own until `release`.
@@ -197,12 +221,14 @@ class StateDirectory:
     monotonic: Callable[[], float] = time.monotonic
     _tasks: Path = field(init=False)
     _workers: Path = field(init=False)
+    _global: Path = field(init=False)
 
     def __post_init__(self) -> None:
         base = self.root / self.application_id
         object.__setattr__(self, "_tasks", base / "tasks")
         object.__setattr__(self, "_workers", base / "workers")
-        for directory in (self._tasks, self._workers):
+        object.__setattr__(self, "_global", base / "global")
+        for directory in (self._tasks, self._workers, self._global):
             try:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -244,32 +270,56 @@ class StateDirectory:
                 return taken
             taken.release()  # somebody had passed its last holder by
 
+    def acquire_global(self, instance_id: str) -> TaskDirectory:
+        """Lock the directory of the global tables of one worker.
+
+        Args:
+            instance_id: the worker's identity, which it holds.
+
+        Raises:
+            StateLockedError: another process has it.
+        """
+        path = self._global / instance_id
+        lock = self._lock(_lock_of(path))
+        if lock is None:
+            holder = _holder(_lock_of(path))
+            raise StateLockedError(
+                f"the global tables of worker {instance_id} are in use by process {holder}; stop "
+                "that process",
+                holder_pid=holder,
+            )
+        return _locked_directory(path, 0, lock)
+
     def claim_all(self) -> list[TaskDirectory]:
-        """Lock all that is there of any task, old generations too, without waiting.
+        """Lock all state that is there, old generations too, without waiting.
 
         Raises:
             StateLockedError: a live process has one of them; none is locked then.
         """
         claimed: list[TaskDirectory] = []
-        for path in self.task_paths():
-            name, _, generation = path.name.partition(".g")
-            lock = self._lock(path.with_name(f"{path.name}.lock"))
+        for path in (*self.task_paths(), *self.global_paths()):
+            lock = self._lock(_lock_of(path))
             if lock is None:
                 for taken in claimed:
                     taken.release()
-                holder = _holder(path.with_name(f"{path.name}.lock"))
+                holder = _holder(_lock_of(path))
+                what = "task" if path.parent == self._tasks else "global state"
                 raise StateLockedError(
-                    f"task {name} is locked in {self._tasks} by process {holder}; stop the "
-                    "application's workers on this host",
+                    f"{what} {_GENERATION.sub('', path.name)} is locked in {path.parent} by "
+                    f"process {holder}; stop the application's workers on this host",
                     holder_pid=holder,
                 )
-            claimed.append(TaskDirectory(path, int(generation or 0), lock))
+            generation = _GENERATION.search(path.name)
+            claimed.append(TaskDirectory(path, int(generation[1]) if generation else 0, lock))
         return claimed
 
     def task_paths(self) -> list[Path]:
         """Where the tasks have their files, generations that were passed by too."""
-        found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in self._tasks.iterdir()}
-        return [self._tasks / name for name in sorted(found) if _TASK.fullmatch(name)]
+        return [path for path in _state_paths(self._tasks) if _TASK.fullmatch(path.name)]
+
+    def global_paths(self) -> list[Path]:
+        """Where the workers have the files of their global tables."""
+        return _state_paths(self._global)
 
     def _fresh(self, task_id: str) -> TaskDirectory:
         newest = self._generations(task_id)[-1]
@@ -340,14 +390,7 @@ class StateDirectory:
         if lock is None:
             return None
         path = self._tasks / self._name(task_id, generation)
-        try:
-            lock.write(f"{os.getpid()}\n")
-            _remove_rest(path)
-            path.mkdir(exist_ok=True)
-        except OSError as error:
-            lock.release()
-            raise _unusable(path, error) from error
-        return TaskDirectory(path, generation, lock)
+        return _locked_directory(path, generation, lock)
 
     def _remove_older(self, task_id: str, generations: list[int]) -> None:
         for generation in generations:

@@ -22,6 +22,7 @@ from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
+from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.group_offsets import MemberlessGroup
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
@@ -107,6 +108,7 @@ class KafkaStreams:
         self._topology = topology
         self._settings = dict(settings)
         self._plans = plan_application(topology, self.config)
+        self._global_plans = plan_global_tables(topology, self.config)
         self._state = State.CREATED
         self._state_listener = state_listener
         self._restore_listener = restore_listener or SilentRestoreListener()
@@ -134,6 +136,11 @@ class KafkaStreams:
     def plans(self) -> tuple[SubPlan, ...]:
         """What runs, as it was compiled: its sub-topologies and their topics."""
         return self._plans
+
+    @property
+    def global_plans(self) -> tuple[GlobalPlan, ...]:
+        """The global tables of what runs."""
+        return self._global_plans
 
     @property
     def records_processed(self) -> int:
@@ -273,6 +280,7 @@ class KafkaStreams:
             probe=self._probe,
             log=self._log,
             stopping=self._stopping.is_set,
+            global_plans=self._global_plans,
         )
         self._worker = parts.worker
         try:

@@ -90,7 +90,7 @@ def _compare(app: KafkaStreams) -> int:
 
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams) -> list[str]:
     """What a start would find wrong with the topics, such as another partition count."""
-    subs = [plan.topics for plan in app.plans]
+    subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
     try:
         plan_internal_topics(subs, admin.describe(topic_names(subs)), names=admin.names())
     except (MissingTopicError, MisconfiguredTopicError) as error:

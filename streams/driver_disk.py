@@ -24,6 +24,9 @@ class Disk(Protocol):
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state, or return it where it is open already."""
 
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables, or return it where it is open already."""
+
     def process_ended(self) -> None:
         """The worker is gone: close what it had open; stores of kind "memory" are lost."""
 
@@ -48,10 +51,18 @@ class MemoryDisk:
     """Keeps each task's state as an object."""
 
     def __init__(self) -> None:
-        self._homes: dict[TaskId, _MemoryHome] = {}
+        self._homes: dict[TaskId | None, _MemoryHome] = {}
+        """By task; the one of global tables by None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
+        return self._open(task_id, stores)
+
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables."""
+        return self._open(None, stores)
+
+    def _open(self, task_id: TaskId | None, stores: Sequence[Store]) -> TaskHome:
         if task_id not in self._homes:
             state = MemoryTaskState([store.spec for store in stores])
             self._homes[task_id] = _MemoryHome(state, stores)
@@ -73,9 +84,9 @@ class MemoryDisk:
 class _OpenHome:
     """A home that is known to be open until it is closed."""
 
-    id: TaskId
+    id: TaskId | None
     home: TaskHome
-    open: dict[TaskId, _OpenHome]
+    open: dict[TaskId | None, _OpenHome]
     state: TaskState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +123,8 @@ class RocksDisk:
             block_cache_bytes=config.rocksdb_block_cache_bytes,
             write_buffer_bytes=config.rocksdb_write_buffer_bytes,
         )
-        self._homes: dict[TaskId, _OpenHome] = {}
+        self._homes: dict[TaskId | None, _OpenHome] = {}
+        """By task; the one of global tables by None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
@@ -123,6 +135,15 @@ class RocksDisk:
             home = LocalHome(directory, stores, self._memory, self._log)
             self._homes[task_id] = _OpenHome(task_id, home, self._homes)
         return self._homes[task_id]
+
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables."""
+        from streams.home import open_global_home
+
+        if None not in self._homes:
+            home = open_global_home(self._directory, "driver", stores, self._memory, self._log)
+            self._homes[None] = _OpenHome(None, home, self._homes)
+        return self._homes[None]
 
     def process_ended(self) -> None:
         """Close everything."""

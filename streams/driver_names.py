@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from streams.config import StreamsConfig
+from streams.global_plan import GlobalPlan
 from streams.plan import SubPlan
 from topology import serdes
 from topology.graph import AnySerde, Sink, Source, Store
@@ -16,9 +17,15 @@ Serdes = tuple[AnySerde, AnySerde]
 class Names:
     """Looks up topics and stores of an application by the names that its users know."""
 
-    def __init__(self, plans: Sequence[SubPlan], config: StreamsConfig) -> None:
+    def __init__(
+        self,
+        plans: Sequence[SubPlan],
+        config: StreamsConfig,
+        global_plans: Sequence[GlobalPlan] = (),
+    ) -> None:
         nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
         self._config = config
+        self._globals = global_plans
         self._sources = [n for n in nodes if isinstance(n, Source) and not n.internal]
         self._sinks = [n for n in nodes if isinstance(n, Sink)]
         self._stores = [(p, s) for p in plans for s in p.program.sub_topology.stores]
@@ -32,7 +39,13 @@ class Names:
         for source in self._sources:
             if topic in source.topics:
                 return self._serdes(source)
-        names = sorted({name for source in self._sources for name in source.topics})
+        for plan in self._globals:
+            if topic == plan.topic:
+                return plan.key, plan.value
+        names = sorted(
+            {name for source in self._sources for name in source.topics}
+            | {plan.topic for plan in self._globals}
+        )
         raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(names)}")
 
     def written(self, topic: str, existing: Container[str]) -> Serdes:
@@ -56,6 +69,10 @@ class Names:
             raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
         return self._serdes(choosing[0] if len(choosing) == 1 else Sink(""))
 
+    def global_table(self, store: str) -> GlobalPlan | None:
+        """The global table with a store of this name, if there is one."""
+        return next((plan for plan in self._globals if plan.store.name == store), None)
+
     def store(self, name: str) -> tuple[SubPlan, Store]:
         """A store, and the sub-topology that keeps it.
 
@@ -65,7 +82,8 @@ class Names:
         for plan, store in self._stores:
             if store.name == name:
                 return plan, store
-        names = ", ".join(store.name for _, store in self._stores) or "none"
+        found = [store.name for _, store in self._stores] + [p.store.name for p in self._globals]
+        names = ", ".join(found) or "none"
         raise LookupError(f"the topology has no store {name!r}; there are: {names}")
 
     def _writers(self) -> dict[str, Sink | Store]:

@@ -54,6 +54,31 @@ class LocalHome:
         self.directory.release()
 
 
+def open_global_home(
+    directory: StateDirectory,
+    instance_id: str,
+    stores: Sequence[Store],
+    memory: RocksMemory,
+    log: Log,
+) -> LocalHome:
+    """Open the local state of a worker's global tables.
+
+    Args:
+        directory: of the application.
+        instance_id: the worker's identity: no other process has it.
+        stores: of all tables.
+        memory: what the process's RocksDBs share.
+        log: bound to the worker.
+
+    Raises:
+        LocalStateError: the directory cannot be used.
+    """
+    try:
+        return LocalHome(directory.acquire_global(instance_id), stores, memory, log)
+    except StateError as error:
+        raise LocalStateError(f"global tables: {error}") from error
+
+
 class LocalHomes:
     """Opens tasks' directories, without waiting for other workers of this host to let go.
 

@@ -85,6 +85,7 @@ class Reset:
         state_dir: the setting ``state.dir``.
         timeout_s: how long the cluster may take to forget deleted topics, in seconds.
         probe: called between the steps, for tests.
+        global_topics: what its global tables read: never touched.
     """
 
     def __init__(
@@ -96,9 +97,10 @@ class Reset:
         state_dir: Path,
         timeout_s: float,
         probe: Probe = no_probe,
+        global_topics: Sequence[str] = (),
     ) -> None:
         self._group = application_id
-        self._topics = ApplicationTopics.of(plans)
+        self._topics = ApplicationTopics.of(plans, global_topics)
         self._cluster = cluster
         self._state_dir = state_dir
         self._timeout_s = timeout_s
@@ -204,7 +206,9 @@ class Reset:
         if not (self._state_dir / self._group).is_dir():
             return []
         with _local_errors():
-            return [p for p in self._directory().task_paths() if p.exists()]
+            directory = self._directory()
+            paths = (*directory.task_paths(), *directory.global_paths())
+            return [path for path in paths if path.exists()]
 
     def _directory(self) -> StateDirectory:
         return StateDirectory(self._state_dir, self._group)

@@ -112,6 +112,7 @@ def reset(
             GroupAdmin(app.config.admin_config(), timeout_s=timeout_s),
             state_dir=app.config.state_dir,
             timeout_s=timeout_s,
+            global_topics=[plan.topic for plan in app.global_plans],
         )
 
         def look() -> ResetPlan:

@@ -79,8 +79,8 @@ class ApplicationTopics:
     others: frozenset[str]
 
     @classmethod
-    def of(cls, plans: Sequence[SubPlan]) -> ApplicationTopics:
-        """Collect them from the application's sub-topologies."""
+    def of(cls, plans: Sequence[SubPlan], global_topics: Iterable[str] = ()) -> ApplicationTopics:
+        """Collect them from the application's sub-topologies and global tables."""
         topics = [plan.topics for plan in plans]
         repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
         changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
@@ -91,7 +91,7 @@ class ApplicationTopics:
             inputs=tuple(name for name in sources if name not in own),
             repartitions=repartitions,
             changelogs=changelogs,
-            others=frozenset(sources) | sinks,
+            others=frozenset(sources) | sinks | frozenset(global_topics),
         )
 
     @property

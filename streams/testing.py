@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args, overload
@@ -26,6 +27,8 @@ from streams.driver_topics import (
     to_ms,
 )
 from streams.errors import AbortableError
+from streams.global_plan import GlobalPlan, plan_global_tables
+from streams.global_state import GlobalState, stores_of_tables
 from streams.memory_clients import MemoryConsumer
 from streams.memory_cluster import MemoryCluster
 from streams.memory_worker import (
@@ -161,9 +164,10 @@ class TopologyTestDriver:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
         self._plans = plan_application(topology, self._config)
-        self._names = Names(self._plans, self._config)
+        self._global_plans = plan_global_tables(topology, self._config)
+        self._names = Names(self._plans, self._config, self._global_plans)
         self.cluster = MemoryCluster(partitions=partitions, seed=seed)
-        create_topics(self.cluster, self._plans, self._config)
+        create_topics(self.cluster, self._plans, self._config, self._global_plans)
         self._clock = ManualClock(to_ms(now))
         self._log = EventLog()
         self._counts = Counts()
@@ -386,6 +390,9 @@ class TopologyTestDriver:
         Raises:
             LookupError: there is no such store.
         """
+        table = self._names.global_table(name)
+        if table is not None:
+            return StoreView(table.key, table.value, partial(self._global_rows, table))
         plan, store = self._names.store(name)
         value = plan.value_serdes[name]
 
@@ -403,6 +410,10 @@ class TopologyTestDriver:
                 yield from committed_rows(held, value.deserialize)
 
         return StoreView(store.key or self._config.default_key_serde, value, rows)
+
+    def _global_rows(self, plan: GlobalPlan) -> Iterable[tuple[bytes, Any, int]]:
+        state = GlobalState(self._disk.open_global(stores_of_tables(self._global_plans)))
+        yield from committed_rows(state.rows(plan), plan.value.deserialize)
 
     def committed_offsets(self, topic: str) -> dict[int, int]:
         """The application's committed offset of each partition that has one."""
@@ -422,7 +433,9 @@ class TopologyTestDriver:
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
         """How many records the present worker left out, by node and reason."""
-        return {} if self._worker is None else self._worker.tasks.dropped
+        if self._worker is None:
+            return {}
+        return {**self._worker.tasks.dropped, **self._worker.global_tables.dropped}
 
     @property
     def events(self) -> Sequence[Mapping[str, Any]]:
@@ -439,7 +452,7 @@ class TopologyTestDriver:
                 group=self._config.application_id,
                 committed=self._config.exactly_once,
             )
-            self._worker = make_memory_worker(
+            worker = make_memory_worker(
                 self._config,
                 self._plans,
                 cluster=self.cluster,
@@ -449,8 +462,15 @@ class TopologyTestDriver:
                 counts=self._counts,
                 probe=self._probe,
                 log=self._log,
+                global_plans=self._global_plans,
             )
-            self._worker.begin()
+            try:
+                worker.begin()
+            except BaseException:
+                worker.give_up()
+                self._disk.process_ended()
+                raise
+            self._worker = worker
         return self._worker
 
     def _turn(self) -> None:

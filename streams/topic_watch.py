@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from streams.background import Background
 from streams.clients import Clock, Log, TopicPartition
 from streams.errors import (
+    GlobalTableLostError,
     MisconfiguredTopicError,
     MissingTopicError,
     StreamsError,
@@ -67,6 +68,7 @@ class TopicWatch:
         Raises:
             MissingTopicError: a source topic was deleted.
             MisconfiguredTopicError: the topics do not fit any more.
+            GlobalTableLostError: the topic of a global table is a new one.
         """
         if self._failure is not None:
             raise self._failure
@@ -84,7 +86,7 @@ class TopicWatch:
     def _look(self) -> None:
         try:
             self._found = self._check(dict(self._topics))
-        except (MissingTopicError, MisconfiguredTopicError) as error:
+        except (MissingTopicError, MisconfiguredTopicError, GlobalTableLostError) as error:
             self._failure = error
         except StreamsError as error:
             # Nothing is known, so nothing follows; the next look may know more.

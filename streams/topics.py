@@ -15,7 +15,12 @@ from typing import Protocol
 import structlog
 
 from streams.clients import TopicPartition
-from streams.errors import FatalClientError, MisconfiguredTopicError
+from streams.errors import (
+    FatalClientError,
+    GlobalTableLostError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+)
 from streams.topic_plan import (
     NewTopic,
     SubTopologyTopics,
@@ -166,6 +171,38 @@ def recheck_topics(
                 "offsets and local state belong to what was there before; stop all workers and "
                 "reset the application, or restore the topics"
             )
+    return facts
+
+
+def recheck_global_topics(
+    admin: TopicAdmin, names: Sequence[str], before: Mapping[str, TopicFacts]
+) -> dict[str, TopicFacts]:
+    """Check the topics of global tables; their partitions may have grown.
+
+    Args:
+        admin: as for `recheck_topics`.
+        names: of the topics.
+        before: what is known of them.
+
+    Raises:
+        MissingTopicError: one was deleted.
+        GlobalTableLostError: one was deleted and created anew.
+        FatalClientError: the cluster does not answer, so nothing is known.
+    """
+    facts = admin.describe(names) if names else {}
+    if len(facts) < len(names):
+        time.sleep(_SECOND_LOOK_S)
+        facts = admin.describe(names)
+    missing = [name for name in names if name not in facts]
+    if missing:
+        raise MissingTopicError(
+            f"topics of global tables were deleted: {', '.join(missing)}; create them again, or "
+            "take them out of the topology, then start the application",
+            topics=missing,
+        )
+    for name, found in facts.items():
+        if found.topic_id != before[name].topic_id:
+            raise GlobalTableLostError(name, "its topic was deleted and created anew")
     return facts
 
 

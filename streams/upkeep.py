@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from streams.background import Background
@@ -11,9 +11,9 @@ from streams.config import StreamsConfig
 from streams.membership import Membership
 from streams.plan import SubPlan
 from streams.purge import Purger
-from streams.topic_plan import TopicFacts
+from streams.topic_plan import SubTopologyTopics, TopicFacts
 from streams.topic_watch import TopicWatch
-from streams.topics import TopicAdmin, recheck_topics
+from streams.topics import TopicAdmin, recheck_global_topics, recheck_topics
 
 
 def make_purger(
@@ -65,13 +65,14 @@ def make_watch(
     *,
     topics: dict[str, TopicFacts],
     partitions: dict[str, int],
+    global_topics: Sequence[str] = (),
     background: Background,
     clock: Clock,
     log: Log,
 ) -> TopicWatch:
     """Make what looks at the application's topics again."""
     return TopicWatch(
-        check=partial(recheck_topics, admin, [plan.topics for plan in plans]),
+        check=partial(_recheck, admin, [plan.topics for plan in plans], global_topics),
         plans=plans,
         topics=topics,
         partitions=partitions,
@@ -80,3 +81,14 @@ def make_watch(
         clock=clock,
         log=log,
     )
+
+
+def _recheck(
+    admin: TopicAdmin,
+    sub_topologies: Sequence[SubTopologyTopics],
+    global_topics: Sequence[str],
+    before: Mapping[str, TopicFacts],
+) -> Mapping[str, TopicFacts]:
+    own = {name: facts for name, facts in before.items() if name not in global_topics}
+    found = recheck_topics(admin, sub_topologies, own)
+    return {**found, **recheck_global_topics(admin, global_topics, before)}

@@ -17,6 +17,7 @@ from streams.simulation.cluster import Cluster
 from streams.simulation.faults import CALM, FaultPlan
 from streams.simulation.inputs import Row
 from streams.simulation.run import Outcome, Run, Setup
+from topology.errors import TopologyError
 from topology.graph import AnySerde, Topology
 
 DEFAULTS: Mapping[str, object] = {
@@ -163,6 +164,11 @@ class Simulation:
         partitions: int | Mapping[str, int] = 2,
         faults: FaultPlan | None = None,
     ) -> None:
+        if topology.global_stores:
+            raise TopologyError(
+                "a simulation has no global tables: what a record finds in one depends on when it "
+                "is read, so there is no result to compare with; use TopologyTestDriver"
+            )
         config = StreamsConfig.parse({**DEFAULTS, **(settings or {})})
         self.plans = plan_application(topology, config)
         self.names = Names(self.plans, config)

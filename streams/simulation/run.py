@@ -35,7 +35,7 @@ from streams.simulation.nemesis import plan_trouble
 from streams.simulation.process import Process
 from streams.simulation.producer_client import SimulatedProducer
 from streams.task import TaskId
-from streams.tasks import OpenHome
+from streams.tasks import OpenHome, TaskHome
 from streams.topic_plan import plan_internal_topics
 from streams.worker import SilentListener, Worker
 
@@ -109,6 +109,10 @@ class _Local:
     def homes(self, clock: object, log: object) -> OpenHome:
         del clock, log
         return self.open_home
+
+    def global_home(self, stores: object, log: object) -> TaskHome:
+        del stores, log
+        raise AssertionError("simulate() refuses global tables")
 
     def close(self) -> None:
         """Nothing: identities are not locked here."""
