@@ -1,0 +1,444 @@
+"""Sessions: windows of a key that grow, and merge, while records come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streams.testing import TopologyTestDriver
+from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
+from tests.support.timed import Action, actions, by_partition, partition_of, perform
+from topology import (
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    TopologyError,
+    Windowed,
+    serdes,
+)
+from topology.session_windowed import SessionWindowedKStream
+
+MS = timedelta(milliseconds=1)
+GAP = 5
+Changes = list[tuple[str, int, int, Any]]
+"""Key, start and end of the session, and its value."""
+
+
+def append(_key: str, value: Any, values: list[Any]) -> list[Any]:
+    values.append(value)  # in place, as a program may do it
+    return values
+
+
+def merge(_key: str, one: list[Any], other: list[Any]) -> list[Any]:
+    one.extend(other)
+    return one
+
+
+def fold(sessions: Any, **options: Any) -> Any:
+    return sessions.aggregate(list, append, merge, store="sessions", **options)
+
+
+def sessions_of(
+    step: Callable[[Any], Any] = fold, *, grace: int = 0, gap: int = GAP, **options: Any
+) -> Callable[[Any], Any]:
+    windows = SessionWindows(inactivity_gap=gap * MS, grace=grace * MS)
+    return lambda stream: step(stream.group_by_key().windowed_by(windows, **options))
+
+
+def driver_with(
+    *records: tuple[str, Any, int],
+    step: Callable[[Any], Any] | None = None,
+    chosen: dict[str, object] | None = None,
+    **options: Any,
+) -> TopologyTestDriver:
+    driver = driver_of(step or sessions_of(), settings=chosen or NO_CACHE, **options)
+    for key, value, time in records:
+        driver.input("in").send(key, value, timestamp=time)
+    return driver
+
+
+def changes(driver: TopologyTestDriver) -> Changes:
+    found: list[Any] = driver.output("out").read_all()
+    return [(r.key.key, *r.key.window, r.value) for r in found]
+
+
+def rows(driver: TopologyTestDriver, store: str = "sessions", **options: Any) -> Changes:
+    return [(k.key, *k.window, v) for k, v in driver.store(store, **options).items()]
+
+
+def test_records_within_the_gap_are_one_session() -> None:
+    records = ("a", 1, 0), ("a", 2, 4), ("a", 3, 10), ("b", 4, 4)
+    driver = driver_with(*records, step=sessions_of(grace=20))
+    assert rows(driver) == [("a", 0, 4, [1, 2]), ("a", 10, 10, [3]), ("b", 4, 4, [4])]
+
+
+def test_the_gap_belongs_to_the_session() -> None:
+    assert rows(driver_with(("a", 1, 0), ("a", 2, 5))) == [("a", 0, 5, [1, 2])]
+
+
+def test_each_merged_session_is_deleted_before_the_new_one_goes_on() -> None:
+    """Trap 10."""
+    step = sessions_of(grace=20)
+    driver = driver_with(("a", 1, 0), ("a", 2, 8), ("a", 3, 4), step=step)
+    assert changes(driver) == [
+        ("a", 0, 0, [1]),
+        ("a", 8, 8, [2]),
+        ("a", 0, 0, None),
+        ("a", 8, 8, None),
+        ("a", 0, 8, [1, 2, 3]),
+    ]
+
+
+def test_a_record_within_a_session_deletes_nothing() -> None:
+    """Trap 10. Kafka Streams deletes and writes the same row where the record lies inside."""
+    driver = driver_with(("a", 1, 5), ("a", 2, 5), ("a", 3, 9), ("a", 4, 7))
+    assert changes(driver) == [
+        ("a", 5, 5, [1]),
+        ("a", 5, 5, [1, 2]),
+        ("a", 5, 5, None),
+        ("a", 5, 9, [1, 2, 3]),
+        ("a", 5, 9, [1, 2, 3, 4]),
+    ]
+
+
+def test_the_timestamp_of_a_session_is_its_end() -> None:
+    """Trap 6: for sessions it is the end, whatever the record's time is."""
+    step = sessions_of(grace=20)
+    driver = driver_with(("a", 1, 9), ("a", 2, 5), step=step)
+    assert [r.timestamp for r in driver.output("out").read_all()] == [9, 9, 9]
+    assert [row[2] for row in driver.store("sessions").rows()] == [9]
+
+
+def test_headers_are_those_of_the_record() -> None:
+    driver = driver_of(sessions_of(), settings=NO_CACHE)
+    driver.input("in").send("a", 1, headers=HEADERS, timestamp=0)
+    driver.input("in").send("a", 1, timestamp=1)
+    assert [r.headers for r in driver.output("out").read_all()] == [HEADERS, (), ()]
+
+
+def test_a_null_key_follows_the_policy() -> None:
+    driver = driver_of(lambda s: fold_named(s), settings={**NO_CACHE, "null.key.policy": "drop"})
+    driver.input("in").send(None, 1, timestamp=100)
+    driver.input("in").send("a", 1, timestamp=0)
+    assert rows(driver) == [("a", 0, 0, [1])]
+    assert driver.dropped == {("fold", "null key"): 1}
+
+
+def fold_named(stream: Any, **options: Any) -> Any:
+    return sessions_of(lambda s: fold(s, name="fold"), **options)(stream)
+
+
+def test_a_null_value_is_folded() -> None:
+    """Trap 5: windows keep null values, sessions too (run with Kafka Streams 4.3.1)."""
+    assert rows(driver_with(("a", None, 0), ("a", 1, 1))) == [("a", 0, 1, [None, 1])]
+    driver = driver_with(
+        ("a", None, 0), ("a", 1, 1), step=sessions_of(lambda s: s.count(store="sessions"))
+    )
+    assert rows(driver) == [("a", 0, 1, 2)]
+
+
+def test_a_record_is_late_once_stream_time_has_passed_gap_and_grace() -> None:
+    """Trap 11: end + gap + grace < stream time."""
+    records = ("a", 1, 0), ("b", 2, 8), ("a", 3, 0), ("b", 4, 9), ("a", 5, 0)
+    driver = driver_with(*records, step=lambda s: fold_named(s, grace=3))
+    assert rows(driver)[0] == ("b", 8, 9, [2, 4])
+    assert [c for c in changes(driver) if c[0] == "a"] == [("a", 0, 0, [1]), ("a", 0, 0, [1, 3])]
+    assert driver.dropped == {("fold", "late"): 1}
+
+
+def test_an_old_record_that_reaches_an_open_session_is_not_late() -> None:
+    driver = driver_with(("a", 1, 20), ("b", 2, 25), ("a", 3, 17), ("c", 4, 17))
+    assert rows(driver) == [("a", 17, 20, [1, 3]), ("b", 25, 25, [2])]
+
+
+def test_late_records_can_be_taken_as_a_stream() -> None:
+    step = sessions_of(lambda s: fold(s), late=lambda late: late.to("late"))
+    driver = driver_with(("a", 1, 0), ("b", 2, 90), ("a", 3, 1), step=step)
+    assert pairs(driver, "late") == [("a", 3)]
+
+
+def test_a_closed_session_takes_no_record_however_long_it_is_kept() -> None:
+    step = sessions_of(lambda s: s.aggregate(list, append, merge, store=kept))
+    kept = Materialized("sessions", retention=1000 * MS)
+    driver = driver_with(("a", 1, 3), ("a", 2, 13), ("a", 3, 8), step=step)
+    assert rows(driver) == [("a", 3, 3, [1]), ("a", 8, 13, [2, 3])]
+
+
+def test_sessions_of_a_key_that_begins_as_another_stay_apart() -> None:
+    """Trap 24: rows of longer keys lie between those of a shorter one."""
+    keys = ("a", "a\0", "a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "aa")
+    records = [(key, key, time) for time in (0, 3, 300, 302) for key in keys]
+    driver = driver_with(*records, step=sessions_of(grace=1000))
+    assert sorted(rows(driver)) == sorted(
+        (key, start, end, [key, key]) for key in keys for start, end in ((0, 3), (300, 302))
+    )
+
+
+def test_rows_and_their_changelog_have_kafka_s_bytes() -> None:
+    """Trap 24: key, end, start; the value is plain."""
+    driver = driver_with(
+        ("a", 1, 2), ("a", 1, 4), step=sessions_of(lambda s: s.count(store="sessions"))
+    )
+    log = driver.output("test-sessions-changelog", key=serdes.bytes, value=serdes.bytes)
+    key = b"a" + (4).to_bytes(8, "big") + (2).to_bytes(8, "big")
+    (last,) = (r for r in log.read_all() if r.key == key)
+    assert (last.value, last.timestamp) == ((2).to_bytes(8, "big"), 4)
+    out = driver.output("out", key=serdes.bytes, value=serdes.bytes).read_all()
+    assert out[-1].key == key
+
+
+def test_the_changelog_is_deleted_after_gap_grace_and_a_day() -> None:
+    """Trap 21."""
+    driver = driver_with(step=sessions_of(grace=3))
+    configs = driver.cluster.topics["test-sessions-changelog"].config
+    assert configs["cleanup.policy"] == "compact,delete"
+    assert configs["retention.ms"] == str(24 * 60 * 60 * 1000 + GAP + 3)
+
+
+def test_a_retention_that_is_shorter_than_gap_and_grace_is_refused() -> None:
+    kept = Materialized("sessions", retention=6 * MS)
+    with pytest.raises(TopologyError, match="retention"):
+        driver_with(step=sessions_of(lambda s: s.count(store=kept), grace=2))
+
+
+def test_sessions_expire_by_their_end() -> None:
+    driver = driver_with(("a", 1, 0), ("a", 2, 5), ("b", 3, 9))
+    assert rows(driver)[0] == ("a", 0, 5, [1, 2])
+    driver.input("in").send("b", 4, timestamp=11)
+    assert rows(driver) == rows(driver, committed=True) == [("b", 9, 11, [3, 4])]
+    log: dict[Any, Any] = driver.output("test-sessions-changelog").as_dict()
+    assert [k.key for k in log] == ["a", "b"]  # expired rows are never deleted there
+
+
+def test_reduce_merges_with_the_reducer_the_older_session_first() -> None:
+    step = sessions_of(lambda s: s.reduce(lambda old, new: old + new, store="sessions"), grace=9)
+    driver = driver_with(("a", "x", 0), ("a", "y", 8), ("a", "z", 4), step=step)
+    assert rows(driver) == [("a", 0, 8, "xyz")]
+
+
+def test_a_result_of_none_deletes_the_session() -> None:
+    """Nothing comes of nothing: a session that was never there is not deleted."""
+
+    def reducer(old: int, new: int) -> int | None:
+        return None if new < 0 else old + new
+
+    step = sessions_of(lambda s: s.reduce(reducer, store="sessions"))
+    records = ("a", 1, 0), ("a", -1, 0), ("a", None, 2), ("a", 5, 3), ("a", -1, 4), ("a", 6, 5)
+    driver = driver_with(*records, step=step)
+    assert changes(driver) == [
+        ("a", 0, 0, 1),
+        ("a", 0, 0, None),
+        ("a", 3, 3, 5),
+        ("a", 3, 3, None),
+        ("a", 5, 5, 6),
+    ]
+
+
+def test_a_cache_sends_on_the_last_change_of_each_session() -> None:
+    """Trap 29: what came and went between two commits was never there."""
+    driver = driver_with(("a", 1, 0), chosen={**BIG_CACHE}, commit="manual")
+    driver.commit()
+    for value, time in ((2, 3), (3, 6), (4, 90)):
+        driver.input("in").send("a", value, timestamp=time)
+    driver.commit()
+    assert changes(driver) == [
+        ("a", 0, 0, [1]),
+        ("a", 0, 0, None),
+        ("a", 0, 6, [1, 2, 3]),
+        ("a", 90, 90, [4]),
+    ]
+
+
+BIG_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 10 << 20}
+
+
+def test_old_values_are_those_that_were_forwarded() -> None:
+    """A filter below tells what it has let pass before."""
+
+    def step(stream: Any) -> Any:
+        return sessions_of()(stream).filter(lambda key, values: len(values) % 2)
+
+    driver = driver_with(("a", 1, 0), ("a", 2, 0), ("a", 3, 0), ("a", 4, 3), step=step)
+    assert changes(driver) == [
+        ("a", 0, 0, [1]),
+        ("a", 0, 0, None),
+        ("a", 0, 0, [1, 2, 3]),
+        ("a", 0, 0, None),
+    ]
+
+
+# -- on close ---------------------------------------------------------------------------------
+
+
+def test_on_close_a_session_is_sent_on_once_when_it_can_grow_no_more() -> None:
+    """Trap 11, as run with Kafka Streams 4.3.1."""
+    step = sessions_of(lambda s: s.count(store="sessions"), emit="on_window_close")
+    records = ("k", 1, 0), ("k", 1, 5), ("z", 1, 10)
+    driver = driver_with(*records, step=step)
+    assert changes(driver) == []
+    driver.input("in").send("z", 1, timestamp=11)
+    driver.input("in").send("z", 1, timestamp=100)
+    assert changes(driver) == [("k", 0, 5, 2), ("z", 10, 11, 2)]
+
+
+@pytest.mark.parametrize("chosen", [NO_CACHE, BIG_CACHE], ids=["without cache", "with cache"])
+def test_on_close_no_session_is_lost_when_stream_time_jumps(chosen: dict[str, object]) -> None:
+    """Trap 13."""
+    step = sessions_of(emit="on_window_close")
+    records = ("a", 1, 0), ("b", 2, 3), ("c", 3, 1_000_000_000), ("c", 4, 9_000_000_000)
+    driver = driver_with(*records, step=step, chosen=chosen)
+    assert changes(driver) == [
+        ("a", 0, 0, [1]),
+        ("b", 3, 3, [2]),
+        ("c", 1_000_000_000, 1_000_000_000, [3]),
+    ]
+
+
+def test_on_close_a_restart_sends_nothing_again() -> None:
+    """Trap 36: with a retention that keeps what was sent on."""
+    kept = Materialized("sessions", retention=10_000 * MS)
+    step = sessions_of(
+        lambda s: s.aggregate(list, append, merge, store=kept), emit="on_window_close"
+    )
+    driver = driver_with(("a", 1, 0), ("b", 2, 50), step=step)
+    driver.crash(keep=False)
+    driver.input("in").send("b", 3, timestamp=51)
+    driver.restart()
+    driver.input("in").send("b", 4, timestamp=100)
+    assert changes(driver) == [("a", 0, 0, [1]), ("b", 50, 51, [2, 3])]
+
+
+def test_on_close_sessions_go_by_their_end_then_by_their_key() -> None:
+    step = sessions_of(emit="on_window_close", grace=20)
+    records = ("c", 1, 9), ("b", 2, 3), ("a", 3, 9), ("a", 4, 2), ("z", 5, 90)
+    driver = driver_with(*records, step=step)
+    assert [c[:3] for c in changes(driver)] == [
+        ("a", 2, 2),
+        ("b", 3, 3),
+        ("a", 9, 9),
+        ("c", 9, 9),
+    ]
+
+
+# -- against a slow model -----------------------------------------------------------------------
+
+
+class Model:
+    """Sessions as lists; searched from end to end for each record."""
+
+    def __init__(self, gap: int, grace: int, *, on_close: bool) -> None:
+        self.gap, self.grace, self.on_close = gap, grace, on_close
+        self.time = -1
+        self.open: list[tuple[str, int, int, list[Any]]] = []
+        self.out: Changes = []
+        self.late: list[Any] = []
+
+    def process(self, key: str, value: Any, time: int) -> None:
+        self.time = max(self.time, time)
+        closed = [s for s in self.open if s[2] + self.gap + self.grace < self.time]
+        self.open = [s for s in self.open if s not in closed]
+        if self.on_close:
+            for found in sorted(closed, key=lambda s: (s[2], s[0])):
+                self.out.append(found)
+        joined = sorted(
+            (
+                s
+                for s in self.open
+                if s[0] == key and s[1] <= time + self.gap and s[2] >= time - self.gap
+            ),
+            key=lambda s: s[2],
+        )
+        if not joined and time + self.gap + self.grace < self.time:
+            self.late.append(value)
+            return
+        start, end = min([time, *(s[1] for s in joined)]), max([time, *(s[2] for s in joined)])
+        values = [v for s in joined for v in s[3]] + [value]
+        self.open = [s for s in self.open if s not in joined]
+        self.open.append((key, start, end, values))
+        if not self.on_close:
+            self.out += [(*s[:3], None) for s in joined if s[1:3] != (start, end)]
+            self.out.append((key, start, end, values))
+
+
+def topology_of(gap: int, grace: int, retention: int | None, emit: Any) -> Any:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.long)
+    kept = Materialized(
+        "sessions", retention=None if retention is None else (gap + grace + retention) * MS
+    )
+    windowed: SessionWindowedKStream[str, int] = stream.group_by_key().windowed_by(
+        SessionWindows(inactivity_gap=gap * MS, grace=grace * MS),
+        emit=emit,
+        late=lambda late: late.to("late"),
+    )
+    table = windowed.aggregate(list, append, merge, store=kept, value=serdes.json)
+    table.to_stream().to("out")
+    return builder.build()
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    steps=actions(st.integers(0, 99)),
+    partitions=st.sampled_from([1, 3]),
+    gap=st.integers(1, 12),
+    grace=st.integers(0, 12),
+    retention=st.sampled_from([None, 0, 7, 1000]),
+    emit=st.sampled_from(["on_window_update", "on_window_close"]),
+    cache=st.booleans(),
+)
+def test_sessions_are_those_of_a_slow_model(
+    steps: list[Action],
+    partitions: int,
+    gap: int,
+    grace: int,
+    retention: int | None,
+    emit: str,
+    cache: bool,
+) -> None:
+    """Traps 10, 11, 13 and 36, with aborts and crashes between any two records."""
+    chosen = {
+        "processing.guarantee": "exactly_once_v2",
+        "statestore.cache.max.bytes": 10 << 20 if cache else 0,
+    }
+    topology = topology_of(gap, grace, retention, emit)
+    driver = TopologyTestDriver(topology, chosen, partitions=partitions, commit="manual")
+    perform(driver, steps, partitions)
+    found = changes(driver)
+    late = [r.value for r in driver.output("late").read_all()]
+    stored = dict(driver.store("sessions").items())
+    for partition, records in by_partition(steps, partitions):
+        model = Model(gap, grace, on_close=emit == "on_window_close")
+        for _, key, value, time in records:
+            model.process(key, value, time)
+        mine = [c for c in found if partition_of(c[0], partitions) == partition]
+        if cache and emit == "on_window_update":
+            check_cached(mine, model)
+        else:
+            assert mine == model.out
+        if partitions == 1:
+            assert late == model.late
+        for key, start, end, values in model.open:
+            assert stored[Windowed(key, (start, end))] == values  # type: ignore[arg-type]
+
+
+def check_cached(found: Changes, model: Model) -> None:
+    """Each session's changes are some of the model's, in order, and end with its last one."""
+    rows: dict[Any, list[Any]] = {}
+    for *session, value in model.out:
+        rows.setdefault(tuple(session), []).append(value)
+    mine: dict[Any, list[Any]] = {}
+    for *session, value in found:
+        mine.setdefault(tuple(session), []).append(value)
+    for session, values in rows.items():
+        some = mine.pop(session, [])
+        rest = iter(values)
+        assert all(value in rest for value in some), (session, some, values)
+        last = some[-1] if some else None
+        assert last == values[-1]
+        assert some[:1] != [None]
+    assert not mine
