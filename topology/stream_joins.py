@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from topology import ktable
 from topology.draft import Edge
 from topology.errors import TopologyError
+from topology.global_join import global_join
+from topology.global_table import GlobalKTable
 from topology.join_nodes import (
     JoinKind,
     StreamJoin,
@@ -31,6 +33,7 @@ __all__ = ["StreamJoins"]
 
 K = TypeVar("K")
 V = TypeVar("V")
+K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
 
@@ -95,10 +98,30 @@ class StreamJoins(Generic[K, V]):
         value: Serde[V] | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        key_mapper: Callable[[K, V], K2 | None],
+        with_key: Literal[False] = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K, V, V2], R],
+        *,
+        key_mapper: Callable[[K, V], K2 | None],
+        with_key: Literal[True],
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
 
     def join(
         self,
-        other: KStream[K, V2] | ktable.KTable[K, V2],
+        other: KStream[K, V2] | ktable.KTable[K, V2] | GlobalKTable[Any, V2],
         joiner: Callable[..., R],
         windows: JoinWindows | None = None,
         *,
@@ -108,6 +131,7 @@ class StreamJoins(Generic[K, V]):
         other_value: Serde[V2] | None = None,
         store: str | Materialized | None = None,
         name: str | None = None,
+        key_mapper: Callable[[K, V], Any] | None = None,
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
     ) -> KStream[K, R]:
@@ -116,14 +140,16 @@ class StreamJoins(Generic[K, V]):
         With another stream, both keep their records, and each record is joined with all of the
         other stream that have its key and lie within `windows`, whichever comes first. The result
         has the later timestamp of the two. With a table, each record of this stream is joined with
-        the row that the table has at that moment, and the result has the record's timestamp.
+        the row that the table has at that moment, and the result has the record's timestamp. A
+        `GlobalKTable` is looked up likewise, by the key that `key_mapper` tells.
 
         A record without a value, and one that matches nothing, has no result; one without a key is
         left to ``null.key.policy``. A side whose key may have changed is partitioned anew; both
-        sides must have as many partitions.
+        sides must have as many partitions. With a global table neither matters, nor does
+        a missing key; a record for which `key_mapper` tells None has no result.
 
         Args:
-            other: the other stream, or the table.
+            other: the other stream, or the table, global or not.
             joiner: called as ``joiner(value, other_value)``.
             windows: how far apart in time records of two streams may lie.
             with_key: call ``joiner(key, value, other_value)`` instead.
@@ -135,6 +161,8 @@ class StreamJoins(Generic[K, V]):
                 records be joined that come even later.
             name: what the names of the nodes and of repartition topics begin with, or the name of
                 the node where the other side is a table; None generates them.
+            key_mapper: tells the key to look up in a global table, called as
+                ``key_mapper(key, value)``, with None for a missing value too.
             late: is given the records of this stream that came too late to be kept. Each was
                 joined with what the other stream still had; nothing that comes will find it.
             other_late: the same with the other stream's records.
@@ -166,7 +194,7 @@ class StreamJoins(Generic[K, V]):
         return self._joined(
             "inner", other, joiner, windows, with_key=with_key, key=key, value=value,
             other_value=other_value, store=store, name=name, late_match="emit", late=late,
-            other_late=other_late,
+            other_late=other_late, key_mapper=key_mapper,
         )  # fmt: skip
 
     @overload
@@ -225,10 +253,30 @@ class StreamJoins(Generic[K, V]):
         value: Serde[V] | None = ...,
         name: str | None = ...,
     ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        key_mapper: Callable[[K, V], K2 | None],
+        with_key: Literal[False] = ...,
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K, V, V2 | None], R],
+        *,
+        key_mapper: Callable[[K, V], K2 | None],
+        with_key: Literal[True],
+        name: str | None = ...,
+    ) -> KStream[K, R]: ...
 
     def left_join(
         self,
-        other: KStream[K, V2] | ktable.KTable[K, V2],
+        other: KStream[K, V2] | ktable.KTable[K, V2] | GlobalKTable[Any, V2],
         joiner: Callable[..., R],
         windows: JoinWindows | None = None,
         *,
@@ -239,6 +287,7 @@ class StreamJoins(Generic[K, V]):
         store: str | Materialized | None = None,
         name: str | None = None,
         late_match: LateMatch = "emit",
+        key_mapper: Callable[[K, V], Any] | None = None,
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
     ) -> KStream[K, R]:
@@ -249,10 +298,11 @@ class StreamJoins(Generic[K, V]):
         result follows all the same if a match comes even later and the record is still kept, unless
         `late_match` is "drop". With a table it happens at once.
 
-        A record without a key is joined with None at once; one without a value has no result.
+        A record without a key is joined with None at once; one without a value has no result. With
+        a global table the first goes for a record for which `key_mapper` tells None.
 
         Args:
-            other: the other stream, or the table.
+            other: the other stream, or the table, global or not.
             joiner: called as ``joiner(value, other_value)``, with None where there is none.
             windows: how far apart in time records of two streams may lie.
             with_key: call ``joiner(key, value, other_value)`` instead.
@@ -263,6 +313,7 @@ class StreamJoins(Generic[K, V]):
             name: what names begin with, as `join` takes it.
             late_match: what a match makes that comes after the null result: "emit" makes a second
                 result, as in Kafka Streams; with "drop" the null result is the last one.
+            key_mapper: tells the key to look up in a global table, as `join` takes it.
             late: is given the records of this stream that came too late to be kept.
             other_late: the same with the other stream's records.
 
@@ -290,7 +341,7 @@ class StreamJoins(Generic[K, V]):
         return self._joined(
             "left", other, joiner, windows, with_key=with_key, key=key, value=value,
             other_value=other_value, store=store, name=name, late_match=late_match, late=late,
-            other_late=other_late,
+            other_late=other_late, key_mapper=key_mapper,
         )  # fmt: skip
 
     @overload
@@ -398,12 +449,22 @@ class StreamJoins(Generic[K, V]):
         **options: Any,
     ) -> KStream[Any, Any]:
         stream: Callable[[Edge], KStream[Any, Any]] = type(self)  # type: ignore[assignment]
+        key_mapper = options.pop("key_mapper", None)
+        if isinstance(other, GlobalKTable):
+            options["windows"] = windows
+            return stream(global_join(self._edge, other, joiner, key_mapper, kind, options))
+        if key_mapper is not None:
+            raise TopologyError(
+                "key_mapper= is for joins with a global table; a stream or a table is joined by "
+                "the key that the records have: select_key() gives them another"
+            )
         if isinstance(other, ktable.KTable):
             lookup = _table_lookup(kind, joiner, windows, options)
             return stream(add_table_join(self._edge, other._edge, lookup))
         if not isinstance(other, StreamJoins):
             raise TypeError(
-                f"a stream joins with a KStream or a KTable, not with a {type(other).__name__}"
+                "a stream joins with a KStream, a KTable or a GlobalKTable, not with a "
+                f"{type(other).__name__}"
             )
         if not isinstance(windows, JoinWindows):
             raise TopologyError(
