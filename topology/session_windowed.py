@@ -79,7 +79,8 @@ class SessionWindowedKStream(Generic[K, V]):
             >>> from topology import SessionWindows, StreamsBuilder, serdes
             >>> builder = StreamsBuilder()
             >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
-            >>> sessions = SessionWindows(inactivity_gap=timedelta(milliseconds=5))
+            >>> ms = timedelta(milliseconds=1)
+            >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
             >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
             >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
             >>> driver = TopologyTestDriver(builder.build())
@@ -133,8 +134,9 @@ class SessionWindowedKStream(Generic[K, V]):
             >>> from topology import SessionWindows, StreamsBuilder, serdes
             >>> builder = StreamsBuilder()
             >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
             >>> visits = pages.group_by_key().windowed_by(
-            ...     SessionWindows(inactivity_gap=timedelta(milliseconds=5))
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
             ... )
             >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
             >>> driver = TopologyTestDriver(builder.build())
@@ -189,8 +191,9 @@ class SessionWindowedKStream(Generic[K, V]):
             >>> from topology import SessionWindows, StreamsBuilder, serdes
             >>> builder = StreamsBuilder()
             >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
             >>> visits = pages.group_by_key().windowed_by(
-            ...     SessionWindows(inactivity_gap=timedelta(milliseconds=5))
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
             ... )
             >>> seen = visits.aggregate(
             ...     list,
