@@ -17,6 +17,7 @@ from streams.errors import RecordTooLargeError, StreamsError
 from streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
 from topology.compiler import Headers, Part, Program, Send
 from topology.errors import RegistryError
+from topology.task_facts import TaskFacts
 
 _REASONS: dict[Stage, str] = {
     "deserialization": "it cannot be decoded",
@@ -40,6 +41,7 @@ class RecordErrors:
         send: writes dead letters, in the task's transaction.
         dropped: counts what is let go, by node and reason.
         refuse: raises what stops the application, given the error, the node and the message.
+        facts: what the task's processors share: whether one of their punctuators runs now.
         log: of the worker.
     """
 
@@ -49,6 +51,7 @@ class RecordErrors:
     send: Send
     dropped: Callable[[str, str], None]
     refuse: Callable[[Exception, str, Any], NoReturn]
+    facts: TaskFacts
     log: Log | None = None
 
     def undecodable(self, node: str, error: Exception, message: Any) -> None:
@@ -86,6 +89,8 @@ class RecordErrors:
     ) -> None:
         if not _is_about_a_record(error):
             raise error
+        at_punctuation = {"timestamp": self.facts.timestamp}
+        origin = at_punctuation if self.facts.is_punctuating else _origin(message)
         failure = Failure(
             error,
             stage=stage,
@@ -93,7 +98,7 @@ class RecordErrors:
             task_id=self.task_id,
             record=record,
             part=part,
-            **_origin(message),
+            **origin,
         )
         answer = self._answer(failure, message)
         if not isinstance(answer, Continue):

@@ -231,6 +231,7 @@ class Task:
             self.send,
             self.dropped,
             self._raise,
+            self.facts,
             self.log,
         )
 

@@ -58,6 +58,8 @@ class TaskFacts:
     """The message that is processed now; None in punctuators and while caches are flushed."""
     timestamp: int = -1
     """The time of the record, or of the punctuation, that is at hand in a processor now."""
+    is_punctuating: bool = False
+    """Whether a punctuator runs now."""
     node: str | None = None
     """The processor whose `init` runs, or has just failed."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
@@ -123,7 +125,10 @@ class TaskFacts:
     def _call(self, schedule: Schedule, now_ms: int) -> None:
         self.record = None
         self.timestamp = now_ms
+        self.is_punctuating = True
         try:
             schedule.callback(now_ms)
         except Exception as error:
             self.failed(schedule.node, error)
+        finally:
+            self.is_punctuating = False
