@@ -172,6 +172,7 @@ def make_memory_worker(
             return MemoryTransactionalProducer(cluster, config.application_id)
         return MemoryPlainProducer(cluster, consumer.commit)
 
+    beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
     partitions = {name: facts.partitions for name, facts in topics.items()}
     facts = ClusterFacts(admin, topics, from_earliest=True)
     global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, log)
@@ -196,16 +197,14 @@ def make_memory_worker(
             make_facts=facts_maker(config, clock, request_commit),
             global_views=global_tables.views,
         ),
-        make_membership=lambda leads: make_membership(
-            config, consumer, admin, leads, background=at_once, clock=clock, log=log
-        ),
+        make_membership=lambda leads: make_membership(config, consumer, admin, leads, **beside),
         restorer=restorer,
         global_tables=global_tables,
         topic_ids={name: facts.topic_id for name, facts in topics.items()},
         clock=clock,
         listener=counts,
         probe=probe,
-        purger=make_purger(config, plans, admin, background=at_once, clock=clock, log=log),
+        purger=make_purger(config, plans, admin, **beside),
         topic_watch=make_watch(
             config,
             plans,
@@ -213,9 +212,7 @@ def make_memory_worker(
             topics=topics,
             partitions=partitions,
             global_topics=[plan.topic for plan in global_plans],
-            background=at_once,
-            clock=clock,
-            log=log,
+            **beside,
         ),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
