@@ -14,6 +14,7 @@ from typing import Any
 
 from topology.errors import TopologyError
 from topology.graph import (
+    Aggregate,
     AnySerde,
     Branch,
     Function,
@@ -66,9 +67,7 @@ class Draft:
     """The stores of processors, which belong to no step."""
     _for_joins: dict[str, str] = field(default_factory=dict)
 
-    def add(
-        self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()
-    ) -> str:
+    def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
         """Add a step; returns the name of the node that feeds what comes after.
 
         Args:
@@ -111,10 +110,9 @@ class Draft:
         """
         step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
         node = next(n for n in step.nodes if n.name == table)
-        if isinstance(node, TableSource) and node.store is None:
+        if table in self._reserved:
             store = self._reserved.pop(table)
-            stored = replace(node, store=store.name)
-            nodes = tuple(stored if n is node else n for n in step.nodes)
+            nodes = tuple(_stored(n, store.name) if n is node else n for n in step.nodes)
             self._steps[step.name] = Step(nodes, (*step.stores, store))
             return (store.name,)
         if isinstance(node, Operator):
@@ -122,6 +120,21 @@ class Draft:
         if isinstance(node, Stateless) and not node.stream:
             return self.readable(node.parents[0])
         return stores_of(node)
+
+    def tables_above(self, name: str) -> set[str]:
+        """The tables that a node is computed from without a topic between, itself included.
+
+        Args:
+            name: of the node.
+        """
+        nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
+        found, waiting = set[str](), [name]
+        while waiting:
+            node = nodes[waiting.pop()]
+            if node.name not in found:
+                found.add(node.name)
+                waiting.extend(node.parents)
+        return {name for name in found if _is_table(nodes[name])}
 
     def for_join(self, node: str, prefix: str) -> Source | None:
         """The source of the repartition topic that an earlier join put behind a node, if any.
@@ -237,6 +250,21 @@ class Edge:
         # The numbers are used up all the same.
         self.draft.names.repartition(prefix)
         return replace(self, node=made.name, key=made.key, value=made.value, rekeyed=False)
+
+
+def _is_table(node: Node) -> bool:
+    if isinstance(node, Operator):
+        return node.spec.is_table
+    return isinstance(node, (Aggregate, TableSource))
+
+
+def _stored(node: Node, store: str) -> Node:
+    """A table with a store that it was not given at first."""
+    if isinstance(node, Operator):
+        spec = node.spec.kept_in(store)  # type: ignore[attr-defined]
+        return replace(node, spec=spec, uses=(store, *node.uses), view_uses=(store,))
+    assert isinstance(node, TableSource), node
+    return replace(node, store=store)
 
 
 def _unfiltered(node: Node) -> Node:

@@ -1,0 +1,165 @@
+"""A table grouped anew: which rows leave a group and which join it, and the fold over them.
+
+`SelectGroup` tells each group what it loses and what it gains, over a repartition topic: one record
+with both where a row stays in its group, else two, the loss first. `TableFold` takes away first and
+then adds. Both rest on the old value being the one that was forwarded last: it is taken away once
+for each time that it was added (Kafka Streams: `KTableRepartitionMap`, `KTableAggregate`,
+`KTableReduce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from topology.changed import Change
+from topology.graph import AggregateOp, AnySerde
+from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.making import StoredRows
+from topology.operators.table_rows import TableRows
+
+__all__ = ["SelectGroup", "TableFold"]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectGroup:
+    """Finds the groups of a row, before and after a change.
+
+    Args:
+        mapper: called as ``mapper(key, value)``, returns the group's key and the value for it.
+        key: the serde of groups' keys; None takes the default.
+        topic: any name that is the step's own, for serdes that ask for a topic.
+    """
+
+    mapper: Callable[[Any, Any], tuple[Any, Any]]
+    key: AnySerde | None
+    topic: str
+    is_table: bool = field(default=False, init=False)
+    needs_old: bool = field(default=True, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def bound(self, bind: Callable[..., AnySerde]) -> SelectGroup:
+        """The same spec with a complete serde."""
+        return replace(self, key=bind(self.key, self.topic, is_key=True))
+
+    def make(self, context: OperatorContext, /) -> _SelectGroup:
+        """Make the operator of one task."""
+        return _SelectGroup(self, context)
+
+    def view(self, _: OperatorContext, /) -> TableView | None:
+        """It makes no table."""
+        return None
+
+
+class _SelectGroup:
+    __slots__ = ("_encode", "_forward", "_mapper", "pending")
+
+    def __init__(self, spec: SelectGroup, context: OperatorContext) -> None:
+        assert spec.key is not None, "the serde of groups' keys is filled in by the plan"
+        self._encode = spec.key.serialize
+        self._mapper = spec.mapper
+        self._forward = context.forward
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take a change of the table."""
+        loses, lost = (None, None) if old is None else self._mapper(key, old)
+        gains, gained = (None, None) if value is None else self._mapper(key, value)
+        leaves = loses is not None and lost is not None
+        joins = gains is not None and gained is not None
+        # Equal keys may be other documents, so their bytes tell.
+        if leaves and joins and self._encode(loses) == self._encode(gains):
+            self._forward(gains, Change(gained, lost), None, timestamp, headers)
+            return
+        if leaves:
+            self._forward(loses, Change(None, lost), None, timestamp, headers)
+        if joins:
+            self._forward(gains, Change(gained, None), None, timestamp, headers)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFold:
+    """Folds what groups lose and gain into one row a group.
+
+    Args:
+        op: which of the folds.
+        store: where the rows are kept.
+        adder: ``adder(aggregate, value)`` for reduce, ``adder(key, value, aggregate)`` for
+            aggregate; count needs none.
+        subtractor: the same for what is taken away.
+        initializer: makes the aggregate of a group that has none, for aggregate.
+    """
+
+    op: AggregateOp
+    store: str
+    adder: Callable[..., Any] | None = None
+    subtractor: Callable[..., Any] | None = None
+    initializer: Callable[[], Any] | None = None
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> _TableFold:
+        """Make the operator of one task."""
+        return _TableFold(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView:
+        """The rows by group."""
+        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
+
+    def functions(self) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
+        """What adds and what takes away, as functions of key, value and aggregate.
+
+        The first takes None for the aggregate of a group that has none.
+        """
+        if self.op == "count":
+            return (lambda _, __, n: 1 if n is None else n + 1), (lambda _, __, n: n - 1)
+        add, remove, start = self.adder, self.subtractor, self.initializer
+        assert add is not None, self
+        assert remove is not None, self
+        if self.op == "reduce":
+            return (
+                lambda _, value, total: value if total is None else add(total, value),
+                lambda _, value, total: remove(total, value),
+            )
+        assert start is not None, self
+        return (
+            lambda key, value, total: add(key, value, start() if total is None else total),
+            remove,
+        )
+
+
+class _TableFold:
+    __slots__ = ("_add", "_dropped", "_remove", "_rows", "flush", "pending")
+
+    def __init__(self, spec: TableFold, context: OperatorContext) -> None:
+        self._add, self._remove = spec.functions()
+        self._rows = TableRows(context, spec.store)
+        self._dropped = context.dropped
+        self.pending: MutableMapping[Any, Any] = self._rows.pending
+        self.flush = self._rows.flush
+
+    def process(
+        self, key: Any, value: Change | None, _: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        """Take what a group loses and gains."""
+        if value is None:
+            self._dropped("null value")
+            return
+        rows = self._rows
+        row_key = rows.encode_key(key)
+        old, before = rows.get(row_key)
+        new = old
+        if old is not None:
+            # A copy of its own where values can be changed in place: the old one is forwarded.
+            new = old if rows.immutable else rows.get(row_key)[0]
+            timestamp = max(timestamp, before)
+            if value.old is not None:
+                new = self._remove(key, value.old, new)
+        if value.new is not None:
+            new = self._add(key, value.new, new)
+        rows.change(key, row_key, new, old, timestamp, headers)

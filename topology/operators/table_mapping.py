@@ -1,0 +1,58 @@
+"""A filter or a mapping of a table that keeps its rows in a store of its own.
+
+What the rows were is read there, so it does not matter what the table above keeps or tells (Kafka
+Streams: `KTableFilter`, `KTableMapValues`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from topology.graph import Function
+from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.making import StoredRows
+from topology.operators.table_rows import TableRows
+
+__all__ = ["StoredMapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMapping:
+    """Computes rows from those of another table.
+
+    Args:
+        store: where they are kept.
+        function: called as ``function(key, value)``, also with None for a row that is gone.
+    """
+
+    store: str
+    function: Function
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> _Mapping:
+        """Make the operator of one task."""
+        return _Mapping(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView:
+        """The rows as they are stored."""
+        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
+
+
+class _Mapping:
+    __slots__ = ("_function", "_rows", "flush", "pending")
+
+    def __init__(self, spec: StoredMapping, context: OperatorContext) -> None:
+        self._function = spec.function
+        self._rows = TableRows(context, spec.store)
+        self.pending: MutableMapping[Any, Any] = self._rows.pending
+        self.flush = self._rows.flush
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take a change of the table above."""
+        new = self._function(key, value)
+        row_key = self._rows.encode_key(key)
+        self._rows.change(key, row_key, new, self._rows.get(row_key)[0], timestamp, headers)

@@ -1,0 +1,103 @@
+"""The stored rows of a table that is computed from another: what changes them, and what goes on.
+
+A value that changes nothing goes no further and leaves the row as it was, and so does the deletion
+of a row that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from state.buffer import ATOMS
+from topology.operators.context import Headers, OperatorContext
+
+__all__ = ["TableRows", "is_same"]
+
+
+def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
+    """Whether two values are the same document: 1, 1.0 and true are equal, and three of them.
+
+    Args:
+        one: a value, or None.
+        other: a value, or None.
+        encode: gives a value's bytes.
+
+    Example:
+        >>> from topology import serdes
+        >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
+        (True, False)
+    """
+    if one.__class__ is not other.__class__ or one != other:
+        return False
+    return one.__class__ in ATOMS or encode(one) == encode(other)
+
+
+class TableRows:
+    """The rows of one task.
+
+    Args:
+        context: of the operator.
+        store: the name of its store.
+    """
+
+    __slots__ = (
+        "_caching",
+        "_encode_value",
+        "_forward",
+        "encode_key",
+        "get",
+        "immutable",
+        "pending",
+        "put",
+    )
+
+    def __init__(self, context: OperatorContext, store: str) -> None:
+        key, value = context.serdes(store)
+        self.encode_key: Callable[[Any], bytes] = key.serialize
+        self._encode_value: Callable[[Any], bytes] = value.serialize
+        self.immutable = value.immutable
+        buffer = context.buffers[store]
+        self.get = buffer.get
+        self.put = buffer.put
+        self._forward = context.forward
+        self._caching = context.caching
+        self.pending: dict[bytes, tuple[Any, Any, Headers]] = {}
+        """By row key: the key, the value that was forwarded last, the latest headers."""
+
+    def change(
+        self,
+        key: Any,
+        row_key: bytes,
+        value: Any,
+        old: Any,
+        timestamp: int,
+        headers: Headers,
+    ) -> None:
+        """Write a row, and forward the change or hold it back, if it is one.
+
+        Args:
+            key: the row's.
+            row_key: its bytes.
+            value: what the row is from now on.
+            old: what it was, which nobody has changed in place since it was read.
+            timestamp: of the change.
+            headers: of the record that made it.
+        """
+        if is_same(value, old, self._encode_value):
+            return
+        self.put(row_key, value, timestamp)
+        if not self._caching:
+            self._forward(key, value, old, timestamp, headers)
+            return
+        held = self.pending.get(row_key)
+        self.pending[row_key] = (key, old if held is None else held[1], headers)
+
+    def flush(self) -> None:
+        """Forward the last value of each row that changed since the last flush."""
+        held = list(self.pending.items())
+        self.pending.clear()
+        for row_key, (key, old, headers) in held:
+            value, timestamp = self.get(row_key)
+            if value is not None or old is not None:
+                self._forward(key, value, old, timestamp, headers)

@@ -1,0 +1,142 @@
+"""A user's transformer of a table's rows: one object a task, which may have stores of its own.
+
+What it returned for a row before cannot be asked of it again, as it may have changed meanwhile. So
+where somebody reads the rows, or what they were, they are kept in a store (Kafka Streams:
+`KTableTransformValues` calls the transformer with the old value once more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from topology.errors import TopologyError
+from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.making import StoredRows
+from topology.operators.table_rows import TableRows
+from topology.processors import ProcessingContext
+
+__all__ = ["TransformValues", "ValueTransformerWithKey", "checked_supplier"]
+
+K_contra = TypeVar("K_contra", contravariant=True)
+V_contra = TypeVar("V_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class ValueTransformerWithKey(Protocol[K_contra, V_contra, R_co]):
+    """Computes the rows of one task; may have ``init(context)`` and ``close()`` besides."""
+
+    def transform(self, key: K_contra, value: V_contra | None, /) -> R_co | None:
+        """The new value of a row.
+
+        Args:
+            key: the row's.
+            value: what the table has for it now; None where the row is gone.
+        """
+
+
+def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what makes transformers.
+
+    Raises:
+        TopologyError: it makes something else, or the same object twice.
+    """
+    one = supplier()
+    if not callable(getattr(one, "transform", None)):
+        raise TopologyError(
+            f"{supplier!r} returned {type(one)}, which has no method transform(key, value)"
+        )
+    if one is supplier():
+        raise TopologyError(
+            f"{supplier!r} returned the same transformer twice; each task needs its own, so make a "
+            "new one in each call"
+        )
+    return supplier
+
+
+@dataclass(frozen=True, slots=True)
+class TransformValues:
+    """Runs transformers.
+
+    Args:
+        supplier: makes one.
+        store: where the results are kept; None only forwards them.
+    """
+
+    supplier: Callable[[], Any]
+    store: str | None = None
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=True, init=False)
+
+    @property
+    def is_table(self) -> bool:
+        """Only a store knows what was forwarded before."""
+        return self.store is not None
+
+    def kept_in(self, store: str) -> TransformValues:
+        """The same with the results kept in a store."""
+        return replace(self, store=store)
+
+    def make(self, context: OperatorContext, /) -> _Transforming:
+        """Make the operator of one task."""
+        return _Transforming(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView | None:
+        """The results, if they are kept."""
+        if self.store is None:
+            return None
+        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
+
+
+class _Transforming:
+    __slots__ = (
+        "_context",
+        "_facts",
+        "_forward",
+        "_rows",
+        "_transform",
+        "_transformer",
+        "pending",
+    )
+
+    def __init__(self, spec: TransformValues, context: OperatorContext) -> None:
+        self._facts = context.task
+        self._forward = context.forward
+        self._context = ProcessingContext(context)
+        self._transformer = spec.supplier()
+        self._transform = self._transformer.transform
+        self._rows = None if spec.store is None else TableRows(context, spec.store)
+        self.pending: MutableMapping[Any, Any] = {} if self._rows is None else self._rows.pending
+        self._facts.add(context.node, self._start, self._close)
+
+    def _start(self) -> None:
+        init = getattr(self._transformer, "init", None)
+        if init is not None:
+            init(self._context)
+        self._context._started()
+
+    def _close(self) -> None:
+        close = getattr(self._transformer, "close", None)
+        if close is not None:
+            close()
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take a change; stores that keep a time get this one's meanwhile."""
+        facts = self._facts
+        outer, facts.timestamp = facts.timestamp, timestamp
+        try:
+            new = self._transform(key, value)
+        finally:
+            facts.timestamp = outer
+        rows = self._rows
+        if rows is None:
+            self._forward(key, new, None, timestamp, headers)
+            return
+        row_key = rows.encode_key(key)
+        rows.change(key, row_key, new, rows.get(row_key)[0], timestamp, headers)
+
+    def flush(self) -> None:
+        """Forward what is held back."""
+        if self._rows is not None:
+            self._rows.flush()
