@@ -893,6 +893,7 @@ def global_two_joins_of_one_table(b: StreamsBuilder) -> None:
     s.join(table, pair, key_mapper=value_as_key).to("x")
     s.left_join(table, pair, key_mapper=value_as_key).to("y")
 
+
 @case
 def process(b: StreamsBuilder) -> None:
     inp(b).process(forwarding).to("out")
@@ -960,3 +961,189 @@ def process_store_of_a_table(b: StreamsBuilder) -> None:
 def process_many_stores(b: StreamsBuilder) -> None:
     stores = [Stores.key_value(f"store{i}") for i in range(9)]
     inp(b).process(forwarding, stores=stores).to("out")
+
+
+# Tables computed from tables
+
+
+def swapped(key: Any, value: Any) -> tuple[Any, Any]:
+    return value, key
+
+
+def by_value_of(table: Table) -> Any:
+    return table.group_by(swapped)
+
+
+def out(table: Table) -> None:
+    table.to_stream().to("out")
+
+
+class Transformer:
+    def transform(self, key: Any, value: Any) -> Any:
+        return value
+
+
+one("table-join", lambda b: out(b.table("left").join(b.table("right"), first)))
+one(
+    "table-join-materialized-as",
+    lambda b: out(b.table("left").join(b.table("right"), first, store="rows")),
+)
+one(
+    "table-join-materialized-with",
+    lambda b: out(b.table("left").join(b.table("right"), first, key=serdes.string)),
+)
+one(
+    "table-join-named",
+    lambda b: out(b.table("left").join(b.table("right"), first, name="joined")),
+)
+one(
+    "table-join-all-named",
+    lambda b: out(b.table("left").join(b.table("right"), first, name="joined", store="rows")),
+)
+
+
+@case
+def table_left_join_of_derived_tables(b: StreamsBuilder) -> None:
+    right = b.table("right")
+    out(b.table("left").filter(yes).left_join(right.map_values(same), first))
+
+
+@case
+def table_outer_join_of_stored_tables(b: StreamsBuilder) -> None:
+    left, right = b.table("left", store="l"), b.table("right", store="r")
+    out(left.outer_join(right, first).map_values(same))
+
+
+@case
+def table_join_twice(b: StreamsBuilder) -> None:
+    left, right, third = b.table("left"), b.table("right"), b.table("third")
+    out(left.join(right, first).left_join(third, first))
+
+
+@case
+def table_join_twice_materialized_as(b: StreamsBuilder) -> None:
+    left, right, third = b.table("left"), b.table("right"), b.table("third")
+    out(left.join(right, first, store="one").left_join(third, first, store="two"))
+
+
+one(
+    "table-join-then-group-by",
+    lambda b: out(by_value_of(b.table("left").join(b.table("right"), first)).count()),
+)
+one(
+    "table-join-of-counts",
+    lambda b: out(
+        b.stream("a")
+        .group_by_key()
+        .count()
+        .join(b.stream("b").group_by_key().count(), lambda x, y: x + y)
+    ),
+)
+
+
+@case
+def table_join_of_stored_filters(b: StreamsBuilder) -> None:
+    left, right = b.table("left"), b.table("right")
+    kept = left.filter(yes, store="kept")
+    out(kept.join(right.map_values(same, store="mapped"), first))
+
+
+@case
+def table_join_with_itself_materialized_as(b: StreamsBuilder) -> None:
+    table = b.table("in")
+    out(table.join(table, first, store="rows"))
+
+
+@case
+def table_join_joined_by_stream(b: StreamsBuilder) -> None:
+    stream = inp(b)
+    stream.join(b.table("left").join(b.table("right"), first), first).to("out")
+
+
+one("table-group-by-grouped-as", lambda b: out(b.table("in").group_by(swapped, name="by").count()))
+one(
+    "table-group-by-all-named",
+    lambda b: out(b.table("in").group_by(swapped, name="by").count(name="counter", store="rows")),
+)
+one("table-group-by-count-named", lambda b: out(by_value_of(b.table("in")).count(name="counter")))
+one(
+    "table-group-by-count-materialized-with",
+    lambda b: out(by_value_of(b.table("in")).count(key=serdes.string)),
+)
+one("table-group-by-reduce", lambda b: out(by_value_of(b.table("in")).reduce(first, first)))
+one(
+    "table-group-by-reduce-materialized-as",
+    lambda b: out(by_value_of(b.table("in")).reduce(first, first, store="rows")),
+)
+one(
+    "table-group-by-aggregate",
+    lambda b: out(by_value_of(b.table("in")).aggregate(empty, keep, keep)),
+)
+one(
+    "table-group-by-aggregate-materialized-as",
+    lambda b: out(
+        b.table("in").group_by(swapped, name="by").aggregate(empty, keep, keep, store="rows")
+    ),
+)
+
+
+@case
+def table_group_by_two_folds(b: StreamsBuilder) -> None:
+    grouped = b.table("in").group_by(swapped)
+    grouped.count().to_stream().to("a")
+    grouped.reduce(first, first).to_stream().to("b")
+
+
+@case
+def table_group_by_two_folds_grouped_as(b: StreamsBuilder) -> None:
+    grouped = b.table("in").group_by(swapped, name="by")
+    grouped.count().to_stream().to("a")
+    grouped.reduce(first, first).to_stream().to("b")
+
+
+one("table-group-by-not-used", lambda b: b.table("in").group_by(swapped))
+one(
+    "table-group-by-of-derived-table",
+    lambda b: out(by_value_of(b.table("in").filter(yes).map_values(same)).count()),
+)
+one(
+    "table-group-by-of-stored-filter",
+    lambda b: out(by_value_of(b.table("in").filter(yes, store="kept")).count()),
+)
+one(
+    "table-group-by-twice",
+    lambda b: out(by_value_of(by_value_of(b.table("in")).reduce(first, first)).count()),
+)
+one(
+    "table-group-by-then-join",
+    lambda b: out(by_value_of(b.table("in")).count().join(b.table("right"), first)),
+)
+one("table-transform-values", lambda b: out(b.table("in").transform_values(Transformer)))
+one(
+    "table-transform-values-named",
+    lambda b: out(b.table("in").transform_values(Transformer, name="mine").filter(yes)),
+)
+one(
+    "table-transform-values-materialized-as",
+    lambda b: out(b.table("in").transform_values(Transformer, store="rows")),
+)
+one(
+    "table-transform-values-materialized-with",
+    lambda b: out(b.table("in").transform_values(Transformer, key=serdes.string)),
+)
+one(
+    "table-transform-values-with-stores",
+    lambda b: out(
+        b.table("in").transform_values(Transformer, stores=[Stores.key_value("s1")], store="rows")
+    ),
+)
+one(
+    "table-filter-named-materialized-as",
+    lambda b: out(
+        b.table("in").filter(yes, name="f", store="kept").map_values(same, name="m", store="mapped")
+    ),
+)
+one(
+    "table-filter-not-materialized-as",
+    lambda b: out(b.table("in", store="rows").filter_not(yes, store="kept")),
+)
