@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.topology import golden_joins, golden_programs, golden_sessions
+from tests.topology import golden_joins, golden_programs, golden_sessions, golden_windows
 from tests.topology.golden_cases import CASES, WAITING
 from topology.builder import StreamsBuilder
 
 assert golden_joins.WINDOWS  # the module registers its cases
 assert golden_sessions.SESSIONS  # and so does this one
+assert golden_windows.TUMBLING  # and this one
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka_streams"
 PROGRAMS = sorted(path.stem for path in (GOLDEN / "random").glob("*.program"))
 
