@@ -13,15 +13,14 @@ from typing import Any, Literal, TypeVar
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import AnySerde, Operator, Stateless, Store
+from topology.join_serdes import KeptKeySerde, WaitingKeySerde, WaitingValuesSerde
 from topology.late import Late, add_late
 from topology.materialized import Materialized
 from topology.naming import legal
-from topology.operators.join_rows import WaitingKeySerde, WaitingValuesSerde
 from topology.operators.stream_join import JoinSide, KeepSide, LateMatch, Waits
 from topology.operators.table_join import TableJoin
 from topology.serdes import Serde
 from topology.windows import JoinWindows
-from topology.windows_serde import TimeWindowedSerde, WindowStoreSerde
 
 __all__ = ["JoinKind", "StreamJoin", "TableLookup", "add_stream_join", "add_table_join"]
 
@@ -119,7 +118,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     stores = {
         name: Store(
             _side_spec(join.store, name, keep_ms),
-            WindowStoreSerde(TimeWindowedSerde(key, max(1, windows.before_ms + windows.after_ms))),
+            KeptKeySerde(key),
             value,
         )
         for name, value in ((names.left_store, left.value), (names.right_store, right.value))

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from state.buffer import Buffer
+from state.codec import TIMESTAMP
+from topology.join_serdes import WAITING_PREFIX_BYTES, waiting_row
 from topology.operators.context import Headers, OperatorContext, Receive, TableView
-from topology.operators.join_rows import SideRows, key_encoder, pack_time, waiting_row
+from topology.operators.join_rows import SideRows, key_encoder
 from topology.operators.lateness import split_late
 
 __all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
@@ -294,7 +296,7 @@ class _Waiting:
         following = _NEVER
         end = now - self._shortest_ms
         # Those that a failure leaves behind are found again: the bounds change only in the end.
-        for row, values, timestamp in self._buffer.scan(pack_time(self._floor)):
+        for row, values, timestamp in self._buffer.scan(TIMESTAMP.pack(self._floor)):
             where = self._decode(row)
             timestamp = where.timestamp_ms
             if timestamp >= end:
@@ -306,17 +308,13 @@ class _Waiting:
                 continue
             self._buffer.put(row, None, timestamp)
             if self._drops_late:
-                key_bytes = row[pack_size:]
+                key_bytes = row[WAITING_PREFIX_BYTES:]
                 self._rows[where.is_left].remove_last(key_bytes, timestamp, len(values))
             for is_left, value in values:
                 pair = (value, None) if is_left else (None, value)
                 forward(where.key, self._join(where.key, *pair), None, timestamp, headers)
         self._next = following
         self._floor = max(0, now - max(self._spans_ms.values()))
-
-
-pack_size = 9
-"""Where the key begins in a row of what waits: behind the time and the side."""
 
 
 def _called(spec: JoinSide) -> Join:
