@@ -1,0 +1,58 @@
+"""Compares random topologies with the interpreter: ``python -m tests.reference --seeds 20000``."""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from collections.abc import Iterator
+
+from tests.reference.checking import Way, check, program_of, shrunk
+from tests.reference.programs import OPS
+
+WAYS = (
+    Way(),
+    Way(partitions=3),
+    Way(caching=True),
+    Way(interrupted=True),
+    Way(partitions=3, interrupted=True),
+    Way(partitions=3, caching=True, interrupted=True),
+    Way(exactly_once=False, caching=True),
+    Way(partitions=3, exactly_once=False),
+)
+
+
+def main() -> None:
+    """Run seeds, and show the first that fails, made small."""
+    parser = argparse.ArgumentParser(prog="python -m tests.reference")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--ops", default="")
+    options = parser.parse_args()
+    ops = tuple(options.ops.split()) or OPS
+    compared = 0
+    for seed in range(options.first, options.first + options.seeds):
+        way = WAYS[seed % len(WAYS)]
+        program = program_of(seed, way, ops)
+        try:
+            compared += check(program, way)
+        except Exception:
+            smaller = shrunk(program, way)
+            print(f"seed {seed} failed, {way}")
+            print(*_lines(smaller), sep="\n")
+            try:
+                check(smaller, way)
+            except Exception:
+                traceback.print_exc()
+            raise SystemExit(1) from None
+    print(f"{compared} topologies compared, {options.seeds - compared} refused")
+
+
+def _lines(program: object) -> Iterator[str]:
+    for part in ("steps", "events", "mutable"):
+        found = getattr(program, part)
+        yield f"{part}:"
+        yield from (f"    {item}" for item in (found if isinstance(found, tuple) else (found,)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The slow interpreter that compiled topologies are compared with: what it works on.
+
+It has the DSL's own methods, so one program writes both: the topology under test and this one. It
+knows no store, cache, commit or bytes: rows are dictionaries, a record goes depth first through
+everything behind it. A task is a number of a partition; what a task has read, and in which order,
+it is told, as that is the runtime's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from state.codec import partition_for_key
+from topology.serdes import Serde
+
+Task = int
+Receive = Callable[[Task, Any, Any, int], None]
+"""Takes task, key, value and timestamp."""
+ReceiveChange = Callable[[Task, Any, Any, Any, int], None]
+"""Takes task, key, new value, old value and timestamp."""
+
+
+class Written(NamedTuple):
+    """A record that a task wrote to a topic."""
+
+    task: str
+    partition: int
+    key: Any
+    value: Any
+    timestamp: int
+
+
+@dataclass
+class Engine:
+    """What the parts of one interpreted topology share.
+
+    Args:
+        partitions: of every topic.
+    """
+
+    partitions: int
+    inputs: dict[str, Receive] = field(default_factory=dict)
+    outputs: dict[str, list[Written]] = field(default_factory=dict)
+    stores: dict[str, Callable[[Task], dict[Any, tuple[Any, int]]]] = field(default_factory=dict)
+    """By name: the rows that a task's store must hold now, with their timestamps."""
+    may_be_gone: dict[str, Callable[[Task, Any], bool]] = field(default_factory=dict)
+    """By name: tells of a row of a task whether it may have expired."""
+    running: str = ""
+
+    def read(self, topic: str, task: str, key: Any, value: Any, timestamp: int) -> None:
+        """Let a task process one record."""
+        self.running = task
+        self.inputs[topic](int(task.split("_")[1]), key, value, timestamp)
+
+    def write(self, topic: str, serde: Serde[Any], key: Any, value: Any, timestamp: int) -> None:
+        """Write a record to the partition of its key; without a key to any."""
+        data = None if key is None else serde.serialize(key)
+        inner = getattr(serde, "inner_bytes", None)
+        if data is not None and inner is not None:
+            data = inner(data)
+        partition = -1 if data is None else partition_for_key(data, self.partitions)
+        written = Written(self.running, partition, key, value, timestamp)
+        self.outputs.setdefault(topic, []).append(written)
+
+
+class PerTask(dict[Task, Any]):
+    """Something that each task has for itself."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, task: Task) -> Any:
+        self[task] = made = self._make()
+        return made

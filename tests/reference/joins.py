@@ -1,0 +1,205 @@
+"""Joins of tables and of streams with tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tests.reference import streams
+from tests.reference.engine import PerTask, Task
+from tests.reference.tables import Row, Stored, Table
+from topology.windows import JoinWindows
+
+Kind = Literal["inner", "left", "outer"]
+Joiner = Callable[[Any, Any], Any]
+
+
+class Joined(Table):
+    """The join of two tables by their keys; with a store it keeps what it computed.
+
+    Where both come from one table, a change of one row changes both sides: it keeps what it
+    computed then too, so that only what differs goes on.
+    """
+
+    def __init__(
+        self, left: Table, right: Table, joiner: Joiner, kind: Kind, store: str | None
+    ) -> None:
+        super().__init__(left.engine, left.key)
+        self._left, self._right, self._joiner, self._kind = left, right, joiner, kind
+        left.readable()
+        right.readable()
+        self.origins = left.origins | right.origins
+        keeps = store is not None or left.origins & right.origins
+        self._stored = Stored(left.engine, left.key, store) if keeps else None
+        if self._stored is not None:
+            self._stored.followers.append(self.emit)
+        left.followers.append(self._from_left)
+        right.followers.append(self._from_right)
+
+    def _of(self, left: Any, right: Any) -> Any:
+        has_both = left is not None and right is not None
+        has_enough = {
+            "inner": has_both,
+            "left": left is not None,
+            "outer": left is not None or right is not None,
+        }
+        return self._joiner(left, right) if has_enough[self._kind] else None
+
+    def _from_left(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        other, since = self._right.get(task, key)
+        self._change(task, key, self._of(value, other), self._of(old, other), timestamp, since)
+
+    def _from_right(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        other, since = self._left.get(task, key)
+        self._change(task, key, self._of(other, value), self._of(other, old), timestamp, since)
+
+    def _change(
+        self, task: Task, key: Any, value: Any, old: Any, timestamp: int, since: int
+    ) -> None:
+        timestamp = max(timestamp, since)
+        if self._stored is not None:
+            self._stored.put_if_changed(task, key, value, timestamp)
+        elif value is not None or old is not None:
+            self.emit(task, key, value, old, timestamp)
+
+    def get(self, task: Task, key: Any) -> Row:
+        """The present row of a key."""
+        if self._stored is not None:
+            return self._stored.get(task, key)
+        left, left_since = self._left.get(task, key)
+        right, right_since = self._right.get(task, key)
+        return self._of(left, right), max(left_since, right_since)
+
+
+def join_table(
+    stream: streams.Stream, table: Table, joiner: Joiner, *, left: bool, name: str
+) -> streams.Stream:
+    """Look up each record's key in a table."""
+    table.readable()
+    source = stream.repartition(name=name) if stream.rekeyed else stream
+    if left:
+        source.keep_keyless()
+    result = streams.Stream(stream.engine, stream.key, stream.value)
+
+    def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
+        if value is None or (key is None and not left):
+            return
+        other = None if key is None else table.get(task, key)[0]
+        if other is not None or left:
+            result.emit(task, key, joiner(value, other), timestamp)
+
+    source.followers.append(receive)
+    return result
+
+
+@dataclass
+class Sides:
+    """What one task knows of a join of two streams.
+
+    `kept` and `waiting` have the records of the left side (True) and of the right one (False).
+    """
+
+    now: int = -1
+    times: dict[bool, int] = field(default_factory=lambda: {True: -1, False: -1})
+    kept: dict[bool, list[tuple[int, Any, Any]]] = field(
+        default_factory=lambda: {True: [], False: []}
+    )
+    waiting: list[tuple[int, bool, Any, Any]] = field(default_factory=list)
+
+
+class StreamJoin:
+    """The join of two streams; a record that matches nothing waits where it gets a null result."""
+
+    def __init__(
+        self,
+        left: streams.Stream,
+        right: streams.Stream,
+        joiner: Joiner,
+        windows: JoinWindows,
+        kind: Kind,
+        *,
+        drops_late: bool,
+    ) -> None:
+        self._joiner, self._windows, self._kind = joiner, windows, kind
+        self._drops_late = drops_late
+        self._sides: PerTask = PerTask(Sides)
+        self._encode = left.key.serialize
+        self.result = streams.Stream(left.engine, left.key, left.value)
+        left.followers.append(lambda *record: self._receive(True, *record))
+        right.followers.append(lambda *record: self._receive(False, *record))
+
+    def _emits_null(self, is_left: bool) -> bool:
+        return self._kind == "outer" or (self._kind == "left" and is_left)
+
+    def _closes(self, timestamp: int, is_left: bool) -> int:
+        """The last stream time at which a record may be matched in time."""
+        windows = self._windows
+        return timestamp + windows.grace_ms + (windows.after_ms if is_left else windows.before_ms)
+
+    def _send(
+        self, task: Task, key: Any, is_left: bool, own: Any, other: Any, timestamp: int
+    ) -> None:
+        pair = (own, other) if is_left else (other, own)
+        self.result.emit(task, key, self._joiner(*pair), timestamp)
+
+    def _receive(self, is_left: bool, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        sides: Sides = self._sides[task]
+        if timestamp > sides.now:
+            sides.now = timestamp
+            self._give_up(task, sides)
+        if value is None:
+            return
+        if key is None:
+            if self._emits_null(is_left):
+                self._send(task, None, is_left, value, None, timestamp)
+            return
+        found = self._match(sides, is_left, key, timestamp)
+        for other_timestamp, other in found:
+            self._send(task, key, is_left, value, other, max(timestamp, other_timestamp))
+            sides.waiting = [
+                w for w in sides.waiting if w[:3] != (other_timestamp, not is_left, key)
+            ]
+        keeps = True
+        if not found and self._emits_null(is_left):
+            if self._closes(timestamp, is_left) < sides.now:
+                keeps = not self._drops_late
+                self._send(task, key, is_left, value, None, timestamp)
+            else:
+                sides.waiting.append((timestamp, is_left, key, value))
+        if keeps:
+            sides.times[is_left] = max(sides.times[is_left], timestamp)
+            if timestamp >= self._horizon(sides, is_left):
+                sides.kept[is_left].append((timestamp, key, value))
+
+    def _horizon(self, sides: Sides, is_left: bool) -> int:
+        windows = self._windows
+        since: int = sides.times[is_left]
+        return since - windows.before_ms - windows.after_ms - windows.grace_ms
+
+    def _match(
+        self, sides: Sides, is_left: bool, key: Any, timestamp: int
+    ) -> list[tuple[int, Any]]:
+        before, after = self._windows.before_ms, self._windows.after_ms
+        if not is_left:
+            before, after = after, before
+        horizon = self._horizon(sides, not is_left)
+        found = [
+            (when, value)
+            for when, other_key, value in sides.kept[not is_left]
+            if other_key == key
+            and when >= horizon
+            and timestamp - before <= when <= timestamp + after
+        ]
+        return sorted(found, key=lambda one: one[0])
+
+    def _give_up(self, task: Task, sides: Sides) -> None:
+        """Send null results for those that nothing can match in time any more."""
+        over = [w for w in sides.waiting if self._closes(w[0], w[1]) < sides.now]
+        sides.waiting = [w for w in sides.waiting if w not in over]
+        for timestamp, is_left, key, value in sorted(
+            over, key=lambda w: (w[0], w[1], self._encode(w[2]))
+        ):
+            if self._drops_late:
+                sides.kept[is_left].remove((timestamp, key, value))
+            self._send(task, key, is_left, value, None, timestamp)

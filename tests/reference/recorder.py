@@ -1,0 +1,76 @@
+"""What the tasks of a topology under test read, as far as it was committed.
+
+Which task goes first, and which of several inputs, is the runtime's choice; so the interpreter is
+told. What must not be its choice is checked here: that each task has read each committed record of
+its inputs once, those of one partition in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from streams.clients import TopicPartition
+from streams.commit import Commit
+from streams.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
+from streams.memory_cluster import MemoryCluster, MemoryMessage
+from streams.task import Task
+
+
+class Recorder:
+    """Follows the tasks of one test driver, through aborts and crashes."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, MemoryMessage]] = []
+        """Task and record, in the order in which they were committed."""
+        self._open: dict[Task, list[MemoryMessage]] = {}
+        self._committing: Sequence[Task] = ()
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow what is processed and committed meanwhile."""
+        run, commit = Task._run, Commit.run
+
+        def run_and_note(task: Task, place: TopicPartition, batch: Any) -> None:
+            run(task, place, batch)
+            self._open.setdefault(task, []).extend(batch)
+
+        def commit_these(own: Commit, tasks: Sequence[Task], *rest: Any) -> None:
+            self._committing = tasks
+            commit(own, tasks, *rest)
+
+        with (
+            patch.object(Task, "_run", run_and_note),
+            patch.object(Commit, "run", commit_these),
+            self._after_commits(MemoryTransactionalProducer),
+            self._after_commits(MemoryPlainProducer),
+        ):
+            yield
+
+    @contextmanager
+    def _after_commits(self, producer: type[Any]) -> Iterator[None]:
+        commit = producer.commit
+
+        def commit_and_note(own: Any) -> None:
+            commit(own)
+            for task in self._committing:
+                self.read += [(str(task.id), m) for m in self._open.pop(task, [])]
+
+        with patch.object(producer, "commit", commit_and_note):
+            yield
+
+    def check_exactly_once(self, cluster: MemoryCluster) -> None:
+        """Each committed record of each input partition was read once, and in order."""
+        seen: dict[TopicPartition, list[int]] = {}
+        for _, message in self.read:
+            seen.setdefault(message.place, []).append(message.offset())
+        for place, offsets in seen.items():
+            there = [m.offset() for m in committed(cluster, place)]
+            assert offsets == there, f"{place}: read {offsets}, there are {there}"
+
+
+def committed(cluster: MemoryCluster, place: TopicPartition) -> list[MemoryMessage]:
+    """The committed records of a partition, those too that were deleted since."""
+    return [m for m in cluster.log(place).entries if m is not None and not m.is_aborted]

@@ -1,0 +1,271 @@
+"""Tables: rows in dictionaries, and the changes that flow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.reference import joins, streams
+from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
+from topology.changed import Change
+from topology.serdes import Serde
+
+Row = tuple[Any, int]
+ABSENT: Row = (None, -1)
+
+
+class Table:
+    """A table of the interpreter; what it forwards are the changes of its rows."""
+
+    def __init__(self, engine: Engine, key: Serde[Any]) -> None:
+        self.engine = engine
+        self.key = key
+        self.followers: list[ReceiveChange] = []
+        self.origins: frozenset[int] = frozenset({id(self)})
+        """The tables that its rows are computed from."""
+
+    def emit(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        """Hand a change to all that follow."""
+        for follower in self.followers:
+            follower(task, key, value, old, timestamp)
+
+    def tells_old(self) -> bool:
+        """Whether the changes say what was there before."""
+        return True
+
+    def readable(self) -> None:
+        """Keep the rows from now on, as somebody reads them."""
+
+    def get(self, task: Task, key: Any) -> Row:
+        """The present row of a key."""
+        raise NotImplementedError
+
+    def filter(
+        self,
+        predicate: Callable[[Any, Any], object],
+        *,
+        store: str | None = None,
+        **serdes: Serde[Any],
+    ) -> Table:
+        """See `KTable.filter`."""
+        return Mapped(self, lambda k, v: v if predicate(k, v) else None, store)
+
+    def map_values(
+        self, mapper: Callable[[Any], Any], *, store: str | None = None, **serdes: Serde[Any]
+    ) -> Table:
+        """See `KTable.map_values`."""
+        return Mapped(self, lambda k, v: mapper(v), store)
+
+    def group_by(
+        self,
+        mapper: Callable[[Any, Any], tuple[Any, Any]],
+        *,
+        name: str,
+        key: Serde[Any],
+        value: Serde[Any],
+    ) -> GroupedTable:
+        """See `KTable.group_by`."""
+        del value
+        return GroupedTable(self, mapper, key, f"test-{name}-repartition")
+
+    def join(
+        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
+    ) -> Table:
+        """See `KTable.join`."""
+        return joins.Joined(self, other, joiner, "inner", store)
+
+    def left_join(
+        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
+    ) -> Table:
+        """See `KTable.left_join`."""
+        return joins.Joined(self, other, joiner, "left", store)
+
+    def outer_join(
+        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
+    ) -> Table:
+        """See `KTable.outer_join`."""
+        return joins.Joined(self, other, joiner, "outer", store)
+
+    def to_stream(self) -> streams.Stream:
+        """See `KTable.to_stream`."""
+        stream = streams.Stream(self.engine, self.key, self.key)
+
+        def receive(task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+            del old
+            stream.emit(task, key, value, timestamp)
+
+        self.followers.append(receive)
+        return stream
+
+
+class Stored(Table):
+    """A table that keeps its rows."""
+
+    def __init__(self, engine: Engine, key: Serde[Any], store: str | None) -> None:
+        super().__init__(engine, key)
+        self.store = store
+        self.rows: PerTask = PerTask(dict)
+        if store is not None:
+            engine.stores[store] = lambda task: self.rows[task]
+
+    def get(self, task: Task, key: Any) -> Row:
+        """The present row of a key."""
+        row: Row = self.rows[task].get(key, ABSENT)
+        return row
+
+    def put(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        """Change a row and hand the change on; nothing comes of nothing."""
+        old = self.get(task, key)[0]
+        if value is None and old is None:
+            return
+        if value is None:
+            del self.rows[task][key]
+        else:
+            self.rows[task][key] = (value, timestamp)
+        self.emit(task, key, value, old, timestamp)
+
+    def put_if_changed(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        """The same, unless the row has that value already."""
+        if self.get(task, key)[0] != value:
+            self.put(task, key, value, timestamp)
+
+
+class Source(Stored):
+    """The last value of each key of a stream."""
+
+    def __init__(self, engine: Engine, key: Serde[Any], store: str | None) -> None:
+        super().__init__(engine, key, store)
+        self._kept = store is not None
+
+    def tells_old(self) -> bool:
+        return self._kept
+
+    def readable(self) -> None:
+        self._kept = True
+
+    def upsert(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        """Take a record of the stream."""
+        if key is None:
+            return
+        if self._kept:
+            self.put_if_changed(task, key, value, timestamp)
+        else:
+            self.emit(task, key, value, None, timestamp)
+
+
+class Mapped(Table):
+    """A table that is computed from another, row by row; with a store it keeps what it computed."""
+
+    def __init__(
+        self, parent: Table, function: Callable[[Any, Any], Any], store: str | None
+    ) -> None:
+        super().__init__(parent.engine, parent.key)
+        self.origins = parent.origins
+        self._parent = parent
+        self._function = function
+        self._stored = None if store is None else Stored(parent.engine, parent.key, store)
+        if self._stored is not None:
+            self._stored.followers.append(self.emit)
+        parent.followers.append(self._receive)
+
+    def _of(self, key: Any, value: Any) -> Any:
+        return None if value is None else self._function(key, value)
+
+    def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        new = self._of(key, value)
+        if self._stored is not None:
+            self._stored.put_if_changed(task, key, new, timestamp)
+            return
+        before = self._of(key, old)
+        if new is not None or before is not None or not self._parent.tells_old():
+            self.emit(task, key, new, before, timestamp)
+
+    def tells_old(self) -> bool:
+        return self._stored is not None or self._parent.tells_old()
+
+    def readable(self) -> None:
+        if self._stored is None:
+            self._parent.readable()
+
+    def get(self, task: Task, key: Any) -> Row:
+        if self._stored is not None:
+            return self._stored.get(task, key)
+        value, timestamp = self._parent.get(task, key)
+        return self._of(key, value), timestamp
+
+
+def fold(stream: streams.Stream, store: str, function: Callable[[Any, Any, Any], Any]) -> Stored:
+    """A table whose row is ``function(key, value, old)`` of each record of its key.
+
+    The timestamp of a row is the largest one since it is there.
+    """
+    table = Stored(stream.engine, stream.key, store)
+
+    def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
+        if key is None or value is None:
+            return
+        old, since = table.get(task, key)
+        table.put(task, key, function(key, value, old), max(timestamp, since))
+
+    stream.followers.append(receive)
+    return table
+
+
+class GroupedTable:
+    """See `KGroupedTable`: what groups lose and gain goes through a topic."""
+
+    def __init__(
+        self,
+        table: Table,
+        mapper: Callable[[Any, Any], tuple[Any, Any]],
+        key: Serde[Any],
+        topic: str,
+    ) -> None:
+        table.readable()
+        self._engine, self._mapper, self._key, self._topic = table.engine, mapper, key, topic
+        table.followers.append(self._receive)
+
+    def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        del task
+        lost = (None, None) if old is None else self._mapper(key, old)
+        gained = (None, None) if value is None else self._mapper(key, value)
+        if None not in lost and None not in gained and lost[0] == gained[0]:
+            self._send(gained[0], Change(gained[1], lost[1]), timestamp)
+            return
+        if None not in lost:
+            self._send(lost[0], Change(None, lost[1]), timestamp)
+        if None not in gained:
+            self._send(gained[0], Change(gained[1], None), timestamp)
+
+    def _send(self, key: Any, change: Change, timestamp: int) -> None:
+        self._engine.write(self._topic, self._key, key, change, timestamp)
+
+    def count(self, *, store: str, value: Serde[Any]) -> Table:
+        """See `KGroupedTable.count`."""
+        return self.aggregate(
+            lambda: 0, lambda k, v, n: n + 1, lambda k, v, n: n - 1, store=store, value=value
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any],
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        *,
+        store: str,
+        value: Serde[Any],
+    ) -> Table:
+        """See `KGroupedTable.aggregate`."""
+        del value
+        table = Stored(self._engine, self._key, store)
+
+        def receive(task: Task, key: Any, change: Change, timestamp: int) -> None:
+            total, since = table.get(task, key)
+            if total is not None and change.old is not None:
+                total = subtractor(key, change.old, total)
+            if change.new is not None:
+                total = adder(key, change.new, initializer() if total is None else total)
+            table.put_if_changed(task, key, total, max(timestamp, since))
+
+        self._engine.inputs[self._topic] = receive
+        return table

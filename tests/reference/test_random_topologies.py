@@ -1,0 +1,37 @@
+"""Whatever the topology: it does what a slow interpreter does with the same records.
+
+``python -m tests.reference --seeds 20000`` compares more of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.reference.__main__ import WAYS
+from tests.reference.checking import Way, check, program_of
+
+SEEDS = 1000
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_random_topologies_equal_the_interpreter(part: int) -> None:
+    """Caches on and off, aborts and restarts between records, one partition and three."""
+    compared = 0
+    for seed in range(part, SEEDS, 8):
+        way = WAYS[seed % len(WAYS)]
+        try:
+            compared += check(program_of(seed, way), way)
+        except Exception as error:
+            raise AssertionError(
+                f"seed {seed} differs; python -m tests.reference --first {seed} --seeds 1 shows it"
+            ) from error
+    assert compared > SEEDS // 8 * 0.9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_topologies_on_disk_equal_the_interpreter(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("state")
+    way = Way(partitions=1 + seed % 3, interrupted=True, on_disk=str(path))
+    assert check(program_of(10_000 + seed, way), way)
