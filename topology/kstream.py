@@ -407,6 +407,14 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K2, V2]: ...
+    @overload
+    def process(
+        self,
+        supplier: Callable[[Record[K, V], ProcessorContext[Any, Any]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
 
     def process(
         self,
@@ -469,6 +477,14 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K, V2]: ...
+    @overload
+    def process_values(
+        self,
+        supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[Any, Any]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, Any]: ...
 
     def process_values(
         self,
