@@ -59,6 +59,8 @@ NOT_SUPPORTED = {
     "rocksdb.config.setter": "write rocksdb.block.cache.bytes and rocksdb.write.buffer.bytes",
     "group.protocol": "members are static members of the classic protocol; remove it",
     "transaction.timeout.ms": "write producer.transaction.timeout.ms",
+    "default.deserialization.exception.handler": "write deserialization.exception.handler",
+    "default.production.exception.handler": "write production.exception.handler",
 }
 
 SERDES: Mapping[str, Serde[Any]] = {
