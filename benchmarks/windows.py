@@ -1,0 +1,93 @@
+"""Windowed counts and sums beside those of whole streams, on records in memory, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from benchmarks.compiled import OPTIONS, RECORDS, SOURCE, messages
+from benchmarks.stores import EmptyStore
+from benchmarks.timing import Comparison, compare
+from state.buffer import Buffer
+from state.timed import TimedBuffer
+from topology import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
+from topology.compiler import TaskEnvironment, compile_sub_topology
+
+ACCOUNTS = 200
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+"""The same records come again and again, and are never too late."""
+TUMBLING = TimeWindows(size=SECOND, grace=DAY)
+HOPPING = TimeWindows(size=SECOND, advance=SECOND / 5, grace=DAY)
+SLIDING = SlidingWindows(time_difference=timedelta(milliseconds=20), grace=DAY)
+CACHED = replace(OPTIONS, caching=True)
+
+Step = Callable[[KGroupedStream[str, Any]], Any]
+
+
+def bound(step: Step) -> Callable[[], object]:
+    """What runs one batch of bookings through a step, whose results go nowhere."""
+    builder = StreamsBuilder()
+    group = builder.stream(SOURCE, key=serdes.string).group_by_key()
+    step(group).to_stream().to("out")
+    (sub,) = builder.build().sub_topologies
+    program = compile_sub_topology(sub, CACHED)
+    buffers = {}
+    for store in sub.stores:
+        make: Any = Buffer
+        if store.spec.rows.time_of is not None:
+            make = partial(TimedBuffer, layout=store.spec.rows)
+        serde: Any = store.value or OPTIONS.default_value
+        buffers[store.name] = make(
+            store.name,
+            EmptyStore(),
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            hold=program.holds[store.name],
+        )
+    send: Any = "".format
+    environment = TaskEnvironment(send, buffers, lambda *_: None, partitions_of=lambda _: 1)
+    task = program.bind(environment)
+    (process,) = task.process.values()
+    batch = messages([(b"account-%d" % (i % ACCOUNTS), b'{"amount":3}') for i in range(RECORDS)])
+
+    def run() -> None:
+        process(batch)
+        task.flush()
+        for buffer in buffers.values():
+            buffer.discard()
+
+    return run
+
+
+def add(_key: str, booking: Any, total: Any) -> Any:
+    return total + booking["amount"]
+
+
+STEPS: dict[str, Step] = {
+    "count": lambda group: group.count(),
+    "count, tumbling": lambda group: group.windowed_by(TUMBLING).count(),
+    "count, tumbling, on close": lambda group: group.windowed_by(
+        TUMBLING, emit="on_window_close"
+    ).count(),
+    "count, hopping, 5 windows each": lambda group: group.windowed_by(HOPPING).count(),
+    "sum": lambda group: group.aggregate(int, add, value=serdes.long),
+    "sum, tumbling": lambda group: group.windowed_by(TUMBLING).aggregate(
+        int, add, value=serdes.long
+    ),
+    "count, sliding": lambda group: group.windowed_by(SLIDING).count(),
+}
+
+
+def main() -> None:
+    compare(
+        "windows, ns per input record",
+        [Comparison(what, RECORDS, bound(step)) for what, step in STEPS.items()],
+    )
+
+
+if __name__ == "__main__":
+    main()
