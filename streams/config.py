@@ -61,6 +61,8 @@ NOT_SUPPORTED = {
     "transaction.timeout.ms": "write producer.transaction.timeout.ms",
     "default.deserialization.exception.handler": "write deserialization.exception.handler",
     "default.production.exception.handler": "write production.exception.handler",
+    "default.deserialization.exception.handler": "write deserialization.exception.handler",
+    "default.production.exception.handler": "write production.exception.handler",
 }
 
 SERDES: Mapping[str, Serde[Any]] = {
@@ -202,6 +204,12 @@ topics and groups are named after it
         duration(-1),
         "How long a task with several inputs waits for an empty one, to process in timestamp "
         "order; 0 waits for data known to be on the broker, -1 never waits.",
+        default=0,
+    )
+    window_close_idle_ms: int = setting(
+        duration(0),
+        "How long a task must have had no new record until its windows are closed as if later "
+        "records had come; records that come for them after that are late. 0 leaves them open.",
         default=0,
     )
     buffered_records_per_partition: int = setting(

@@ -16,7 +16,7 @@ from streams.clients import Log
 from streams.errors import RecordTooLargeError, StreamsError
 from streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
 from topology.compiler import Headers, Part, Program, Send
-from topology.errors import RegistryError
+from topology.errors import BufferFullError, RegistryError
 from topology.task_facts import TaskFacts
 
 _REASONS: dict[Stage, str] = {
@@ -147,7 +147,8 @@ class RecordErrors:
 def _is_about_a_record(error: Exception) -> bool:
     if isinstance(error, RecordTooLargeError):
         return True
-    return not isinstance(error, (StreamsError, StateError, RegistryError, MemoryError))
+    no_record_s = (StreamsError, StateError, RegistryError, BufferFullError, MemoryError)
+    return not isinstance(error, no_record_s)
 
 
 def _origin(message: Any) -> dict[str, Any]:

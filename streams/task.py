@@ -38,6 +38,7 @@ from streams.record_errors import HandlerFailedError, RecordErrors
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
+from topology.operators.closing import close_idle
 from topology.operators.context import Number, TableView
 from topology.punctuation import NEVER_MS
 from topology.task_facts import TaskFacts
@@ -449,6 +450,20 @@ class Task:
             self._bound.flush()
         except Exception as error:
             self._raise(error)
+
+    def close_idle(self) -> None:
+        """Close what windows are open, as if stream time had passed them.
+
+        Those that emit when they close do so, from the sources on.
+        """
+        for operator in self._bound.operators.values():
+            while self.held_back():
+                self.flush()
+            try:
+                close_idle(operator)
+            except Exception as error:
+                self._raise(error)
+        self.moved = True
 
     def deltas(self) -> dict[str, Delta]:
         """Encode the rows that changed since the last commit, by store.

@@ -47,6 +47,7 @@ from streams.task import Task, TaskId
 from streams.tasks import Tasks
 from streams.topic_watch import TopicWatch
 from streams.transactions import Transactions
+from streams.window_idle import IdleWindows
 from topology.punctuation import NEVER_MS
 
 
@@ -148,6 +149,9 @@ class Worker:
         self._membership = make_membership(lambda: self.tasks.leads)
         self._intake = Intake(config, consumer, self.tasks, clock=clock)
         self._timing = CommitTiming(config, consumer, self.tasks, clock=clock)
+        self._idle_windows = IdleWindows(
+            config.window_close_idle_ms, consumer, lambda: self.tasks.running, clock=clock
+        )
 
     # -- the life of a worker ----------------------------------------------------------------
 
@@ -195,6 +199,7 @@ class Worker:
             self._advance()
             self.global_tables.update()
             processed = self._process()
+            self._close_idle_windows()
             self._commit_if_due(processed)
             self._topic_watch.turn()
 
@@ -314,6 +319,7 @@ class Worker:
             if must_wait:
                 self._intake.hold_back(task)
                 continue
+            self._idle_windows.busy(task)
             self._transactions.begin()
             processed += self._process_some(task)
             self._intake.take_again(task)
@@ -333,6 +339,16 @@ class Worker:
             with self._blaming_inputs():
                 task.punctuate()
         return bool(due)
+
+    def _close_idle_windows(self) -> None:
+        due = self._idle_windows.due()
+        if not due:
+            return
+        self._log.info("idle_windows_closed", tasks=[str(task.id) for task in due])
+        for task in due:
+            self._transactions.begin()
+            with self._blaming_inputs():
+                task.close_idle()
 
     def _process_some(self, task: Task) -> int:
         started = self._clock.monotonic_s()

@@ -392,3 +392,10 @@ def test_final_results_are_those_that_windows_close_with(
     found = run(counted(windows))
     assert len({f[:3] for f in found}) == len(found)
     assert found == run(on_close)
+
+
+def test_no_handler_lets_a_full_buffer_grow() -> None:
+    until = limit(100, max_records=2, when_full="shut_down")
+    chosen = {**NO_CACHE, "processing.exception.handler": "continue"}
+    with pytest.raises(RecordError, match="holds back 3 rows"):
+        table_driver(("k", "a", 0), ("j", "b", 4), ("l", "x", 2), until=until, chosen=chosen)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from topology.operators.closing import close_idle
 from topology.operators.context import (
     Headers,
     Operator,
@@ -73,7 +75,15 @@ class CogroupInput:
 
 
 class _Input:
-    __slots__ = ("_aggregator", "_dropped", "_fold", "_folds_nulls", "flush", "pending")
+    __slots__ = (
+        "_aggregator",
+        "_dropped",
+        "_fold",
+        "_folds_nulls",
+        "close_idle",
+        "flush",
+        "pending",
+    )
 
     def __init__(self, fold: Operator, spec: CogroupInput, context: OperatorContext) -> None:
         self._fold: Receive = fold.process
@@ -81,6 +91,7 @@ class _Input:
         self._folds_nulls = spec.folds_nulls
         self._dropped = context.dropped
         self.flush = fold.flush
+        self.close_idle = partial(close_idle, fold)
         self.pending: MutableMapping[Any, Any] = fold.pending
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:

@@ -239,6 +239,14 @@ class Sessions:
             horizon = min(horizon, self._emitted.value)
         self._rows.expire(horizon)
 
+    def close_idle(self) -> None:
+        """Close the sessions that are open, as if stream time had passed the last one's end."""
+        first = max(self._closed_before, 0)
+        last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
+        if last >= 0:
+            self._time.value = max(self._time.value, last + self._closing_ms + 1)
+            self._advance(None)
+
     def _emit_closed(self, headers: Headers) -> None:
         emitted, closed_before = self._emitted, self._time.value - self._closing_ms
         if emitted is None or closed_before <= emitted.value:

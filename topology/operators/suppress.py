@@ -132,6 +132,17 @@ class Suppressing:
             self.pending.clear()
             self._enforce()
 
+    def close_idle(self) -> None:
+        """Send on final results as if stream time had passed the last window's end."""
+        if not self._spec.final:
+            return
+        if not self._loaded:
+            self._load()
+        if self._places:
+            last = max(time for time, _ in self._places.values())
+            self._time.value = max(self._time.value, last + self._spec.wait_ms)
+            self._enforce()
+
     # -- what is held --------------------------------------------------------------------------
 
     def _load(self) -> None:

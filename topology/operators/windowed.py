@@ -110,6 +110,15 @@ class WindowedOperator:
         """Forward everything that is held back."""
         self._rows.flush()
 
+    def close_idle(self) -> None:
+        """Close the windows that are open, as if stream time had passed the last one's end."""
+        if self._keep_ms is None:
+            return  # an unlimited window is never closed
+        first = max(self._closed_to + 1, 0)
+        last = max((start for start, _ in self._rows.buffer.by_time(first, NEVER - 1)), default=-1)
+        if last >= 0:
+            self._pass_time(max(self._now, last + self._closes_after_ms), None)
+
     def _pass_time(self, timestamp: int, headers: Headers) -> None:
         """Let stream time go on: emit what is closed now, then let go of what is too old."""
         self._now = self._time.value = timestamp
