@@ -407,7 +407,7 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K2, V2]: ...
-    @overload
+    @overload  # for a lambda, of whose results nothing is known
     def process(
         self,
         supplier: Callable[[Record[K, V], ProcessorContext[Any, Any]], object],
@@ -477,7 +477,7 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K, V2]: ...
-    @overload
+    @overload  # for a lambda, of whose results nothing is known
     def process_values(
         self,
         supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[Any, Any]], object],

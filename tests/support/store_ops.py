@@ -25,10 +25,10 @@ class StoreOps:
             # What an abort undid comes again, so the record says what it asks for.
             method, *arguments = self._operations[int(record.value)]
             found = getattr(context.store(store), method)(*arguments)
-            self.result = found if _is_plain(found) else list(found)
+            self._results.append(found if _is_plain(found) else list(found))
 
         self._operations: list[Operation] = []
-        self.result: Any = None
+        self._results: list[Any] = []
         topology = (
             Topology()
             .add_source("read", "in", key=serdes.string, value=serdes.string)
@@ -41,7 +41,7 @@ class StoreOps:
         self._operations.append(operation)
         number = str(len(self._operations) - 1)
         self.driver.input("in").send("k", number, timestamp=timestamp)
-        return self.result
+        return self._results[-1]
 
 
 def _is_plain(found: Any) -> bool:

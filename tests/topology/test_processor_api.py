@@ -28,6 +28,7 @@ from topology import (
 STRINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)
 SECOND = timedelta(seconds=1)
+ANYTHING: Any = 5
 
 AnyContext = ProcessorContext[Any, Any]
 AnyRecord = Record[Any, Any]
@@ -165,7 +166,7 @@ def stored(name: str) -> Topology:
         (lambda: Topology().add_source("read"), "no topic"),
         (lambda: counting().add_processor("count", Count, "read"), "two nodes are named 'count'"),
         (lambda: counting().add_processor("p", make_once(), "read"), "the same processor twice"),
-        (lambda: counting().add_processor("p", 5, "read"), "makes no processors"),
+        (lambda: counting().add_processor("p", ANYTHING, "read"), "makes no processors"),
         (lambda: counting().add_processor("p", object, "read"), "no method process()"),
         (lambda: counting().add_processor("p", lambda a, b, c: 0, "read"), "makes no processors"),
         (lambda: counting().add_state_store(Stores.key_value("seen")), "two different stores"),

@@ -207,8 +207,7 @@ def test_values_that_can_change_are_private_copies() -> None:
     mine = [1]
     rows.put("a", mine)
     mine.append(2)
-    found = rows.get("a")
-    found.append(3)
+    (rows.get("a") or []).append(3)
     assert rows.get("a") == [1]
 
 
