@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from state.codec import TIMESTAMP, decode_timestamped
 from state.errors import ValueEncodingError
-from state.store import CommittedStore
+from state.store import CommittedStore, Delta
 
 Entry = tuple[Any, int]
 ABSENT: Entry = (None, -1)
@@ -159,6 +159,10 @@ class Buffer:
             ]
         except Exception as error:
             raise self._encoding_error(error) from error
+
+    def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
+        """The rows to write to disk for what `delta` has told, which may be nothing."""
+        return timestamped_rows(changes)
 
     def committed(self) -> None:
         """The dirty rows are in the committed store now: keep them as clean ones, bounded."""

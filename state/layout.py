@@ -3,6 +3,7 @@
     plain      the row's key                              the same in the changelog
     window     key  start (8)  sequence (4)               the same in the changelog
     session    key  end (8)  start (8)                    the same in the changelog
+    versioned  see `state.versions`                       the key, several times
 
 The keys of window and session stores are Kafka Streams'. On disk a byte 0 stands in front of them,
 and for each row there is an entry of an index by time: a byte 1, the time, the row's key.
@@ -14,12 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from state.codec import TIMESTAMP
+from state.codec import TIMESTAMP, encode_timestamped
 from state.store import CommittedStore, Delta
+from state.versions import Versioned
 
 __all__ = ["LAYOUTS", "Layout", "LayoutName", "TimeIndexed", "session_end", "window_start"]
 
-LayoutName = Literal["plain", "window", "session"]
+LayoutName = Literal["plain", "window", "session", "versioned"]
+Changes = Sequence[tuple[bytes, bytes | None, int]]
+"""Key, value or None, and timestamp, as in the changelog."""
 
 _ROW = b"\x00"
 _INDEX = b"\x01"
@@ -49,8 +53,15 @@ class Layout(Protocol):
     def local(self, rows: Delta) -> Delta:
         """The rows to write to disk for rows of the store."""
 
+    def rows(self, changes: Changes) -> Delta:
+        """The rows to write to disk for records of the changelog."""
+
     def view(self, committed: CommittedStore) -> CommittedStore:
         """The rows of the store as they were given to `local`."""
+
+
+def _timestamped(changes: Changes) -> Delta:
+    return [(k, None if v is None else encode_timestamped(t, v)) for k, v, t in changes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,9 @@ class _Plain:
 
     def local(self, rows: Delta) -> Delta:
         return rows
+
+    def rows(self, changes: Changes) -> Delta:
+        return _timestamped(changes)
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return committed
@@ -77,6 +91,9 @@ class _Timed:
             local.append((_INDEX + pack(time_of(key)) + key, entry))
         return local
 
+    def rows(self, changes: Changes) -> Delta:
+        return self.local(_timestamped(changes))
+
     def view(self, committed: CommittedStore) -> CommittedStore:
         return TimeIndexed(committed)
 
@@ -85,6 +102,7 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
     "plain": _Plain(),
     "window": _Timed(window_start),
     "session": _Timed(session_end),
+    "versioned": Versioned(),
 }
 
 

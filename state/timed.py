@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal
 
-from state.buffer import ABSENT, Buffer, Entry
+from state.buffer import ABSENT, Buffer, Entry, timestamped_rows
 from state.layout import Layout, TimeIndexed
 from state.store import CommittedStore, Delta
 
@@ -153,6 +153,10 @@ class TimedBuffer(Buffer):
         for _, key in expired:
             self.clean.pop(key, None)
         return self._layout.local([(key, None) for _, key in expired])
+
+    def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
+        """The rows to write to disk for what `delta` has told, and for what has expired."""
+        return [*self._layout.local(self.live(timestamped_rows(changes))), *self.expired_rows()]
 
     def live(self, rows: Delta) -> Delta:
         """Those rows of a delta that have not expired since they were written."""

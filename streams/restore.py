@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from state.codec import encode_timestamped
 from state.store import Position
 from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
 from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
 from streams.task import LocalRows, Task, TaskId, corruption_of
 
-Rows = list[tuple[bytes, "bytes | None"]]
+Changes = list[tuple[bytes, "bytes | None", int]]
 
 BULK_RECORDS = 20_000
 """From this distance on a restore leaves the log out and flushes once at its end."""
@@ -322,22 +321,22 @@ class Restorer:
         self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> None:
         part = restore.open[place]
-        rows = changelog_rows(r for r in records if r.offset() < part.plan.end)
-        if not rows:
+        changes = changelog_changes(r for r in records if r.offset() < part.plan.end)
+        if not changes:
             return
         # What came after the plan was made is not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
-        part.applied += len(rows)
-        layout = restore.task.spec.layout(part.store)
+        part.applied += len(changes)
+        rows = restore.task.spec.layout(part.store).rows(changes)
         with corruption_of(restore.task.id):
             if restore.bulk:
-                self._apply_bulk(restore, part.store, layout.local(rows))
+                self._apply_bulk(restore, part.store, rows)
             else:
                 position = self._position(restore, part, part.reached, part.since_ms)
-                delta = layout.local(list(dict(rows).items()))
+                delta = list(dict(rows).items())
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
-        self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(rows))
+        self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(changes))
 
     def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:
         restore.task.state.restore({store: rows})
@@ -400,21 +399,20 @@ def _last_commit_id(task: Task) -> int:
     return max((p.commit_id for p in positions if p is not None), default=0)
 
 
-def changelog_rows(records: Iterable[ReceivedMessage]) -> Rows:
-    """Turn changelog records into rows: the value behind the record's timestamp, None deletes.
+def changelog_changes(records: Iterable[ReceivedMessage]) -> Changes:
+    """Read changelog records: the key, the value or None, and the timestamp.
 
     Raises:
         ValueError: a record has no key, so it is not a row.
     """
-    rows: Rows = []
+    changes: Changes = []
     for record in records:
-        key, value = record.key(), record.value()
+        key = record.key()
         if key is None:
             raise ValueError(
                 f"changelog {record.topic()}-{record.partition()} has a record without a key at "
                 f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
                 "application"
             )
-        row = None if value is None else encode_timestamped(record.timestamp()[1], value)
-        rows.append((key, row))
-    return rows
+        changes.append((key, record.value(), record.timestamp()[1]))
+    return changes

@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
-from state.buffer import Buffer, timestamped_rows
+from state.buffer import Buffer
+from state.buffers import make_buffer
 from state.codec import decode_timestamped
 from state.errors import StoreCorruptedError, ValueEncodingError
 from state.layout import Layout
 from state.store import CommittedStore, Position, TaskState
-from state.timed import TimedBuffer
 from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
@@ -238,13 +237,8 @@ class Task:
 
     def _make_buffer(self, store: Store) -> Buffer:
         serde = self.spec.value_serdes[store.name]
-        make = (
-            Buffer
-            if store.spec.rows.time_of is None
-            else partial(TimedBuffer, layout=store.spec.rows)
-        )
-        return make(
-            store.name,
+        return make_buffer(
+            store.spec,
             self.state.store(store.name),
             encode=serde.serialize,
             decode=serde.deserialize,
@@ -516,11 +510,7 @@ class Task:
         """The rows to write to local state: what changed, and what has expired."""
         rows: dict[str, LocalRows] = {}
         for store in self.spec.stores:
-            buffer = self._buffers[store.name]
-            changed: LocalRows = timestamped_rows(deltas.get(store.name, []))
-            if isinstance(buffer, TimedBuffer):
-                local = store.spec.rows.local(buffer.live(changed))
-                changed = [*local, *buffer.expired_rows()]
+            changed = self._buffers[store.name].local_rows(deltas.get(store.name, []))
             if changed:
                 rows[store.name] = changed
         return rows

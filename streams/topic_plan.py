@@ -24,6 +24,9 @@ REPARTITION_CONFIG = {
 }
 CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 
+VERSIONS_MORE_MS = 86_400_000
+"""How much longer than in the store versions stay in the changelog (Kafka Streams: 24 hours)."""
+
 
 def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[str, str]:
     """What a store wants of its changelog topic, over the default of every changelog.
@@ -38,6 +41,9 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
         {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
     """
     own = dict(spec.topic_config)
+    if spec.layout == "versioned" and spec.retention_ms is not None:
+        # Compaction keeps the last record of a key; so none may be compacted within the history.
+        return {"min.compaction.lag.ms": str(spec.retention_ms + VERSIONS_MORE_MS), **own}
     if spec.retention_ms is None or spec.rows.time_of is None:
         return own
     retention_ms = spec.retention_ms + additional_retention_ms
@@ -128,6 +134,11 @@ class TopicFacts:
     def retention_ms(self) -> int | None:
         """How long records stay where the policy deletes, in milliseconds; -1 is for ever."""
         return self._number("retention.ms")
+
+    @property
+    def min_compaction_lag_ms(self) -> int | None:
+        """How long a record stays before it may be compacted, in milliseconds."""
+        return self._number("min.compaction.lag.ms")
 
     def _number(self, name: str) -> int | None:
         value = self.config.get(name)
@@ -390,6 +401,14 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
         yield (
             f"{topic.name} has cleanup.policy {found.config['cleanup.policy']} and needs {policy}; "
             f"{_alter(topic.name, 'cleanup.policy', f'[{policy}]')}{lost}"
+        )
+    lag_ms = topic.config.get("min.compaction.lag.ms")
+    found_ms = found.min_compaction_lag_ms
+    if lag_ms is not None and found_ms is not None and found_ms < int(lag_ms):
+        yield (
+            f"{topic.name} has min.compaction.lag.ms {found_ms} and needs "
+            f"{lag_ms}, else versions are compacted away that belong to the history; "
+            f"{_alter(topic.name, 'min.compaction.lag.ms', lag_ms)}"
         )
     needed_ms = topic.config.get("retention.ms")
     if needed_ms is None or "delete" not in _policies(policy) or found.retention_ms is None:

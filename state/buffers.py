@@ -1,0 +1,52 @@
+"""Making the buffer that a store's layout asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from state.buffer import Buffer
+from state.spec import StoreSpec
+from state.store import CommittedStore
+from state.timed import TimedBuffer
+from state.versioned import VersionedBuffer
+
+__all__ = ["make_buffer"]
+
+
+def make_buffer(
+    spec: StoreSpec,
+    committed: CommittedStore,
+    *,
+    encode: Callable[[Any], bytes],
+    decode: Callable[[bytes], Any],
+    hold: Literal["objects", "bytes"] = "objects",
+    clean_limit_bytes: int = 16 << 20,
+) -> Buffer:
+    """The uncommitted writes of a store, over what is committed.
+
+    Args:
+        spec: of the store.
+        committed: its rows on disk, as they lie there.
+        encode: makes bytes of a value.
+        decode: reads them.
+        hold: whether values are held as they are, or as bytes.
+        clean_limit_bytes: the bound of the cache of committed rows.
+
+    >>> from state.memory import MemoryTaskState
+    >>> spec = StoreSpec("v", kind="memory", layout="versioned")
+    >>> committed = MemoryTaskState([spec]).store("v")
+    >>> type(make_buffer(spec, committed, encode=bytes, decode=bytes)).__name__
+    'VersionedBuffer'
+    """
+    options: dict[str, Any] = {
+        "encode": encode,
+        "decode": decode,
+        "hold": hold,
+        "clean_limit_bytes": clean_limit_bytes,
+    }
+    if spec.layout == "versioned":
+        return VersionedBuffer(spec.name, committed, **options)
+    if spec.rows.time_of is not None:
+        return TimedBuffer(spec.name, committed, layout=spec.rows, **options)
+    return Buffer(spec.name, committed, **options)

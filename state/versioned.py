@@ -1,0 +1,275 @@
+"""The uncommitted writes of a store that keeps several versions of each key.
+
+A version is found as long as a read as of a time within the history can want it: it goes when a
+newer version of its key is as old as the horizon, and the last one of a key stays. The commit
+deletes from disk what has gone, some at a time; the changelog keeps it until it is compacted, which
+its own settings delay for as long as the history.
+
+Compaction keeps the record that was written last, which is not always the last version. So where an
+older version is written, the last one is written again behind it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from state.buffer import ABSENT, ATOMS, Buffer, Entry
+from state.codec import TIMESTAMP, decode_timestamped
+from state.errors import ValueEncodingError
+from state.store import CommittedStore, Delta
+from state.versions import (
+    LatestVersions,
+    Versioned,
+    index_entries,
+    is_deletion,
+    key_and_time,
+    prefix,
+)
+
+__all__ = ["IS_LATEST", "NOT_PUT", "VersionedBuffer"]
+
+IS_LATEST = -1
+"""What `VersionedBuffer.put` returns for a version that no newer one follows."""
+NOT_PUT = -(2**63)
+"""What it returns for a version that is older than the history."""
+
+EXPIRED_PER_COMMIT = 20_000
+"""How many versions one commit looks at to delete what they replaced; the next one goes on."""
+
+_FOREVER = 2**63 - 2
+
+
+class VersionedBuffer(Buffer):
+    """A `Buffer` by key and time.
+
+    >>> from state.memory import MemoryTaskState
+    >>> from state.spec import StoreSpec
+    >>> committed = MemoryTaskState([StoreSpec("v", kind="memory", layout="versioned")]).store("v")
+    >>> rows = VersionedBuffer("v", committed, encode=bytes, decode=bytes)
+    >>> rows.put_version(b"k", b"new", 20), rows.put_version(b"k", b"old", 10)
+    (-1, 20)
+    >>> rows.get(b"k"), rows.get_as_of(b"k", 15), rows.get_as_of(b"k", 5)
+    ((b'new', 20), (b'old', 10), (None, -1))
+    """
+
+    __slots__ = ("_fresh", "_latest", "_swept", "horizon")
+
+    def __init__(
+        self,
+        name: str,
+        committed: CommittedStore,
+        *,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        hold: Literal["objects", "bytes"] = "objects",
+        clean_limit_bytes: int = 16 << 20,
+    ) -> None:
+        super().__init__(
+            name,
+            committed,
+            encode=encode,
+            decode=decode,
+            hold=hold,
+            clean_limit_bytes=clean_limit_bytes,
+        )
+        self._fresh: dict[bytes, list[int]] = {}
+        """The times of the dirty versions of each key, in order."""
+        self._latest: dict[bytes, Entry] = {}
+        """The last version of keys that were asked for, a deletion included, as it is held."""
+        self._swept = 0
+        """Up to where versions have been looked at to delete what they replaced."""
+        self.horizon = 0
+        """The earliest time that can be asked for, in milliseconds."""
+
+    def get(self, key: bytes) -> Entry:
+        """Read the last version of a key: its value and time; the value is None after a deletion.
+
+        Returns:
+            The version, or `ABSENT`.
+        """
+        return self._decoded(self._last(key))
+
+    def get_as_of(self, key: bytes, time: int) -> Entry:
+        """Read the version of a key that was valid at a time.
+
+        Args:
+            key: the key.
+            time: in milliseconds; before the horizon only a last version is found.
+
+        Returns:
+            The version, with None for the value after a deletion, or `ABSENT`.
+        """
+        last = self._last(key)
+        if last[1] <= time:
+            return self._decoded(last)
+        return ABSENT if time < self.horizon else self._decoded(self._find(key, time))
+
+    def put_version(self, key: bytes, value: Any, time: int) -> int:
+        """Write a version; None as the value deletes.
+
+        Args:
+            key: the key.
+            value: what is valid from then on.
+            time: in milliseconds.
+
+        Returns:
+            The time from which another version is valid, or `IS_LATEST`; `NOT_PUT` where the time
+            lies before the horizon, and nothing was written.
+        """
+        if time < self.horizon:
+            return NOT_PUT
+        last = self._last(key)
+        if not self._objects and value.__class__ not in ATOMS:
+            value = self._encode(value)
+        row_key = prefix(key) + TIMESTAMP.pack(time)
+        if row_key not in self.dirty:
+            insort(self._fresh.setdefault(key, []), time)
+        self.dirty[row_key] = (value, time)
+        if time < last[1]:
+            return self._next(key, time)
+        self._latest[key] = (value, time)
+        return IS_LATEST
+
+    def put(self, key: bytes, value: Any, timestamp: int) -> None:
+        """Write a version, see `put_version`."""
+        self.put_version(key, value, timestamp)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield key, value and time of the last version of each key, in the order of the keys."""
+        mine = sorted(
+            (
+                key
+                for key in self._fresh
+                if (start is None or key >= start) and (end is None or key < end)
+            ),
+            reverse=reverse,
+        )
+        position = 0
+        for key, stored in LatestVersions(self._committed).scan(start, end, reverse=reverse):
+            while position < len(mine) and (
+                mine[position] > key if reverse else mine[position] < key
+            ):
+                yield from self._last_row(mine[position])
+                position += 1
+            if position < len(mine) and mine[position] == key:
+                yield from self._last_row(key)
+                position += 1
+                continue
+            time, data = decode_timestamped(stored)
+            yield key, self._decode(data), time
+        for key in mine[position:]:
+            yield from self._last_row(key)
+
+    def _last_row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
+        value, time = self.get(key)
+        if value is not None:
+            yield key, value, time
+
+    # -- the commit --------------------------------------------------------------------------
+
+    def delta(self) -> list[tuple[bytes, bytes | None, int]]:
+        """Encode the dirty versions, those of a key by time and its last one at the end.
+
+        Raises:
+            ValueEncodingError: naming the store and the key whose value its serde refuses.
+        """
+        changes = []
+        for key, times in self._fresh.items():
+            start, last = prefix(key), self._last(key)
+            versions = [self.dirty[start + TIMESTAMP.pack(time)] for time in times]
+            if times[-1] < last[1]:
+                versions.append(last)
+            for value, time in versions:
+                try:
+                    changes.append((key, None if value is None else self._bytes(value), time))
+                except Exception as error:
+                    raise ValueEncodingError(self.name, key, error) from error
+        return changes
+
+    def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
+        """The rows to write to disk: what has gone, then what `delta` has told."""
+        gone = self._gone()
+        if self._fresh:
+            # What is written now is to be looked at later.
+            self._swept = min(self._swept, *(times[0] for times in self._fresh.values()))
+        return [*gone, *Versioned().rows(changes)]
+
+    def _gone(self) -> Delta:
+        """Take the next versions that have gone, as deletions to write to disk."""
+        if self._swept > self.horizon:
+            return []
+        entries = list(
+            islice(
+                index_entries(self._committed, self._swept, self.horizon + 1), EXPIRED_PER_COMMIT
+            )
+        )
+        full = len(entries) == EXPIRED_PER_COMMIT
+        self._swept = entries[-1][1] if full else self.horizon + 1
+        rows: list[tuple[bytes, bytes | None]] = [(entry, None) for entry, _, _ in entries]
+        for key in dict.fromkeys(key for _, _, key in entries):
+            start = prefix(key)
+            end = start + TIMESTAMP.pack(self.horizon + 1)
+            old = list(self._committed.scan(start, end, reverse=True))
+            # A deletion says no more than that nothing is there.
+            kept = 0 if old and is_deletion(old[0][1]) else 1
+            rows.extend((row_key, None) for row_key, _ in old[kept:])
+        return rows
+
+    def expire(self, horizon: int) -> None:
+        """Let go of what was replaced before `horizon`, in milliseconds; it never goes back."""
+        self.horizon = max(self.horizon, horizon)
+
+    def committed(self) -> None:
+        """The dirty versions are in the committed store now."""
+        self.dirty.clear()
+        self._fresh.clear()
+        surplus = len(self._latest) - self._clean_limit_bytes // self._entry_bytes
+        if surplus > 0:
+            for key in list(islice(self._latest, surplus + len(self._latest) // 8)):
+                del self._latest[key]
+
+    def discard(self) -> None:
+        """Forget everything that is not committed, and the cache with it."""
+        super().discard()
+        self._fresh.clear()
+        self._latest.clear()
+
+    # -- finding versions ----------------------------------------------------------------------
+
+    def _last(self, key: bytes) -> Entry:
+        found = self._latest.get(key)
+        if found is None:
+            found = self._latest[key] = self._find(key, _FOREVER)
+        return found
+
+    def _find(self, key: bytes, time: int) -> Entry:
+        """The version that is valid at a time, as it is held."""
+        start = prefix(key)
+        times = self._fresh.get(key, ())
+        position = bisect_right(times, time)
+        fresh = times[position - 1] if position else -1
+        end = start + TIMESTAMP.pack(time + 1)
+        for row_key, row in self._committed.scan(start, end, reverse=True):
+            since = key_and_time(row_key)[1]
+            if since <= fresh:
+                break
+            if is_deletion(row):
+                return None, since
+            return (self._decode(row[1:]) if self._objects else row[1:]), since
+        return self.dirty[start + TIMESTAMP.pack(fresh)] if position else ABSENT
+
+    def _next(self, key: bytes, time: int) -> int:
+        """From when on the version behind the one of a time is valid; there is one."""
+        start = prefix(key)
+        times = self._fresh.get(key, ())
+        position = bisect_right(times, time)
+        fresh = times[position] if position < len(times) else _FOREVER
+        after = start + TIMESTAMP.pack(time + 1)
+        for row_key, _ in self._committed.scan(after, start + TIMESTAMP.pack(_FOREVER)):
+            return min(fresh, key_and_time(row_key)[1])
+        return fresh
