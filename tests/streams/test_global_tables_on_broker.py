@@ -213,17 +213,30 @@ def test_two_workers_of_one_host_have_a_copy_each(joining: Joining) -> None:
     assert joining.rows("w") == joining.rows("x") == {"a": "1"}
 
 
-def test_what_another_writer_has_not_committed_is_waited_for(joining: Joining) -> None:
+def undecided(joining: Joining) -> confluent_kafka.Producer:
+    """Another writer, who has written a row and not committed it."""
+    settings = {"bootstrap.servers": joining.bootstrap}
     producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": joining.bootstrap,
-            "transactional.id": joining.topics.name("other"),
-        }
+        {**settings, "transactional.id": joining.topics.name("other")}
     )
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(joining.table, b"aborted", b"a")
     producer.flush(30)
+    return producer
+
+
+def test_a_stop_while_rows_are_loaded_is_a_clean_one(joining: Joining) -> None:
+    producer = undecided(joining)
+    with joining.run() as app:
+        time.sleep(1)
+        assert app.state is State.REBALANCING
+    assert app.states[-1] is State.NOT_RUNNING
+    producer.abort_transaction(30)
+
+
+def test_what_another_writer_has_not_committed_is_waited_for(joining: Joining) -> None:
+    producer = undecided(joining)
     joining.write_rows({"b": "2"})
     joining.ask("a", "b")
     with joining.run() as app:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 
-from streams.errors import RecordError
+from streams.errors import FatalClientError, RecordError
+from streams.memory_cluster import Fate, Transaction
+from streams.simulation import simulate
 from streams.testing import TopologyTestDriver
 from tests.support.operators import HEADERS, NO_CACHE, pairs
 from topology import GlobalKTable, KStream, Materialized, StreamsBuilder, TopologyError, serdes
@@ -266,8 +269,6 @@ def test_no_offset_of_a_global_topic_is_committed_and_it_has_no_changelog() -> N
 
 
 def test_an_uncommitted_record_of_another_writer_is_no_row_yet() -> None:
-    from streams.memory_cluster import Fate, Transaction
-
     driver = join_driver("left_join")
     driver.input("in").send("k", "x")
     transaction = Transaction()
@@ -289,6 +290,47 @@ def test_an_application_can_read_what_it_writes_as_a_global_table() -> None:
     driver.crash(at="changelogs_written")
     driver.input("in").send("a", 3)
     assert driver.output("out").as_dict() == {"a": [3, 2]}
+
+
+def test_a_load_that_gets_nothing_more_ends_with_an_error_that_says_where_it_is() -> None:
+    driver = join_driver(settings={"task.timeout.ms": 1_000})
+    transaction = Transaction()
+    driver.cluster.append("table", b"1", b"x", 0, 0, None, transaction)
+    with pytest.raises(FatalClientError, match="table-0 is at 0 of 1"):
+        driver.input("in").send("k", "x")
+    driver.cluster.end(transaction, Fate.COMMITTED)
+    driver.run()
+    assert pairs(driver) == [("k", ["x", 1])]
+
+
+def test_a_table_that_was_long_without_news_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+    """Its position says when it was last known to have everything, not when it last changed."""
+    day = timedelta(days=1)
+    driver = join_driver("left_join", state_dir=tmp_path)
+    driver.input("table").send_many([("a", 1), ("b", 1)])
+    for _ in range(3):
+        driver.advance(day)
+    driver.crash()
+    for key in (b"c", b"d"):
+        driver.cluster.append("table", b"2", key, 0, 0, None)
+    driver.input("in").send_many([("k", "a"), ("k", "c")])
+    assert pairs(driver) == [("k", ["a", 1]), ("k", ["c", 2])]
+    loaded = [e["records"] for e in driver.events if e["event"] == "global_table_loaded"]
+    assert loaded == [2, 2]
+    driver.close()
+
+
+def test_rows_that_may_have_missed_deletions_are_read_anew(tmp_path: Path) -> None:
+    driver = join_driver("left_join", state_dir=tmp_path)
+    driver.input("table").send_many([("a", 1), ("b", 1)])
+    driver.crash()
+    driver._clock.pass_ms(25 * 60 * 60 * 1000)
+    driver.cluster.append("table", None, b"a", 0, 0, None)
+    driver.cluster.append("table", b"2", b"c", 0, 0, None)
+    driver.input("in").send_many([("k", "a"), ("k", "b")])
+    assert pairs(driver) == [("k", ["a", None]), ("k", ["b", 1])]
+    assert "global_table_dropped" in [event["event"] for event in driver.events]
+    driver.close()
 
 
 # -- records that are no rows ---------------------------------------------------------------------
@@ -399,10 +441,34 @@ def test_a_topology_of_global_tables_alone_has_nothing_to_do() -> None:
 
 
 def test_a_simulation_refuses_global_tables() -> None:
-    from streams.simulation import simulate
-
     builder = StreamsBuilder()
     table = builder.global_table("t")
     builder.stream("in").join(table, both, key_mapper=by_value).to("out")
     with pytest.raises(TopologyError, match="TopologyTestDriver"):
         simulate(builder.build(), inputs={"in": []}, seed=0)
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def code_of(key: str, value: int) -> bytes | None:
+    return None if value < 0 else key.encode()
+
+
+def priced(value: int, row: float) -> float:
+    return value * row
+
+
+def perhaps_priced(key: str, value: int, row: float | None) -> str:
+    return f"{key}: {value} * {row}"
+
+
+def test_a_type_checker_knows_the_table_and_the_result() -> None:
+    b = StreamsBuilder()
+    table = b.global_table("t", key=serdes.bytes, value=serdes.double)
+    assert_type(table, GlobalKTable[bytes, float])
+    assert_type(b.global_table("u"), GlobalKTable[Any, Any])
+    stream = b.stream("in", key=serdes.string, value=serdes.long)
+    assert_type(stream.join(table, priced, key_mapper=code_of), KStream[str, float])
+    left = stream.left_join(table, perhaps_priced, key_mapper=code_of, with_key=True)
+    assert_type(left, KStream[str, str])
