@@ -11,11 +11,7 @@ from streams.errors import RecordError
 from tests.support.operators import HEADERS, Stream, driver_of, pairs, results
 from topology import (
     FixedKeyProcessor,
-    FixedKeyProcessorContext,
     FixedKeyRecord,
-    KStream,
-    Processor,
-    ProcessorContext,
     Record,
     Stores,
     StreamsBuilder,
@@ -168,35 +164,6 @@ def test_stores_that_are_none_are_refused_with_the_supplier() -> None:
     builder = StreamsBuilder()
     with pytest.raises(TopologyError, match="make them with Stores"):
         builder.stream("in").process_values(Wrong)
-
-
-def test_what_a_type_checker_knows() -> None:
-    """Read by mypy; the calls only have to be possible."""
-
-    class Length(Processor[str, str, int, float]):
-        def process(self, record: Record[str, str]) -> None:
-            self.context.forward(record.with_key(1).with_value(float(len(record.value))))
-
-    class Half(FixedKeyProcessor[int, float, str]):
-        def process(self, record: FixedKeyRecord[int, float]) -> None:
-            self.context.forward(record.with_value(str(record.value / 2)))
-
-    def function(
-        record: FixedKeyRecord[int, str], context: FixedKeyProcessorContext[int, bytes]
-    ) -> None:
-        context.forward(record.with_value(record.value.encode()))
-
-    def keyed(record: Record[int, bytes], context: ProcessorContext[str, int]) -> None:
-        context.forward(Record("k", len(record.value), 0))
-
-    builder = StreamsBuilder()
-    one: KStream[str, str] = builder.stream("in", key=serdes.string, value=serdes.string)
-    two: KStream[int, float] = one.process(Length)
-    three: KStream[int, str] = two.process_values(Half)
-    four: KStream[int, bytes] = three.process_values(function)
-    five: KStream[str, int] = four.process(keyed)
-    five.to("out", key=serdes.string, value=serdes.long)
-    assert len(builder.build().nodes) == 6
 
 
 def test_a_stream_behind_a_table_is_processed_with_its_changes() -> None:
