@@ -9,7 +9,7 @@ from typing import Any, get_args
 from hypothesis import strategies as st
 
 from streams.testing import CrashPoint, TopologyTestDriver
-from topology import KTable, StreamsBuilder, Topology, serdes
+from topology import KTable, Materialized, StreamsBuilder, Topology, serdes
 
 EXACTLY_ONCE: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
 SETTINGS: list[dict[str, object]] = [
@@ -38,10 +38,14 @@ DISTURBANCES = st.one_of(
 ACTIONS = st.lists(st.one_of(SENDS, SENDS, SENDS, DISTURBANCES), max_size=24)
 
 
-def two_tables(build: Callable[[Table, Table], Table | None]) -> Topology:
+def two_tables(build: Callable[[Table, Table], Table | None], *, cached: bool = True) -> Topology:
     """A topology of what is made of two tables; a table that comes of it is written to ``out``."""
     builder = StreamsBuilder()
-    left, right = (builder.table(t, key=serdes.string) for t in TOPICS)
+    stores = [None if cached else Materialized(f"{topic}-rows", cached=False) for topic in TOPICS]
+    left, right = (
+        builder.table(topic, key=serdes.string, store=store)
+        for topic, store in zip(TOPICS, stores, strict=True)
+    )
     made = build(left, right)
     if made is not None:
         made.to_stream().to("out")

@@ -249,7 +249,7 @@ def test_results_are_those_of_a_join_that_looks_at_all_rows(
         assert found == expected
 
 
-def regrouped(build: Callable[[Table, Table], Table]) -> Topology:
+def regrouped(build: Callable[[Table, Table], Table], *, cached: bool) -> Topology:
     """Counts the results by their value, which needs each old value to be the one before."""
 
     def counted(left: Table, right: Table) -> Table:
@@ -257,7 +257,7 @@ def regrouped(build: Callable[[Table, Table], Table]) -> Topology:
         grouped = table.group_by(lambda k, v: (str(v), k), key=serdes.string, name="by-value")
         return grouped.count(store="counts", value=serdes.json)
 
-    return two_tables(counted)
+    return two_tables(counted, cached=cached)
 
 
 def of_kind(kind: str, store: str | None) -> Callable[[Table, Table], Table]:
@@ -283,6 +283,7 @@ def chained_result(a: Any, b: Any) -> Any:
     store=st.sampled_from(STORES),
     partitions=st.sampled_from([1, 3]),
     chosen=st.sampled_from(SETTINGS),
+    cached=st.booleans(),
 )
 def test_a_join_tells_what_it_forwarded_last(
     actions: list[Action],
@@ -290,10 +291,13 @@ def test_a_join_tells_what_it_forwarded_last(
     store: str | None,
     partitions: int,
     chosen: dict[str, object],
+    cached: bool,
 ) -> None:
     """Whatever is aborted or crashed, and whether it has a store or not."""
     build = chained if kind == "chained" else of_kind(kind, store)
-    driver = driver_of(regrouped(build), chosen, partitions=partitions, commit="manual")
+    driver = driver_of(
+        regrouped(build, cached=cached), chosen, partitions=partitions, commit="manual"
+    )
     run(driver, actions)
     left, right = last_rows(actions)
     expected: Counter[str] = Counter()
