@@ -19,6 +19,7 @@ from streams.errors import MisconfiguredTopicError, StreamsError
 from streams.testing import TopologyTestDriver
 from tests.topology.stream_join_model import Kind, Side, StreamJoinModel
 from topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
+from topology.operators import join_waiting
 from topology.operators.context import Number
 from topology.operators.join_rows import KeyEncoder, SideRows
 from topology.windows import JoinWindows
@@ -181,10 +182,27 @@ def act(driver: TopologyTestDriver, action: str) -> None:
     kind=st.sampled_from(["inner", "left", "outer"]),
     reaches=REACHES,
     drops=st.booleans(),
+    few=st.booleans(),
     steps=STEPS,
 )
 @settings(max_examples=60, deadline=None)
 def test_aborts_and_crashes_between_any_two_records_change_nothing(
+    partitions: int,
+    cache: int,
+    kind: Kind,
+    reaches: tuple[int, int, int],
+    drops: bool,
+    few: bool,
+    steps: list[Any],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if few:  # so that what waits is read in several parts, and forgotten in between
+            patch.setattr(join_waiting, "_READ_ROWS", 2)
+            patch.setattr(join_waiting, "_HEAP_MAX", 3)
+        run_steps(partitions, cache, kind, reaches, drops, steps)
+
+
+def run_steps(
     partitions: int,
     cache: int,
     kind: Kind,

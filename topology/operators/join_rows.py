@@ -63,10 +63,10 @@ class SideRows:
 
     __slots__ = (
         "_buffer",
-        "_encode",
         "_retention_ms",
         "_sequence",
         "_time",
+        "encode",
         "is_told",
     )
 
@@ -79,7 +79,7 @@ class SideRows:
         sequence: Number,
     ) -> None:
         self._buffer = buffer
-        self._encode = encode
+        self.encode = encode
         self._retention_ms = retention_ms
         self._time = time
         self._sequence = sequence
@@ -112,7 +112,7 @@ class SideRows:
             self._buffer.expire(timestamp - self._retention_ms)
         elif timestamp < self._buffer.horizon:
             return False
-        row_key = self._encode(key) + _pack_time(timestamp) + SEQUENCE.pack(self._next_sequence())
+        row_key = self.encode(key) + _pack_time(timestamp) + SEQUENCE.pack(self._next_sequence())
         self._buffer.put(row_key, value, timestamp)
         return True
 
@@ -122,7 +122,7 @@ class SideRows:
         start_ms = max(start_ms, buffer.horizon)
         if end_ms < start_ms:
             return []
-        prefix = self._encode(key)
+        prefix = self.encode(key)
         size = len(prefix) + _SUFFIX_BYTES
         low = prefix + _pack_time(start_ms) + _FIRST
         high = prefix + _pack_time(min(end_ms, _TIME_MAX) + 1) + _FIRST

@@ -16,20 +16,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from state.buffer import Buffer
-from state.codec import TIMESTAMP
-from topology.join_serdes import WAITING_PREFIX_BYTES, waiting_row
-from topology.operators.context import Headers, OperatorContext, Receive, TableView
-from topology.operators.join_rows import SideRows, key_encoder
+from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.join_rows import SideRows
+from topology.operators.join_waiting import Join, Waiting
 from topology.operators.lateness import split_late
 
 __all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
 
 LateMatch = Literal["emit", "drop"]
-Join = Callable[[Any, Any, Any], Any]
-"""Called as ``join(key, left value, right value)``."""
-
-_NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +174,7 @@ class _Join:
         self._drop = context.dropped
         self._join = _called(spec)
         self._other = SideRows.of(context, spec.other, spec.retention_ms)
-        self._waiting = None if spec.waits is None else _Waiting.of(spec, spec.waits, context)
+        self._waiting = _waiting(spec, context)
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
@@ -215,106 +209,25 @@ class _Join:
         """Nothing is held back."""
 
 
-class _Waiting:
-    """The records of both sides that match nothing yet, within one task.
-
-    After each record, no row is left whose time to match is over: all that `advance` found closed
-    has got its null result.
-    """
-
-    __slots__ = (
-        "_buffer",
-        "_decode",
-        "_drops_late",
-        "_encode",
-        "_floor",
-        "_join",
-        "_next",
-        "_rows",
-        "_shortest_ms",
-        "_spans_ms",
-        "time",
-    )
-
-    def __init__(self, spec: JoinSide, waits: Waits, context: OperatorContext) -> None:
+def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
+    """What waits of a join, the same object for both sides of a task."""
+    waits = spec.waits
+    if waits is None:
+        return None
+    known = ("waiting", waits.store)
+    if known not in context.shared:
         left, right = (spec.own, spec.other) if spec.is_left else (spec.other, spec.own)
-        self._buffer: Buffer = context.buffers[waits.store]
-        self._decode = context.serdes(waits.store)[0].deserialize
-        self._encode = key_encoder(context, left)
-        self._join = _called(spec)
-        self._drops_late = waits.late_match == "drop"
-        right_ms = waits.left_ms if waits.right_ms is None else waits.right_ms
-        self._spans_ms = {True: waits.left_ms, False: right_ms}
-        self._shortest_ms = min(waits.left_ms, right_ms)
-        self._rows = {
-            True: SideRows.of(context, left, spec.retention_ms),
-            False: SideRows.of(context, right, spec.retention_ms),
-        }
-        self.time = context.number("time", owner=waits.store)
-        self._next = -1
-        """No row closes before stream time is later than this; -1 where it is not known."""
-        self._floor = 0
-        """No row is of an earlier time than this."""
-
-    @staticmethod
-    def of(spec: JoinSide, waits: Waits, context: OperatorContext) -> _Waiting:
-        """Those of a store; the same object for both sides of a task."""
-        known = ("waiting", waits.store)
-        if known not in context.shared:
-            context.shared[known] = _Waiting(spec, waits, context)
-        return cast("_Waiting", context.shared[known])
-
-    def advance(self, timestamp: int, headers: Headers, forward: Receive) -> None:
-        """Let stream time go on; those whose time to match is over get their null result."""
-        self.time.value = timestamp
-        if timestamp > self._next:
-            self._emit_closed(timestamp, headers, forward)
-
-    def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
-        """Let a record wait; returns whether something may still match it in time."""
-        closes = timestamp + self._spans_ms[is_left]
-        if closes < self.time.value:
-            if self._drops_late:
-                self._rows[is_left].is_told = True
-            return False
-        row = waiting_row(timestamp, is_left, self._encode(key))
-        before = self._buffer.get(row)[0] or []
-        self._buffer.put(row, [*before, (is_left, value)], timestamp)
-        self._next = min(self._next, closes)
-        self._floor = min(self._floor, timestamp)
-        return True
-
-    def settle(self, is_left: bool, key: Any, timestamp: int) -> None:
-        """A record of a side was matched: it waits no longer."""
-        if timestamp + self._spans_ms[is_left] < self.time.value:
-            return
-        row = waiting_row(timestamp, is_left, self._encode(key))
-        if self._buffer.get(row)[0] is not None:
-            self._buffer.put(row, None, timestamp)
-
-    def _emit_closed(self, now: int, headers: Headers, forward: Receive) -> None:
-        following = _NEVER
-        end = now - self._shortest_ms
-        # Those that a failure leaves behind are found again: the bounds change only in the end.
-        for row, values, timestamp in self._buffer.scan(TIMESTAMP.pack(self._floor)):
-            where = self._decode(row)
-            timestamp = where.timestamp_ms
-            if timestamp >= end:
-                following = min(following, timestamp + self._shortest_ms)
-                break
-            closes = timestamp + self._spans_ms[where.is_left]
-            if closes >= now:
-                following = min(following, closes)
-                continue
-            self._buffer.put(row, None, timestamp)
-            if self._drops_late:
-                key_bytes = row[WAITING_PREFIX_BYTES:]
-                self._rows[where.is_left].remove_last(key_bytes, timestamp, len(values))
-            for is_left, value in values:
-                pair = (value, None) if is_left else (None, value)
-                forward(where.key, self._join(where.key, *pair), None, timestamp, headers)
-        self._next = following
-        self._floor = max(0, now - max(self._spans_ms.values()))
+        context.shared[known] = Waiting(
+            context,
+            waits.store,
+            _called(spec),
+            left=SideRows.of(context, left, spec.retention_ms),
+            right=SideRows.of(context, right, spec.retention_ms),
+            left_ms=waits.left_ms,
+            right_ms=waits.right_ms,
+            drops_late_matches=waits.late_match == "drop",
+        )
+    return cast("Waiting", context.shared[known])
 
 
 def _called(spec: JoinSide) -> Join:
