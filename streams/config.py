@@ -61,8 +61,6 @@ NOT_SUPPORTED = {
     "transaction.timeout.ms": "write producer.transaction.timeout.ms",
     "default.deserialization.exception.handler": "write deserialization.exception.handler",
     "default.production.exception.handler": "write production.exception.handler",
-    "default.deserialization.exception.handler": "write deserialization.exception.handler",
-    "default.production.exception.handler": "write production.exception.handler",
 }
 
 SERDES: Mapping[str, Serde[Any]] = {
