@@ -16,13 +16,21 @@ ROOT = Path(__file__).parents[2]
 
 
 class AppProcess:
-    """`tests.support.count_app` in a process, its output in a file."""
+    """An application in a process, its output in a file.
 
-    def __init__(self, plan: dict[str, Any], log: Path) -> None:
+    Args:
+        plan: what it is told, as JSON.
+        log: where its output goes.
+        module: what to run.
+    """
+
+    def __init__(
+        self, plan: dict[str, Any], log: Path, module: str = "tests.support.count_app"
+    ) -> None:
         self.log = log
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.count_app", json.dumps(plan)],
+                [sys.executable, "-m", module, json.dumps(plan)],
                 cwd=ROOT,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -80,9 +88,11 @@ class AppProcess:
 
 
 @contextmanager
-def running(plan: dict[str, Any], log: Path) -> Iterator[AppProcess]:
+def running(
+    plan: dict[str, Any], log: Path, module: str = "tests.support.count_app"
+) -> Iterator[AppProcess]:
     """Run an application; whatever happens, its process is gone afterwards."""
-    process = AppProcess(plan, log)
+    process = AppProcess(plan, log, module)
     try:
         yield process
     finally:
