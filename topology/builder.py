@@ -7,13 +7,14 @@ from typing import Any, TypeVar, overload
 
 from topology.draft import Draft, Edge
 from topology.global_table import GlobalKTable, global_table
-from topology.graph import AnySerde, OffsetReset, Source, Store, TableSource, Topology
+from topology.graph import AnySerde, OffsetReset, Source, Topology
 from topology.kstream import KStream
 from topology.ktable import KTable
 from topology.materialized import Materialized, materialized
 from topology.naming import legal_topics
 from topology.serdes import Serde
 from topology.stores import StoreBuilder
+from topology.table_nodes import table_node
 from topology.timestamps import TimestampExtractor
 
 K = TypeVar("K")
@@ -213,9 +214,9 @@ class StreamsBuilder:
             timestamps=timestamps,
             offset_reset=offset_reset,
         )
-        table = TableSource(names.node("KTABLE-SOURCE-", name), (source_name,), kept.store)
-        rows = Store(kept.spec(reserved), key, value)
-        if kept.store is None:
+        node_name = names.node("KTABLE-SOURCE-", name)
+        table, rows, stored = table_node(node_name, source_name, kept, reserved, key, value)
+        if not stored:
             self._draft.reserve(table.name, rows)
             return KTable(Edge(self._draft, self._draft.add(source, table), key, value))
         return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))

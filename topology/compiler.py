@@ -33,6 +33,7 @@ from topology.graph import (
     SubTopology,
     TableSource,
     by_name,
+    is_versioned,
     tells_old,
 )
 from topology.holding import hold_of
@@ -40,6 +41,7 @@ from topology.operators import aggregate, guarding, sink, source, stateless, tab
 from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, OperatorMaker
+from topology.operators.versioned import OutOfOrder
 from topology.timestamps import Stamper
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -143,6 +145,7 @@ class Program:
             "NegativeTimestampError": NegativeTimestampError,
             "chosen": sink.chosen,
             "hashed": sink.hashed,
+            "OutOfOrder": OutOfOrder,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -362,6 +365,15 @@ class _Assembler:
                 self._inline(node, flow)
 
     def _inline(self, node: Node, flow: Flow) -> None:
+        nodes = by_name(self._gen.sub.nodes)
+        if isinstance(node, Stateless) or not any(is_versioned(nodes, p) for p in node.parents):
+            self._emit(node, flow)
+            return
+        # What computes with the present rows is not told what came out of order.
+        with self._gen.writer.block(f"if {flow.old}.__class__ is not OutOfOrder:"):
+            self._emit(node, flow)
+
+    def _emit(self, node: Node, flow: Flow) -> None:
         gen = self._gen
         if isinstance(node, Stateless):
             stateless.emit(gen, node, flow, self._descend)

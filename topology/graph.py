@@ -471,6 +471,19 @@ def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
     return isinstance(node, Aggregate)
 
 
+def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:
+    """Whether a node is a table that may forward changes out of order (`operators.versioned`).
+
+    Tables with versions are, and those that are filtered or mapped from one.
+    """
+    node = nodes[name]
+    if isinstance(node, Operator):
+        return getattr(node.spec, "is_versioned", False)
+    if isinstance(node, Stateless) and node.op != "pass" and not node.stream:
+        return is_versioned(nodes, node.parents[0])
+    return False
+
+
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
     """Group nodes that are connected by an edge or a shared store; global tables are groups too.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 from topology import branched, grouped, ktable
 from topology.draft import Edge
 from topology.errors import TopologyError
-from topology.graph import Function, Sink, Stateless, StatelessOp, Store, TableSource
+from topology.graph import Function, Sink, Stateless, StatelessOp
 from topology.materialized import Materialized, materialized
 from topology.naming import legal
 from topology.process_step import process_step
@@ -24,6 +24,7 @@ from topology.processors import (
 from topology.serdes import Serde
 from topology.stores import StoreBuilder
 from topology.stream_joins import StreamJoins
+from topology.table_nodes import table_node
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -341,9 +342,8 @@ class KStream(StreamJoins[K, V]):
         reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
         if edge.rekeyed:
             edge = edge.repartitioned(node_name)
-        node = TableSource(node_name, (edge.node,), kept.store)
-        rows = Store(kept.spec(reserved), edge.key, edge.value)
-        if kept.store is None:
+        node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
+        if not stored:
             edge.draft.reserve(node_name, rows)
             return ktable.KTable(replace(edge, node=edge.draft.add(node)))
         return ktable.KTable(replace(edge, node=edge.draft.add(node, store=rows)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -26,9 +26,11 @@ class Materialized:
         topic_config: settings of the changelog topic, over the defaults.
         retention: how long windows are kept in stream time, from their start on; None keeps them
             until they are closed. For stores of windows alone.
+        history: keep the versions of each row that were valid so long before the latest record.
+            For the tables of ``table()`` and ``to_table()`` alone, see docs/versioned.md.
 
     Raises:
-        TopologyError: the store's name or the retention is not legal.
+        TopologyError: the store's name, the retention or the history is not legal.
 
     >>> Materialized("counts", logged=False).spec("counts").logged
     False
@@ -43,18 +45,26 @@ class Materialized:
     cached: bool = True
     topic_config: Mapping[str, str] = field(default_factory=dict)
     retention: timedelta | None = None
+    history: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.store is not None:
             legal(self.store, "store name")
         if self.retention is not None:
             duration_ms("retention", self.retention, at_least=0)
+        if self.history is not None:
+            duration_ms("history", self.history, at_least=0)
+
+    @property
+    def history_ms(self) -> int | None:
+        """How long versions are kept, in milliseconds; None where only the last one is."""
+        return None if self.history is None else duration_ms("history", self.history, at_least=0)
 
     def spec(self, name: str) -> StoreSpec:
         """The spec of the store under its final name.
 
         Raises:
-            TopologyError: a retention was given.
+            TopologyError: a retention or a history was given.
         """
         if self.retention is not None:
             raise TopologyError(
@@ -87,7 +97,20 @@ class Materialized:
             )
         return self._spec(name, layout, retention_ms)
 
+    def versioned_spec(self, name: str) -> StoreSpec:
+        """The spec of the store under its final name, with a history."""
+        assert self.history is not None, name
+        # Every version counts, so there is nothing to gather before it goes downstream.
+        plain = replace(self, history=None, cached=False).spec(name)
+        return replace(plain, layout="versioned", retention_ms=self.history_ms)
+
     def _spec(self, name: str, layout: LayoutName, retention_ms: int | None) -> StoreSpec:
+        if self.history is not None:
+            raise TopologyError(
+                f"store {name!r} cannot have a history, which is for table() and to_table(); leave "
+                'it out, and write .to_stream().to_table(store=Materialized("...", history=...)) '
+                "behind the step"
+            )
         return StoreSpec(
             name,
             kind=self.kind,

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from state.buffer import Buffer
+from state.buffers import make_buffer
 from state.layout import LayoutName
 from state.memory import MemoryTaskState
 from state.spec import StoreKind, StoreSpec
-from state.timed import TimedBuffer
 from topology.errors import TopologyError
 from topology.graph import Store
 from topology.naming import legal
@@ -29,6 +28,8 @@ from topology.timed_store_faces import (
     WindowFace,
     WindowStore,
 )
+from topology.versioned_store import VersionedFace, VersionedStore
+from topology.windows import duration_ms
 from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde, WindowStoreSerde
 
 __all__ = ["StoreBuilder", "Stores", "in_memory", "open_store", "store_names", "with_stores"]
@@ -208,6 +209,38 @@ class Stores:
         )
 
     @staticmethod
+    def versioned(
+        name: str,
+        *,
+        history: timedelta,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[VersionedStore[K, V]]:
+        """Several versions of each key's value, each valid from a time that the processor gives it.
+
+        Args:
+            name: see the class, as the other arguments.
+            history: how far a time that is asked for, or written, may lie behind the latest one.
+            key: serde of keys.
+            value: serde of values.
+            kind: where rows live.
+            logged: whether a changelog topic backs the store.
+            topic_config: settings of the changelog topic.
+
+        Raises:
+            TopologyError: the name is not legal, or the duration is not possible.
+
+        >>> Stores.versioned("prices", history=timedelta(days=7)).name
+        'prices'
+        """
+        history_ms = duration_ms("history", history, at_least=0)
+        spec = _spec(name, kind, logged, topic_config, "versioned", history_ms)
+        return StoreBuilder(Store(spec, key, value, VersionedFace(history_ms)))
+
+    @staticmethod
     def custom(
         name: str,
         face: Callable[[KeyValueStore[K, V]], F],
@@ -300,10 +333,7 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         "decode": store.value.deserialize,
         "hold": "objects" if store.value.immutable else "bytes",
     }
-    if store.spec.rows.time_of is None:
-        buffer = Buffer(store.name, committed, **coded)
-    else:
-        buffer = TimedBuffer(store.name, committed, layout=store.spec.rows, **coded)
+    buffer = make_buffer(store.spec, committed, **coded)
     numbers: dict[str, Number] = {}
     rows = Rows(
         name=store.name,

@@ -150,7 +150,9 @@ class OperatorMaker:
             return StoredRows(self._environment.buffers[node.store], self._serdes(node.store)[0])
         elif isinstance(node, Stateless) and not node.stream and node.op != "pass":
             assert node.function is not None
-            return _MappedRows(self._view(node.parents[0]), node.function)
+            rows = self._view(node.parents[0])
+            mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
+            return mapped(rows, node.function)
         raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
 
     def _global_view(self, name: str) -> TableView:
@@ -190,6 +192,18 @@ class _MappedRows:
         """The value and timestamp of a key, or (None, -1)."""
         value, timestamp = self._rows.get(key)
         return self._function(key, value), timestamp
+
+
+class _MappedVersions(_MappedRows):
+    """The same of a table that has versions."""
+
+    __slots__ = ()
+
+    def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
+        """The value of a key that was valid at a time, and since when."""
+        rows: Any = self._rows
+        value, since = rows.get_as_of(key, timestamp)
+        return self._function(key, value), since
 
 
 def to_all(receivers: tuple[Receive, ...]) -> Receive:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from topology.codegen import Flow, Generator
-from topology.graph import Branch, Node, Stateless
+from topology.graph import Branch, Node, Stateless, by_name, is_versioned
 from topology.needs import needs_old
 from topology.operators.guarding import attempt, otherwise, tell
 
@@ -90,6 +90,8 @@ def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
     with otherwise(gen):
         if node.stream or flow.old is None:
             _children(gen, node, result, descend)
+        elif is_versioned(by_name(gen.sub.nodes), node.name):
+            _map_version(gen, node, flow, result, descend)
         else:
             _map_change(gen, node, flow, result, descend)
 
@@ -115,6 +117,21 @@ def _map_change(
     result = replace(result, old=f"before_{i}" if is_read else None)
     with w.block(f"if value_{i} is not None or {was_there}:"):
         _children(gen, node, result, descend)
+
+
+def _map_version(
+    gen: Generator, node: Stateless, flow: Flow, result: Flow, descend: Descend
+) -> None:
+    """As `_map_change`; a change that came out of order stays one, see `operators.versioned`."""
+    w, i, old = gen.writer, gen.ordinal(node), flow.old
+    w.line(f"late_{i} = {old}.__class__ is OutOfOrder")
+    w.line(f"old_{i} = {old}.value if late_{i} else {old}")
+    with attempt(gen, node, flow):
+        w.line(f"before_{i} = {_call_before(gen, node, replace(flow, old=f'old_{i}'))}")
+    with otherwise(gen), w.block(f"if value_{i} is not None or before_{i} is not None:"):
+        with w.block(f"if late_{i}:"):
+            w.line(f"before_{i} = OutOfOrder(before_{i})")
+        _children(gen, node, replace(result, old=f"before_{i}"), descend)
 
 
 def _call_before(gen: Generator, node: Stateless, flow: Flow) -> str:
