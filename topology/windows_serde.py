@@ -83,7 +83,8 @@ class TimeWindowedSerde(Generic[K]):
         """Encode; a window of another size is refused, as it would read back as another one."""
         key, window = _parts(self.name, value)
         end = min(window.start_ms + self.size_ms, UNLIMITED_MS)
-        if window.end_ms != end or not 0 <= window.start_ms < end:
+        # A sliding window whose records have one time begins and ends there.
+        if window.end_ms != end or not 0 <= window.start_ms <= end:
             raise SerdeError(
                 f"serde {self.name!r} takes windows of {self.size_ms} ms, not one from "
                 f"{window.start_ms} to {window.end_ms}; give it the size of the windows"
@@ -254,8 +255,8 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
     if size is None:
         return TimeWindowedSerde(inner, UNLIMITED_MS)
     size_ms, rest = divmod(size, timedelta(milliseconds=1))
-    if rest or size_ms < 1:
-        raise TopologyError(f"size must be whole milliseconds and at least one, not {size}")
+    if rest or size_ms < 0:
+        raise TopologyError(f"size must be whole milliseconds and not negative, not {size}")
     return TimeWindowedSerde(inner, size_ms)
 
 
