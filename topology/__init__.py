@@ -33,6 +33,7 @@ from topology.suppressed import BufferConfig, Suppressed
 from topology.time_windowed import TimeWindowedKStream
 from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
 from topology.windows import (
+    JoinWindows,
     SessionWindows,
     SlidingWindows,
     TimeWindows,
@@ -49,6 +50,7 @@ __all__ = [
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
     "GlobalKTable",
+    "JoinWindows",
     "KGroupedStream",
     "KStream",
     "KTable",

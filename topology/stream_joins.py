@@ -176,8 +176,7 @@ class StreamJoins(Generic[K, V]):
 
         >>> from datetime import timedelta
         >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
-        >>> from topology.windows import JoinWindows
+        >>> from topology import JoinWindows, StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> texts = {"key": serdes.string, "value": serdes.string}
         >>> views, clicks = builder.stream("views", **texts), builder.stream("clicks", **texts)
@@ -419,8 +418,7 @@ class StreamJoins(Generic[K, V]):
 
         >>> from datetime import timedelta
         >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
-        >>> from topology.windows import JoinWindows
+        >>> from topology import JoinWindows, StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> texts = {"key": serdes.string, "value": serdes.string}
         >>> sent, paid = builder.stream("sent", **texts), builder.stream("paid", **texts)
