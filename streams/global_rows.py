@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from state.codec import decode_timestamped, encode_timestamped
@@ -71,12 +71,23 @@ class GlobalRows:
         encoded = self._encode_key(key)
         return self._cache.get(encoded) or self._load(encoded)
 
-    def scan(self) -> Iterable[tuple[bytes, Any, int]]:
-        """Yield ``(key bytes, value, timestamp)`` in the order of the keys."""
+    def rows(self, start: Any, end: Any, /) -> Iterator[tuple[Any, Any, int]]:
+        """Key, value and timestamp from one key to another, both inclusive; None is no bound.
+
+        Raises:
+            GlobalTableLostError: the local files are broken.
+        """
         assert self._store is not None, "before the rows were read"
-        for key, row in self._store.scan():
-            timestamp, data = decode_timestamped(row)
-            yield key, self._decode(data), timestamp
+        low = None if start is None else self._encode_key(start)
+        # The first key behind the last one.
+        high = None if end is None else self._encode_key(end) + b"\x00"
+        decode_key = self._plan.key.deserialize
+        try:
+            for key, row in self._store.scan(low, high):
+                timestamp, data = decode_timestamped(row)
+                yield decode_key(key), self._decode(data), timestamp
+        except StoreCorruptedError as error:
+            raise self._broken(error) from error
 
     def forget(self, rows: Iterable[Row]) -> None:
         """Look these rows up in the store again, as they have changed there."""
@@ -88,8 +99,7 @@ class GlobalRows:
         try:
             row = self._store.get(key)
         except StoreCorruptedError as error:
-            self.is_broken = True
-            raise GlobalTableLostError(self._plan.store.name, str(error)) from error
+            raise self._broken(error) from error
         entry = _MISSING
         if row is not None:
             timestamp, data = decode_timestamped(row)
@@ -98,6 +108,10 @@ class GlobalRows:
         if self._immutable or row is None:
             self._remember(key, entry, _ENTRY_BYTES + len(key) + len(row or b""))
         return entry
+
+    def _broken(self, error: StoreCorruptedError) -> GlobalTableLostError:
+        self.is_broken = True
+        return GlobalTableLostError(self._plan.store.name, str(error))
 
     def _remember(self, key: bytes, entry: Entry, size: int) -> None:
         if self._cached_bytes + size > self._cache_bytes:

@@ -38,6 +38,7 @@ from streams.tasks import Facts, TaskHome
 from streams.topic_plan import TopicFacts
 from topology.graph import Store
 from topology.operators.context import TableView
+from topology.read_only_store import store_key
 
 __all__ = ["GlobalTables", "OpenGlobalHome"]
 
@@ -126,8 +127,11 @@ class GlobalTables:
 
     @property
     def views(self) -> Mapping[str, TableView]:
-        """The rows of each table, by its node."""
-        return {table.plan.table: table.rows for table in self._tables.values()}
+        """The rows of each table, by its node and by its store (see `store_key`)."""
+        views: dict[str, TableView] = {}
+        for table in self._tables.values():
+            views[table.plan.table] = views[store_key(table.plan.store.name)] = table.rows
+        return views
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:

@@ -25,6 +25,7 @@ from topology.processors import (
     ProcessorContext,
     Record,
 )
+from topology.read_only_store import ReadOnlyStore
 from topology.serdes import Serde
 from topology.session_windowed import SessionWindowedKStream
 from topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
@@ -58,6 +59,7 @@ __all__ = [
     "Materialized",
     "Processor",
     "ProcessorContext",
+    "ReadOnlyStore",
     "Record",
     "Serde",
     "SerdeError",

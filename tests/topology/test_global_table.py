@@ -14,7 +14,17 @@ from streams.memory_cluster import Fate, Transaction
 from streams.simulation import simulate
 from streams.testing import TopologyTestDriver
 from tests.support.operators import HEADERS, NO_CACHE, pairs
-from topology import GlobalKTable, KStream, Materialized, StreamsBuilder, TopologyError, serdes
+from topology import (
+    GlobalKTable,
+    KStream,
+    Materialized,
+    ProcessorContext,
+    ReadOnlyStore,
+    Record,
+    StreamsBuilder,
+    TopologyError,
+    serdes,
+)
 
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 Key = Callable[[Any, Any], Any]
@@ -186,6 +196,37 @@ def test_equal_keys_are_found_however_their_bytes_were_spaced() -> None:
     driver.cluster.append("table", b"1", b'{ "b": 1,  "a": [2] }', 0, 0, None)
     driver.input("in").send(None, {"a": [2], "b": 1})
     assert pairs(driver) == [(None, [{"a": [2], "b": 1}, 1])]
+
+
+def test_a_processor_reads_a_global_table_without_being_connected_and_cannot_write_it() -> None:
+    seen: list[Any] = []
+
+    def look(record: Record[Any, Any], context: ProcessorContext[Any, Any]) -> None:
+        rows: ReadOnlyStore[str, int] = context.store("rows")
+        seen.append((rows.get(record.value), rows.get_with_timestamp(record.value)))
+        seen.append([list(rows.all()), list(rows.range("b", "c"))])
+        assert not hasattr(rows, "put")
+
+    builder = StreamsBuilder()
+    builder.global_table("table", key=serdes.string, store="rows")
+    builder.stream("in").process(look)
+    topology = builder.build()
+    assert [sub.stores for sub in topology.sub_topologies] == [()]
+    driver = TopologyTestDriver(topology)
+    for key in "abcd":
+        driver.input("table").send(key, ord(key), timestamp=5)
+    driver.input("in").send(None, "b")
+    driver.input("in").send(None, "z")
+    rows = [("a", 97), ("b", 98), ("c", 99), ("d", 100)]
+    assert seen == [(98, (98, 5)), [rows, rows[1:3]], (None, None), [rows, rows[1:3]]]
+
+
+def test_a_processor_that_is_connected_with_the_store_of_a_global_table_is_refused() -> None:
+    builder = StreamsBuilder()
+    builder.global_table("table", store="rows")
+    builder.stream("in").process(lambda record, context: None, stores=["rows"])
+    with pytest.raises(TopologyError, match="belongs to the global table"):
+        builder.build()
 
 
 # -- commits, aborts and restarts -----------------------------------------------------------------

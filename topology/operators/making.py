@@ -29,6 +29,7 @@ from topology.operators.context import (
     TaskFacts,
 )
 from topology.operators.context import Operator as RunningOperator
+from topology.read_only_store import GlobalView, ReadOnlyStore, store_key
 from topology.store_faces import Rows
 from topology.stores import open_store
 
@@ -116,6 +117,9 @@ class OperatorMaker:
 
     def _open_store(self, node: Operator, name: str) -> Any:
         """A store as processors see it: one object a task, as it may keep what it knows."""
+        view = self._environment.global_views.get(store_key(name))
+        if isinstance(view, GlobalView):
+            return ReadOnlyStore(name, view)
         if name not in node.uses:
             has = ", ".join(node.uses) or "none"
             raise TopologyError(
