@@ -64,18 +64,38 @@ def foreign_key_join(
     left_stores, right_stores = draft.readable(left.node), draft.readable(right.node)
     names, kept = _StepNames.of(draft.names, name), materialized(store)
     result_store = draft.names.store(_RESULT) if kept.store is None else kept.store
-    subscriptions = Store(
-        StoreSpec(names.store), CombinedKeySerde(right.key, left.key), SubscriptionSerde()
-    )
-    common = (names.topic, left.key, right.key)
-    answer = Answer(*common, right.value, names.answers, right.node)
-    notify = Notify(*common, right.value, names.answers, names.store)
+    _add_questions(left, right, names, _keyed(foreign_key, with_key=with_key), other_partitioner)
+    _add_other_side(left, right, names, right_stores)
     resolve = Resolve(
-        *common, left.value, right.value, names.answers, left.node,
-        _keyed(joiner, with_key=with_key), outer,
-    )  # fmt: skip
-    subscribe = Subscribe(*common, left.value, _keyed(foreign_key, with_key=with_key))
+        topic=names.topic,
+        key=left.key,
+        foreign=right.key,
+        value=left.value,
+        other=right.value,
+        answers=names.answers,
+        table=left.node,
+        joiner=_keyed(joiner, with_key=with_key),
+        left=outer,
+    )
     draft.add(
+        *_answers(left, names, partitioner),
+        Operator(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
+        TableSource(names.result, (names.resolve,), result_store),
+        store=Store(kept.spec(result_store), key or left.key, value),
+    )
+    return Edge(draft, names.result, key or left.key, value)
+
+
+def _add_questions(
+    left: Edge,
+    right: Edge,
+    names: _StepNames,
+    foreign_key: Function,
+    other_partitioner: Partitioner | None,
+) -> None:
+    """What follows the left table's changes."""
+    subscribe = Subscribe(names.topic, left.key, right.key, left.value, foreign_key)
+    left.draft.add(
         Operator(names.subscribe, (left.node,), spec=subscribe),
         Sink(
             names.sink,
@@ -87,43 +107,49 @@ def foreign_key_join(
             partitioner=None if other_partitioner is None else _ByKey(other_partitioner),
         ),
     )
-    draft.add(
+
+
+def _add_other_side(
+    left: Edge, right: Edge, names: _StepNames, right_stores: tuple[str, ...]
+) -> None:
+    """What reads the questions, and follows the right table's changes."""
+    topic, keys = names.topic, (left.key, right.key)
+    receive = Receive(topic, *keys, names.store)
+    answer = Answer(topic, *keys, right.value, names.answers, right.node)
+    notify = Notify(topic, *keys, right.value, names.answers, names.store)
+    left.draft.add(
         Source(
-            names.source,
-            topics=(names.topic,),
-            key=right.key,
-            value=SubscriptionSerde(),
-            internal=True,
+            names.source, topics=(topic,), key=right.key, value=SubscriptionSerde(), internal=True
         ),
-        Operator(
-            names.receive, (names.source,), spec=Receive(*common, names.store), uses=(names.store,)
-        ),
+        Operator(names.receive, (names.source,), spec=receive, uses=(names.store,)),
         Operator(names.answer, (names.receive,), spec=answer, uses=right_stores),
-        store=subscriptions,
-    )
-    draft.add(Operator(names.notify, (right.node,), spec=notify, uses=(names.store,)))
-    draft.add(
-        Sink(
-            names.answers_sink,
-            (names.answer, names.notify),
-            names.answers,
-            left.key,
-            ResponseSerde(),
-            internal=True,
-            partitioner=_to_who_asked if partitioner is None else _ByKey(partitioner),
+        store=Store(
+            StoreSpec(names.store), CombinedKeySerde(right.key, left.key), SubscriptionSerde()
         ),
-        Source(
-            names.answers_source,
-            topics=(names.answers,),
-            key=left.key,
-            value=ResponseSerde(),
-            internal=True,
-        ),
-        Operator(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
-        TableSource(names.result, (names.resolve,), result_store),
-        store=Store(kept.spec(result_store), key or left.key, value),
     )
-    return Edge(draft, names.result, key or left.key, value)
+    left.draft.add(Operator(names.notify, (right.node,), spec=notify, uses=(names.store,)))
+
+
+def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> tuple[Sink, Source]:
+    """The topic that the answers come by."""
+    chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
+    sink = Sink(
+        names.answers_sink,
+        (names.answer, names.notify),
+        names.answers,
+        left.key,
+        ResponseSerde(),
+        internal=True,
+        partitioner=chosen,
+    )
+    source = Source(
+        names.answers_source,
+        topics=(names.answers,),
+        key=left.key,
+        value=ResponseSerde(),
+        internal=True,
+    )
+    return sink, source
 
 
 @dataclass(frozen=True, slots=True)
