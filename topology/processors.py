@@ -6,8 +6,8 @@ an abort or a restart, as a new one is made then; what it keeps in its stores is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
@@ -16,9 +16,7 @@ from topology.punctuation import Schedule
 from topology.task_facts import TaskFacts, TimeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from topology.operators.context import Headers, OperatorContext
+    from topology.operators.context import Headers, OperatorContext, Receive
     from topology.stores import StoreBuilder
 
 __all__ = [
@@ -50,7 +48,7 @@ HeaderTuple = tuple[tuple[str, "bytes | None"], ...]
 _MS = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Record(Generic[K_co, V_co]):
     """A record on its way through processors.
 
@@ -73,9 +71,15 @@ class Record(Generic[K_co, V_co]):
     timestamp: int
     headers: HeaderTuple = ()
 
-    def __post_init__(self) -> None:
-        if self.timestamp < 0:
-            _refuse_timestamp(self.timestamp)
+    # Written out as it runs for each record: a generated one takes three times as long.
+    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
+        if timestamp < 0:
+            _refuse_timestamp(timestamp)
+        set_key, set_value, set_timestamp, set_headers = _SET_RECORD
+        set_key(self, key)
+        set_value(self, value)
+        set_timestamp(self, timestamp)
+        set_headers(self, headers)
 
     def with_key(self, key: K2) -> Record[K2, V_co]:
         """The same record with another key."""
@@ -94,7 +98,7 @@ class Record(Generic[K_co, V_co]):
         return replace(self, headers=tuple(headers or ()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class FixedKeyRecord(Generic[K_co, V_co]):
     """A record in ``process_values``: made of the one that came in, under the same key.
 
@@ -107,9 +111,15 @@ class FixedKeyRecord(Generic[K_co, V_co]):
     timestamp: int
     headers: HeaderTuple = ()
 
-    def __post_init__(self) -> None:
-        if self.timestamp < 0:
-            _refuse_timestamp(self.timestamp)
+    # Written out as it runs for each record: a generated one takes three times as long.
+    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
+        if timestamp < 0:
+            _refuse_timestamp(timestamp)
+        set_key, set_value, set_timestamp, set_headers = _SET_FIXED_KEY_RECORD
+        set_key(self, key)
+        set_value(self, value)
+        set_timestamp(self, timestamp)
+        set_headers(self, headers)
 
     def with_value(self, value: V2) -> FixedKeyRecord[K_co, V2]:
         """The same record with another value."""
@@ -122,6 +132,15 @@ class FixedKeyRecord(Generic[K_co, V_co]):
     def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
         """The same record with other headers; None for none."""
         return replace(self, headers=tuple(headers or ()))
+
+
+def _setters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
+    """What sets the fields of a frozen class, in their order."""
+    return tuple(vars(kind)[field.name].__set__ for field in fields(kind))
+
+
+_SET_RECORD = _setters(Record)
+_SET_FIXED_KEY_RECORD = _setters(FixedKeyRecord)
 
 
 def _refuse_timestamp(timestamp: int) -> None:
@@ -152,13 +171,14 @@ class ProcessingContext:
         context: of its operator.
     """
 
-    __slots__ = ("_facts", "_operator", "_scheduled")
+    __slots__ = ("_facts", "_forward", "_operator", "_scheduled")
 
     def __init__(self, context: OperatorContext) -> None:
         self._operator = context
         self._facts: TaskFacts = context.task
         self._scheduled = 0
         """How many schedules `init` has made; -1 once it is over."""
+        self._forward: Receive = self._not_yet
 
     @property
     def node(self) -> str:
@@ -297,26 +317,24 @@ class ProcessingContext:
         self._facts.request_commit()
 
     def _started(self) -> None:
+        """`init` is over."""
         self._scheduled = -1
+        self._forward = self._operator.forward
 
-    def _send(
-        self, key: Any, value: Any, timestamp: int, headers: HeaderTuple, to: str | None
-    ) -> None:
-        if self._scheduled >= 0:
-            raise RuntimeError(
-                f"processor {self.node!r} forwards in init(), before anything runs; forward in "
-                "process() or in a punctuator"
+    def _not_yet(self, *record: Any) -> None:  # noqa: ARG002
+        raise RuntimeError(
+            f"processor {self.node!r} forwards in init(), before anything runs; forward in "
+            "process() or in a punctuator"
+        )
+
+    def _child(self, name: str) -> Receive:
+        found = self._operator.children.get(name)
+        if found is None:
+            children = ", ".join(self._operator.children) or "none"
+            raise ValueError(
+                f"processor {self.node!r} has no child {name!r} to forward to; it has {children}"
             )
-        receive = self._operator.forward
-        if to is not None:
-            found = self._operator.children.get(to)
-            if found is None:
-                children = ", ".join(self._operator.children) or "none"
-                raise ValueError(
-                    f"processor {self.node!r} has no child {to!r} to forward to; it has {children}"
-                )
-            receive = found
-        receive(key, value, None, timestamp, list(headers) if headers else None)
+        return self._not_yet if self._scheduled >= 0 else found
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
@@ -339,7 +357,11 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
         """
         if not isinstance(record, Record):
             raise TypeError(f"processor {self.node!r} forwards {type(record)}, and no Record")
-        self._send(record.key, record.value, record.timestamp, record.headers, to)
+        headers = record.headers
+        receive = self._forward if to is None else self._child(to)
+        receive(
+            record.key, record.value, None, record.timestamp, list(headers) if headers else None
+        )
 
 
 class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
@@ -365,7 +387,11 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_cont
                 f"processor {self.node!r} of process_values forwards {type(record)}, and no "
                 "FixedKeyRecord; use process() to change keys"
             )
-        self._send(record.key, record.value, record.timestamp, record.headers, to)
+        headers = record.headers
+        receive = self._forward if to is None else self._child(to)
+        receive(
+            record.key, record.value, None, record.timestamp, list(headers) if headers else None
+        )
 
 
 class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):

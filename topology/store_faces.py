@@ -211,7 +211,32 @@ class KeyValueStore(_KeyValue[K, V]):
     [('a', 1), ('ab', 5)]
     """
 
-    __slots__ = ()
+    __slots__ = ("_encode", "_get", "_put", "_timestamp")
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
+        self._encode = rows.key.serialize
+        self._get = rows.buffer.get
+        self._put = rows.buffer.put
+        self._timestamp = rows.timestamp
+
+    # As in the base, with less on the way: these two run for each record.
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None."""
+        found: V | None = self._get(self._encode(key) if key is not None else self._no_key())[0]
+        return found
+
+    def put(self, key: K, value: V | None) -> None:
+        """Write a row; None deletes it."""
+        if value is None:
+            self.delete(key)
+        else:
+            row_key = self._encode(key) if key is not None else self._no_key()
+            self._put(row_key, value, self._timestamp())
+
+    def _no_key(self) -> bytes:
+        return self._rows.encoded(None)
 
     def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
         shown: V = value
