@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from streams.background import at_once
@@ -167,11 +168,6 @@ def make_memory_worker(
         log=log,
     )
 
-    def make_producer() -> Producer:
-        if config.exactly_once:
-            return MemoryTransactionalProducer(cluster, config.application_id)
-        return MemoryPlainProducer(cluster, consumer.commit)
-
     beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
     partitions = {name: facts.partitions for name, facts in topics.items()}
     facts = ClusterFacts(admin, topics, from_earliest=True)
@@ -179,7 +175,7 @@ def make_memory_worker(
     return Worker(
         config=config,
         consumer=consumer,
-        make_producer=make_producer,
+        make_producer=partial(_make_producer, config, cluster, consumer),
         make_tasks=lambda producer, request_commit: Tasks(
             plans=plans,
             partitions=partitions,
@@ -190,9 +186,7 @@ def make_memory_worker(
             make_send=lambda: producer().send,
             exactly_once=config.exactly_once,
             read_cache_bytes=config.statestore_read_cache_max_bytes,
-            clock=clock,
-            background=at_once,
-            log=log,
+            **beside,
             handlers=config.handlers,
             make_facts=facts_maker(config, clock, request_commit),
             global_views=global_tables.views,
@@ -217,6 +211,14 @@ def make_memory_worker(
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )
+
+
+def _make_producer(
+    config: StreamsConfig, cluster: MemoryCluster, consumer: MemoryConsumer
+) -> Producer:
+    if config.exactly_once:
+        return MemoryTransactionalProducer(cluster, config.application_id)
+    return MemoryPlainProducer(cluster, consumer.commit)
 
 
 def _global_tables(

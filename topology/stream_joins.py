@@ -86,6 +86,7 @@ class StreamJoins(Generic[K, V]):
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
         name: str | None = ...,
+        grace: timedelta | None = ...,
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -97,6 +98,7 @@ class StreamJoins(Generic[K, V]):
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
         name: str | None = ...,
+        grace: timedelta | None = ...,
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -145,8 +147,7 @@ class StreamJoins(Generic[K, V]):
 
         A record without a value, and one that matches nothing, has no result; one without a key is
         left to ``null.key.policy``. A side whose key may have changed is partitioned anew; both
-        sides must have as many partitions. With a global table neither matters, nor does
-        a missing key; a record for which `key_mapper` tells None has no result.
+        sides must have as many partitions. With a global table none of the three matters.
 
         Args:
             other: the other stream, or the table, global or not.
@@ -156,19 +157,14 @@ class StreamJoins(Generic[K, V]):
             key: serde of keys; None takes that of this stream, or else that of the other.
             value: serde of this stream's values; None takes what it has.
             other_value: serde of the other stream's values; None takes what it has.
-            store: how the records of two streams are kept: what the names of the stores begin with,
-                or its options. A retention that is longer than the windows and their grace lets
-                records be joined that come even later.
+            store: what the names of two streams' stores begin with, or their options. A retention
+                longer than the windows and their grace lets records be joined that come even later.
             name: what the names of the nodes and of repartition topics begin with, or the name of
                 the node where the other side is a table; None generates them.
-            key_mapper: tells the key to look up in a global table, called as
-                ``key_mapper(key, value)``, with None for a missing value too.
+            key_mapper: called as ``key_mapper(key, value)``, tells the key of a global table's row.
             late: is given the records of this stream that came too late to be kept. Each was
                 joined with what the other stream still had; nothing that comes will find it.
             other_late: the same with the other stream's records.
-
-        Returns:
-            The stream of results.
 
         Raises:
             TopologyError: a name is not legal or is taken, the other side is of another builder, or
@@ -240,6 +236,7 @@ class StreamJoins(Generic[K, V]):
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
         name: str | None = ...,
+        grace: timedelta | None = ...,
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -251,6 +248,7 @@ class StreamJoins(Generic[K, V]):
         key: Serde[K] | None = ...,
         value: Serde[V] | None = ...,
         name: str | None = ...,
+        grace: timedelta | None = ...,
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
