@@ -8,8 +8,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from topology import grouped_table, kstream
 from topology.draft import Edge
+from topology.errors import TopologyError
 from topology.foreign_key_join import Partitioner, foreign_key_join
-from topology.graph import AnySerde, Function, Operator, Stateless, Store
+from topology.graph import AnySerde, Function, Operator, Stateless, Store, by_name, is_versioned
 from topology.materialized import Materialized
 from topology.naming import legal
 from topology.operators.buffered import BufferedSerde
@@ -592,6 +593,12 @@ class KTable(Generic[K, V]):
         edge = self._edge
         names = edge.draft.names
         final = until.limit_ms is None
+        nodes = by_name(node for step in edge.draft.steps() for node in step.nodes)
+        if is_versioned(nodes, edge.node):
+            raise TopologyError(
+                "suppress() holds back one change of a row, and this table keeps its versions; "
+                "suppress a table without history="
+            )
         wait_ms = close_wait_ms(edge.draft, edge.node) if final else until.limit_ms
         assert wait_ms is not None
         # Unlike elsewhere, a given name uses up no number here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from topology import serdes
@@ -1147,3 +1148,31 @@ one(
     "table-filter-not-materialized-as",
     lambda b: out(b.table("in", store="rows").filter_not(yes, store="kept")),
 )
+
+
+# Versioned tables
+
+DAY = timedelta(days=1)
+
+
+def versioned(store: str) -> Materialized:
+    return Materialized(store, history=DAY)
+
+
+one("versioned-table", lambda b: b.table("in", store=versioned("rows")).to_stream().to("out"))
+one(
+    "versioned-to-table",
+    lambda b: inp(b).to_table(store=versioned("rows")).to_stream().to("out"),
+)
+
+
+@case
+def versioned_table_filter(b: StreamsBuilder) -> None:
+    table = b.table("in", store=versioned("rows"))
+    table.filter(yes).map_values(same).to_stream().to("out")
+
+
+@case
+def fk_join_of_versioned_tables(b: StreamsBuilder) -> None:
+    left, right = b.table("left", store=versioned("l")), b.table("right", store=versioned("r"))
+    left.join(right, first, foreign_key=same, store="rows").to_stream().to("out")
