@@ -6,6 +6,7 @@ Pure: the cluster is asked by `streams.reset`, and `lines` is what `headrace res
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,11 @@ from streams.errors import ConfigError
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 
-INTERNAL_SUFFIXES = ("-changelog", "-repartition")
+_INTERNAL = re.compile(
+    r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
+    r"|-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-[0-9]{10}-topic)"
+)
+"""What topics are called that applications make for themselves, Kafka Streams' as well."""
 
 TargetKind = Literal["earliest", "latest", "offset", "time"]
 
@@ -106,7 +111,7 @@ class ApplicationTopics:
             name
             for name in sorted(names)
             if name.startswith(f"{application_id}-")
-            and name.endswith(INTERNAL_SUFFIXES)
+            and _INTERNAL.fullmatch(name)
             and name not in known
         )
 

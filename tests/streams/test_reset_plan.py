@@ -57,6 +57,16 @@ def test_leftovers_look_like_internal_topics_and_are_none_of_this_topology() -> 
     assert _topics().leftovers("a", names) == ("a-b-x-repartition", "a-old-changelog")
 
 
+def test_topics_of_foreign_key_joins_are_leftovers_too() -> None:
+    names = (
+        "a-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000006-topic",
+        "a-KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-0000000014-topic",
+        "a-fk-subscription-registration-topic",
+        "a-fk-subscription-response-topic",
+    )
+    assert _topics().leftovers("a", (*names, "a-topic", "a-news-topic")) == names
+
+
 def test_what_the_application_reads_or_writes_is_never_a_leftover() -> None:
     topics = _topics(source="a-fed-changelog", sink="a-made-repartition")
     assert topics.leftovers("a", ["a-fed-changelog", "a-made-repartition"]) == ()
