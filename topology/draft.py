@@ -136,6 +136,12 @@ class Draft:
                 waiting.extend(node.parents)
         return {name for name in found if _is_table(nodes[name])}
 
+    def stores(self, names: Iterable[str]) -> list[Store]:
+        """The stores of some names."""
+        wanted = set(names)
+        known = (store for step in self._steps.values() for store in step.stores)
+        return [store for store in (*known, *self.state_stores) if store.name in wanted]
+
     def for_join(self, node: str, prefix: str) -> Source | None:
         """The source of the repartition topic that an earlier join put behind a node, if any.
 

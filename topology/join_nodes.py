@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import AnySerde, Operator, Stateless, Store
-from topology.join_serdes import KeptKeySerde, WaitingKeySerde, WaitingValuesSerde
+from topology.join_serdes import (
+    KeptKeySerde,
+    PostponedKeySerde,
+    WaitingKeySerde,
+    WaitingValuesSerde,
+)
 from topology.late import Late, add_late
 from topology.materialized import Materialized
 from topology.naming import legal
+from topology.operators.buffered import BufferedSerde
 from topology.operators.stream_join import JoinSide, KeepSide, LateMatch, Waits
 from topology.operators.table_join import TableJoin
+from topology.operators.table_join_grace import PostponedTableJoin
 from topology.serdes import Serde
-from topology.windows import JoinWindows
+from topology.windows import JoinWindows, duration_ms
 
 __all__ = ["JoinKind", "StreamJoin", "TableLookup", "add_stream_join", "add_table_join"]
 
@@ -72,6 +80,7 @@ class TableLookup:
         key: the serde of keys; None takes that of the stream.
         value: the serde of the stream's values; None takes what it has.
         name: name of the node; None generates one.
+        grace: how long a record waits for late rows; None joins it at once.
     """
 
     left: bool
@@ -80,6 +89,7 @@ class TableLookup:
     key: AnySerde | None
     value: AnySerde | None
     name: str | None
+    grace: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +254,38 @@ def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
         edge.draft.keep_null_keys(edge.node)
     prefix = "KSTREAM-LEFTJOIN-" if join.left else "KSTREAM-JOIN-"
     node_name = edge.draft.names.node(prefix, join.name)
-    node = Operator(
-        node_name,
-        (edge.node,),
-        spec=TableJoin(table.node, join.joiner, join.with_key, join.left),
-        uses=edge.draft.readable(table.node),
-        needs_key=not join.left,
+    uses = edge.draft.readable(table.node)
+    if join.grace is None:
+        spec = TableJoin(table.node, join.joiner, join.with_key, join.left)
+        node = Operator(node_name, (edge.node,), spec=spec, uses=uses, needs_key=not join.left)
+        return replace(edge.then(node), value=None)
+    store = f"{node_name}-Buffer"
+    late = PostponedTableJoin(
+        table.node, join.joiner, join.with_key, join.left, store, _grace_ms(edge, join.grace, uses)
     )
-    return replace(edge.then(node), value=None)
+    node = Operator(
+        node_name, (edge.node,), spec=late, uses=(*uses, store), needs_key=not join.left
+    )
+    waiting = Store(
+        replace(Materialized().spec(store), cached=False),
+        PostponedKeySerde(edge.key),
+        BufferedSerde(edge.value),
+    )
+    return replace(edge, node=edge.draft.add(node, store=waiting), value=None)
+
+
+def _grace_ms(edge: Edge, grace: timedelta, uses: tuple[str, ...]) -> int:
+    grace_ms = duration_ms("grace", grace, at_least=0)
+    for store in edge.draft.stores(uses):
+        history_ms = store.spec.retention_ms
+        if store.spec.layout != "versioned" or history_ms is None:
+            raise TopologyError(
+                f"a join with a table takes grace= only where the table keeps its past; "
+                f"{store.name!r} does not: give it store=Materialized(..., history=...)"
+            )
+        if history_ms < grace_ms:
+            raise TopologyError(
+                f"the join would wait for {grace_ms} ms, and {store.name!r} keeps its past for "
+                f"{history_ms} ms; make the history as long as the grace period at least"
+            )
+    return grace_ms

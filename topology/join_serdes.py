@@ -2,6 +2,7 @@
 
     kept by a side     the key  its time (8)  a sequence number (4)        the value
     waiting            its time (8)  the side (1)  the key                 a list of values
+    postponed          its time (8)  the key  a sequence number (4)        see `operators.buffered`
 
 A record that waits for its first match lies in one store for both sides, by time, side and key; it
 is a list as several may have the same of all three (there: `TimestampedKeyAndJoinSide`,
@@ -23,6 +24,8 @@ __all__ = [
     "WAITING_PREFIX_BYTES",
     "KeptKey",
     "KeptKeySerde",
+    "PostponedKey",
+    "PostponedKeySerde",
     "WaitingKey",
     "WaitingKeySerde",
     "WaitingValuesSerde",
@@ -81,6 +84,56 @@ class KeptKeySerde:
         return replace(self, inner=default) if self.inner is None else self
 
     def for_topic(self, topic: str, *, is_key: bool) -> KeptKeySerde:
+        """The same serde with the inner one for a topic."""
+        if self.inner is None:
+            return self
+        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
+
+
+class PostponedKey(NamedTuple):
+    """Where a record waits that is to be joined with a table later."""
+
+    timestamp_ms: int
+    key: Any
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedKeySerde:
+    """The time (8), the key, the number (4).
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+
+    >>> from topology import serdes
+    >>> PostponedKeySerde(serdes.string).serialize(PostponedKey(5, "a", 1)).hex(" ")
+    '00 00 00 00 00 00 00 05 61 00 00 00 01'
+    """
+
+    inner: AnySerde | None
+    name: str = field(default="postponed_key", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: PostponedKey, /) -> bytes:
+        """Encode."""
+        assert self.inner is not None
+        key = self.inner.serialize(value.key)
+        return TIMESTAMP.pack(value.timestamp_ms) + key + SEQUENCE.pack(value.number)
+
+    def deserialize(self, data: bytes, /) -> PostponedKey:
+        """Decode."""
+        assert self.inner is not None
+        (timestamp,) = TIMESTAMP.unpack_from(data)
+        (number,) = SEQUENCE.unpack_from(data, len(data) - SEQUENCE.size)
+        key = self.inner.deserialize(data[TIMESTAMP.size : -SEQUENCE.size])
+        return PostponedKey(timestamp, key, number)
+
+    def with_inner_default(self, default: AnySerde, /) -> PostponedKeySerde:
+        """The same serde with `default` for the key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> PostponedKeySerde:
         """The same serde with the inner one for a topic."""
         if self.inner is None:
             return self

@@ -6,6 +6,8 @@ One method for each kind of join; what the other side is decides what else it ta
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from topology import ktable
@@ -133,6 +135,7 @@ class StreamJoins(Generic[K, V]):
         other_value: Serde[V2] | None = None,
         store: str | Materialized | None = None,
         name: str | None = None,
+        grace: timedelta | None = None,
         key_mapper: Callable[[K, V], Any] | None = None,
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
@@ -161,6 +164,8 @@ class StreamJoins(Generic[K, V]):
                 longer than the windows and their grace lets records be joined that come even later.
             name: what the names of the nodes and of repartition topics begin with, or the name of
                 the node where the other side is a table; None generates them.
+            grace: with a table that keeps its past (``store=Materialized(history=...)``), how long
+                a record waits for rows that come late; it is then joined with the row of its time.
             key_mapper: called as ``key_mapper(key, value)``, tells the key of a global table's row.
             late: is given the records of this stream that came too late to be kept. Each was
                 joined with what the other stream still had; nothing that comes will find it.
@@ -189,7 +194,7 @@ class StreamJoins(Generic[K, V]):
         return self._joined(
             "inner", other, joiner, windows, with_key=with_key, key=key, value=value,
             other_value=other_value, store=store, name=name, late_match="emit", late=late,
-            other_late=other_late, key_mapper=key_mapper,
+            other_late=other_late, key_mapper=key_mapper, grace=grace,
         )  # fmt: skip
 
     @overload
@@ -284,6 +289,7 @@ class StreamJoins(Generic[K, V]):
         store: str | Materialized | None = None,
         name: str | None = None,
         late_match: LateMatch = "emit",
+        grace: timedelta | None = None,
         key_mapper: Callable[[K, V], Any] | None = None,
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
@@ -308,6 +314,7 @@ class StreamJoins(Generic[K, V]):
             other_value: serde of the other stream's values; None takes what it has.
             store: how the records of two streams are kept, as `join` takes it.
             name: what names begin with, as `join` takes it.
+            grace: how long a record waits for late rows of a table, as `join` takes it.
             late_match: what a match makes that comes after the null result: "emit" makes a second
                 result, as in Kafka Streams; with "drop" the null result is the last one.
             key_mapper: tells the key to look up in a global table, as `join` takes it.
@@ -338,7 +345,7 @@ class StreamJoins(Generic[K, V]):
         return self._joined(
             "left", other, joiner, windows, with_key=with_key, key=key, value=value,
             other_value=other_value, store=store, name=name, late_match=late_match, late=late,
-            other_late=other_late, key_mapper=key_mapper,
+            other_late=other_late, key_mapper=key_mapper, grace=grace,
         )  # fmt: skip
 
     @overload
@@ -445,7 +452,12 @@ class StreamJoins(Generic[K, V]):
         **options: Any,
     ) -> KStream[Any, Any]:
         stream: Callable[[Edge], KStream[Any, Any]] = type(self)  # type: ignore[assignment]
-        key_mapper = options.pop("key_mapper", None)
+        key_mapper, grace = options.pop("key_mapper", None), options.pop("grace", None)
+        if grace is not None and not isinstance(other, ktable.KTable):
+            raise TopologyError(
+                "grace= is for joins with a table that keeps its past; two streams have the grace "
+                "period of their JoinWindows, and a global table has only present rows"
+            )
         if isinstance(other, GlobalKTable):
             options["windows"] = windows
             return stream(global_join(self._edge, other, joiner, key_mapper, kind, options))
@@ -455,7 +467,7 @@ class StreamJoins(Generic[K, V]):
                 "the key that the records have: select_key() gives them another"
             )
         if isinstance(other, ktable.KTable):
-            lookup = _table_lookup(kind, joiner, windows, options)
+            lookup = replace(_table_lookup(kind, joiner, windows, options), grace=grace)
             return stream(add_table_join(self._edge, other._edge, lookup))
         if not isinstance(other, StreamJoins):
             raise TypeError(

@@ -8,6 +8,7 @@ from typing import Any
 from tests.topology.golden_cases import Stream, case, nothing, one, same, value_as_key, yes
 from topology.builder import StreamsBuilder
 from topology.ktable import KTable
+from topology.materialized import Materialized
 from topology.windows import JoinWindows
 
 MS = timedelta(milliseconds=1)
@@ -178,3 +179,21 @@ def join_stream_table_then_stream(b: StreamsBuilder) -> None:
 def join_stream_table_of_itself(b: StreamsBuilder) -> None:
     x = stream(b, "a")
     x.join(x.to_table(), joiner).to("out")
+
+
+def with_versions(kind: str, left: Any, **options: Any) -> Any:
+    def build(b: StreamsBuilder) -> None:
+        this = left(b, "a")
+        other = b.table("t", store=Materialized("rows", history=timedelta(hours=1)))
+        getattr(this, kind)(other, joiner, **options).to("out")
+
+    return build
+
+
+GRACE: dict[str, Any] = {"grace": 10 * MS}
+one("join-stream-versioned-table", with_versions("join", stream))
+one("join-stream-versioned-table-grace", with_versions("join", stream, **GRACE))
+one(
+    "left-join-stream-versioned-table-grace-named",
+    with_versions("left_join", rekeyed, **GRACE, **NAMED),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,18 @@ from hypothesis import strategies as st
 
 from streams.errors import MisconfiguredTopicError, StreamsError
 from streams.testing import TopologyTestDriver
-from topology import KStream, KTable, StreamsBuilder, Topology, serdes
+from topology import (
+    KStream,
+    KTable,
+    Materialized,
+    StreamsBuilder,
+    Topology,
+    TopologyError,
+    serdes,
+)
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+MS = timedelta(milliseconds=1)
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", "null.key.policy": "drop"}
 
 
@@ -260,3 +270,120 @@ def test_local_state_in_rocksdb_gives_the_same_results(tmp_path: Path) -> None:
         expected.append(pair(f"v{number}", rows.get(f"k{number % 5}")))
     assert [value for _, value, _ in results(driver)] == expected
     driver.close()
+
+
+# -- with a grace period -------------------------------------------------------------------------
+
+
+def postponed(method: str = "join", *, grace: int = 10, history: int = 100) -> Topology:
+    builder = StreamsBuilder()
+    kept = Materialized("rows", history=history * MS)
+    table = builder.table("table", **TEXTS, store=kept)
+    stream = builder.stream("stream", **TEXTS)
+    joins = getattr(stream, method)(table, pair, grace=grace * MS, name="late")
+    joins.to("out", value=serdes.string)
+    return builder.build()
+
+
+def test_a_record_waits_for_the_grace_period_and_finds_the_row_of_its_time() -> None:
+    """Trap 17."""
+    driver = TopologyTestDriver(postponed(), EXACTLY_ONCE)
+    stream, table = driver.input("stream"), driver.input("table")
+    table.send("k", "first", timestamp=10)
+    stream.send("k", "v", timestamp=50)
+    table.send("k", "after", timestamp=60)
+    table.send("k", "late row", timestamp=45)
+    assert results(driver) == []
+    stream.send("x", "any", timestamp=59)
+    assert results(driver) == []
+    stream.send("x", "any", timestamp=60)
+    assert results(driver) == [("k", "v+late row", 50)]
+
+
+def test_a_record_later_than_the_grace_period_is_joined_at_once() -> None:
+    """Trap 17."""
+    driver = TopologyTestDriver(postponed("left_join"), EXACTLY_ONCE)
+    stream, table = driver.input("stream"), driver.input("table")
+    table.send("k", "row", timestamp=40)
+    stream.send("x", "any", timestamp=60)
+    stream.send("k", "late", timestamp=49)
+    stream.send("k", "earlier than the row", timestamp=39)
+    assert results(driver) == [("k", "late+row", 49), ("k", "earlier than the row+None", 39)]
+    stream.send("k", "in time", timestamp=50)
+    assert results(driver)[2:] == [("k", "in time+row", 50)]
+
+
+def test_without_a_grace_period_too_a_table_with_a_past_is_asked_for_the_time_of_the_record() -> (
+    None
+):
+    builder = StreamsBuilder()
+    table = builder.table("table", **TEXTS, store=Materialized("rows", history=100 * MS))
+    builder.stream("stream", **TEXTS).join(table, pair).to("out", value=serdes.string)
+    driver = TopologyTestDriver(builder.build())
+    for time in (10, 20):
+        driver.input("table").send("k", f"row{time}", timestamp=time)
+    driver.input("stream").send("k", "v", timestamp=15)
+    assert results(driver) == [("k", "v+row10", 15)]
+
+
+@given(
+    grace=st.integers(0, 8),
+    steps=st.lists(
+        st.one_of(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), ACTIONS), max_size=25
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_waits_for_the_grace_period_outlives_aborts_and_crashes(
+    grace: int, steps: list[Any]
+) -> None:
+    driver = TopologyTestDriver(postponed(grace=grace), EXACTLY_ONCE, commit="manual")
+    rows = [0, 10, 20, 30]
+    for time in rows:
+        for key in "ab":
+            driver.input("table").send(key, f"r{time}", timestamp=time)
+    driver.commit()
+    now, waiting, expected = -1, [], []
+    for number, step in enumerate(steps):
+        if isinstance(step, str):
+            act(driver, step)
+            continue
+        key, time = step
+        driver.input("stream").send(key, f"v{number}", timestamp=time)
+        now = max(now, time)
+        row = max(r for r in rows if r <= time)
+        result = (time, key, number, pair(f"v{number}", f"r{row}"))
+        if time < now - grace:
+            expected.append(result)
+            continue
+        waiting.append(result)
+        ended = sorted(w for w in waiting if w[0] <= now - grace)
+        expected += ended
+        waiting = [w for w in waiting if w not in ended]
+    driver.commit()
+    assert results(driver) == [(key, value, time) for time, key, _, value in expected]
+    held = driver.store("late-Buffer")
+    assert sorted((where.timestamp_ms, where.key) for where in held) == sorted(
+        w[:2] for w in waiting
+    )
+    driver.close()
+
+
+def test_headers_wait_with_their_record() -> None:
+    driver = TopologyTestDriver(postponed(), EXACTLY_ONCE)
+    driver.input("table").send("k", "row", timestamp=1)
+    driver.input("stream").send("k", "v", timestamp=5, headers=[("h", b"1"), ("n", None)])
+    driver.crash(keep=False)
+    driver.input("stream").send("k", "v", timestamp=15)
+    (result,) = driver.output("out").read_all()
+    assert list(result.headers or ()) == [("h", b"1"), ("n", None)]
+
+
+def test_a_grace_period_takes_a_table_that_keeps_as_much_of_its_past() -> None:
+    builder = StreamsBuilder()
+    stream, table = builder.stream("stream", **TEXTS), builder.table("table", **TEXTS)
+    with pytest.raises(TopologyError, match=r"keeps its past.*history"):
+        stream.join(table, pair, grace=10 * MS)
+    with pytest.raises(TopologyError, match=r"wait for 101 ms, and 'rows' keeps .* 100 ms"):
+        postponed(grace=101)
+    with pytest.raises(TopologyError, match="grace= is for joins with a table"):
+        stream.join(stream, pair, grace=10 * MS)  # type: ignore[call-overload]
