@@ -97,6 +97,17 @@ class Buffer:
             value = self._encode(value)
         self.dirty[key] = (value, timestamp)
 
+    def forget(self, key: bytes) -> None:
+        """Take back the writes of a row that is not in the committed store: it came and went.
+
+        Neither the disk nor the changelog hears of it, unlike of a row that is deleted.
+        """
+        del self.dirty[key]
+        order = self._order
+        place = bisect_left(order, key)
+        if place < len(order) and order[place] == key:
+            del order[place]
+
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:

@@ -91,6 +91,16 @@ class TimedBuffer(Buffer):
             keys = self._fresh[time] = {}
         keys[key] = None
 
+    def forget(self, key: bytes) -> None:
+        """Take back the writes of a row that is not in the committed store."""
+        super().forget(key)
+        time = self._time_of(key)
+        keys = self._fresh[time]
+        del keys[key]
+        if not keys:
+            del self._fresh[time]
+            del self._times[bisect_left(self._times, time)]
+
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:

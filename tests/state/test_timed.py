@@ -19,6 +19,8 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.sampled_from(b"ab"), TIMES, TIMES, st.integers(0, 3)),
         st.tuples(st.just("delete"), st.sampled_from(b"ab"), TIMES, TIMES),
+        st.tuples(st.just("forget"), st.sampled_from(b"ab"), TIMES, TIMES),
+        st.tuples(st.just("scan")),
         st.tuples(st.just("expire"), TIMES),
         st.tuples(st.just("commit")),
     ),
@@ -54,12 +56,22 @@ def test_rows_are_found_by_time_until_they_expire(
             horizon = max(horizon, action[1])
             buffer.expire(action[1])
             model = {key: row for key, row in model.items() if row[0] >= horizon}
+        elif action[0] == "scan":
+            list(buffer.scan())
+        elif action[0] == "forget":
+            key = row_key(*action[1:])
+            if key in buffer.dirty and SPEC.rows.view(state.store("w")).get(key) is None:
+                buffer.forget(key)
+                model.pop(key, None)
         elif action[2] >= horizon:
             key = row_key(*action[1:4])
             buffer.put(key, action[4] if action[0] == "put" else None, 0)
             model.pop(key, None)
             if action[0] == "put":
                 model[key] = (action[2], action[4])
+        if action[0] == "commit":
+            stored = [key for key, _ in SPEC.rows.view(state.store("w")).scan()]
+            assert stored == sorted(model)
         found = sorted((time, key) for key, (time, _) in model.items())
         assert list(buffer.by_time(start, end)) == [f for f in found if start <= f[0] < end]
         assert buffer.earliest() == min((time for time, _ in found), default=None)

@@ -9,6 +9,7 @@ A record that reaches no open session, and is too old to open one, is late (Kafk
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -25,7 +26,9 @@ __all__ = ["SessionFold", "SessionView", "Sessions"]
 _KEYS_KNOWN = 50_000
 """Of so many keys the open sessions are remembered; the others are looked up in the store."""
 
-_WINDOW_BYTES = 2 * TIMESTAMP.size
+_BOUNDS = struct.Struct(">qq")
+"""The end and the start of a session, as they stand behind the key of its row."""
+
 _FAR_MS = 2**47
 """The year 6429: no session that anybody looks for ends later than that and than stream time."""
 
@@ -106,6 +109,9 @@ class Sessions:
         "_emitted",
         "_encode",
         "_forward",
+        "_fresh",
+        "_gap_ms",
+        "_immutable",
         "_late",
         "_open",
         "_rows",
@@ -123,7 +129,9 @@ class Sessions:
         self._serde = serde
         self._encode = serde.inner.serialize
         self._rows = cast(TimedBuffer, context.buffers[spec.store])
-        self._closing_ms = spec.windows.gap_ms + spec.windows.grace_ms
+        self._immutable = context.serdes(spec.store)[1].immutable
+        self._gap_ms = spec.windows.gap_ms
+        self._closing_ms = self._gap_ms + spec.windows.grace_ms
         self._forward, self._late = split_late(context.node, context.children)
         self._caching = context.caching and spec.emit == "on_window_update"
         self._time: Number = context.number("time", owner=spec.store)
@@ -132,6 +140,8 @@ class Sessions:
         """No session that is not emitted ends before; None: not known."""
         if spec.emit == "on_window_close":
             self._emitted = context.number("emitted", owner=spec.store)
+        self._fresh: set[bytes] = set()
+        """The rows that were written since the last commit and are not on disk."""
         shared = context.shared
         self._open: dict[bytes, list[Window]] = shared.setdefault(("open", spec.store), {})
         self.pending: MutableMapping[Any, Any] = shared.setdefault(("pending", spec.store), {})
@@ -149,44 +159,66 @@ class Sessions:
             if self._late is not None:
                 self._late(key, value, None, timestamp, headers)
             return
-        window = Window(
-            min([timestamp, *(w.start_ms for w in reached)]),
-            max([timestamp, *(w.end_ms for w in reached)]),
-        )
+        start = end = timestamp
+        for joined in reached:
+            start, end = min(start, joined.start_ms), max(end, joined.end_ms)
+        window = Window(start, end)
         taken = [self._taken(key_bytes, w) for w in reached]
         aggregate = self._folded(key, value, taken)
-        self._write(key_bytes, window, aggregate, taken)
+        row_key = key_bytes + _packed(window)
+        self._write(key_bytes, row_key, window, aggregate, taken)
         for session in taken:
             if session.window != window:
                 self._change(key, session.window, session.row_key, None, session.value, headers)
         before = next((s.value for s in taken if s.window == window), None)
-        row_key = key_bytes + _packed(window)
         self._change(key, window, row_key, aggregate, before, headers)
 
     def _folded(self, key: Any, value: Any, taken: list[_Taken]) -> Any:
         aggregate = self._spec.initializer()
         for session in taken:
-            # A copy of its own where values can be changed in place: the old one is forwarded.
-            mine = self._rows.get(session.row_key)[0]
+            mine = session.value
+            if not self._immutable:
+                # A copy of its own, as the old value is forwarded.
+                mine = self._rows.get(session.row_key)[0]
             aggregate = self._spec.merger(key, aggregate, mine)
         return self._spec.aggregator(key, value, aggregate)
 
-    def _write(self, key_bytes: bytes, window: Window, aggregate: Any, taken: list[_Taken]) -> None:
-        # A deletion must not leave a changelog that expires before the row that it deletes.
+    def _write(
+        self,
+        key_bytes: bytes,
+        row_key: bytes,
+        window: Window,
+        aggregate: Any,
+        taken: list[_Taken],
+    ) -> None:
+        if not self._rows.dirty:
+            self._fresh.clear()
         for session in taken:
             if session.window != window or aggregate is None:
-                self._rows.put(session.row_key, None, window.end_ms)
+                self._remove(session.row_key, window.end_ms)
         gone = {session.window for session in taken}
         closed_before = self._closed_before
         known = self._open[key_bytes]
         left = [w for w in known if w not in gone and w.end_ms >= closed_before]
         if aggregate is not None:
-            self._rows.put(key_bytes + _packed(window), aggregate, window.end_ms)
+            if row_key not in self._rows.dirty:
+                (self._fresh.discard if window in gone else self._fresh.add)(row_key)
+            self._rows.put(row_key, aggregate, window.end_ms)
             left.append(window)
-            left.sort(key=lambda w: w.end_ms)
+            if len(left) > 1:
+                left.sort(key=_end)
             if self._earliest is not None:
                 self._earliest = min(self._earliest, window.end_ms)
         self._open[key_bytes] = left
+
+    def _remove(self, row_key: bytes, timestamp: int) -> None:
+        if row_key in self._fresh and row_key in self._rows.dirty:
+            # It came and went between two commits: there is nothing to delete.
+            self._fresh.discard(row_key)
+            self._rows.forget(row_key)
+        else:
+            # Under the new session's time, so that the changelog keeps it as long as the row.
+            self._rows.put(row_key, None, timestamp)
 
     # -- which sessions there are ------------------------------------------------------------
 
@@ -197,7 +229,7 @@ class Sessions:
             if len(self._open) >= _KEYS_KNOWN:
                 self._open.clear()
             known = self._open[key_bytes] = self._stored(key_bytes)
-        gap = self._spec.windows.gap_ms
+        gap = self._gap_ms
         earliest = max(timestamp - gap, self._closed_before)
         latest = timestamp + gap
         return [w for w in known if w.end_ms >= earliest and w.start_ms <= latest]
@@ -207,7 +239,7 @@ class Sessions:
         start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
         # A higher end would lead over the rows of all longer keys that begin with this one.
         end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))
-        size = len(key_bytes) + _WINDOW_BYTES  # longer keys with the same beginning lie between
+        size = len(key_bytes) + _BOUNDS.size  # longer keys with the same beginning lie between
         rows = (row_key for row_key, _, _ in self._rows.scan(start, end) if len(row_key) == size)
         return [_window(row_key) for row_key in rows]
 
@@ -279,7 +311,12 @@ class Sessions:
             self._send(windowed, value, old, window.end_ms, headers)
             return
         held = self.pending.get(row_key)
-        self.pending[row_key] = (windowed, old if held is None else held[1], headers)
+        if held is None:
+            self.pending[row_key] = (windowed, old, headers)
+        elif value is None and held[1] is None:
+            del self.pending[row_key]
+        else:
+            self.pending[row_key] = (windowed, held[1], headers)
 
     def flush(self) -> None:
         """Forward the last change of each session that has one held back."""
@@ -297,9 +334,13 @@ class Sessions:
 
 
 def _packed(window: Window) -> bytes:
-    return TIMESTAMP.pack(window.end_ms) + TIMESTAMP.pack(window.start_ms)
+    return _BOUNDS.pack(window.end_ms, window.start_ms)
+
+
+def _end(window: Window) -> int:
+    return window.end_ms
 
 
 def _window(row_key: bytes) -> Window:
-    end = TIMESTAMP.unpack_from(row_key, len(row_key) - _WINDOW_BYTES)[0]
-    return Window(TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size)[0], end)
+    end, start = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
+    return Window(start, end)
