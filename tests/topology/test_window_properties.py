@@ -110,6 +110,19 @@ def events(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Any]]:
     return st.lists(st.one_of(record, record, record, record, what, crash), max_size=24)
 
 
+def drifting(script: Sequence[Any], step: int) -> list[Any]:
+    """The same script with each record so much later, so that windows are closed on the way."""
+    count = 0
+    moved = []
+    for event in script:
+        if isinstance(event, tuple) and event[0] in KEYS:
+            moved.append((event[0], event[1] + count * step))
+            count += 1
+        else:
+            moved.append(event)
+    return moved
+
+
 def values() -> Iterator[str]:
     return (chr(ord("A") + i) for i in range(100))
 
@@ -163,11 +176,13 @@ ALIGNED = st.builds(
 )  # fmt: skip
 SLIDING = st.builds(lambda size: Shape(size, None, 40), st.integers(0, 12))
 """Records lie no further apart than the grace period, so that none is late for any window."""
-FAR = st.one_of(st.integers(0, 40), st.integers(0, 40), st.integers(0, 400))
+NEAR = events(st.integers(0, 40))
+FAR_APART = st.one_of(st.integers(0, 40), st.integers(0, 40), st.integers(0, 400))
+DRIFT = st.sampled_from([0, 7, 30])
 PARTITIONS = st.sampled_from([1, 3])
 
 
-@given(ALIGNED, events(FAR), PARTITIONS, st.booleans())
+@given(ALIGNED, events(FAR_APART), PARTITIONS, st.booleans())
 @settings(deadline=None, max_examples=80)
 def test_time_windows_are_folded_as_the_model_says(
     shape: Shape, script: list[Any], partitions: int, cached: bool
@@ -188,12 +203,13 @@ def test_time_windows_are_folded_as_the_model_says(
         assert rows == set().union(*(live(shape, partition) for partition in model.values()))
 
 
-@given(SLIDING, events(st.integers(0, 40)), PARTITIONS, st.booleans())
+@given(SLIDING, NEAR, DRIFT, PARTITIONS, st.booleans())
 @settings(deadline=None, max_examples=80)
 def test_sliding_windows_are_folded_as_the_model_says(
-    shape: Shape, script: list[Any], partitions: int, cached: bool
+    shape: Shape, script: list[Any], drift: int, partitions: int, cached: bool
 ) -> None:
     """Traps 1, 6 and 29."""
+    script = drifting(script, drift)
     options = EXACTLY_ONCE if cached else {**EXACTLY_ONCE, **NO_CACHE}
     model = model_of(shape, script, partitions)
     step = joined(shape.windows())
@@ -221,7 +237,7 @@ def emitted_as_the_model_says(
             assert found[number] == partition.emitted
 
 
-@given(ALIGNED, events(FAR), PARTITIONS)
+@given(ALIGNED, events(FAR_APART), PARTITIONS)
 @settings(deadline=None, max_examples=80)
 def test_every_closed_time_window_is_emitted_once_in_order(
     shape: Shape, script: list[Any], partitions: int
@@ -230,18 +246,20 @@ def test_every_closed_time_window_is_emitted_once_in_order(
     emitted_as_the_model_says(shape, script, partitions)
 
 
-@given(SLIDING, events(st.integers(0, 40)), PARTITIONS)
+@given(SLIDING, NEAR, DRIFT, PARTITIONS)
 @settings(deadline=None, max_examples=80)
 def test_every_closed_sliding_window_is_emitted_once_in_order(
-    shape: Shape, script: list[Any], partitions: int
+    shape: Shape, script: list[Any], drift: int, partitions: int
 ) -> None:
     """Traps 13 and 36."""
-    emitted_as_the_model_says(shape, script, partitions)
+    emitted_as_the_model_says(shape, drifting(script, drift), partitions)
 
 
-@given(st.one_of(ALIGNED, SLIDING), events(st.integers(0, 40)))
+@given(st.one_of(ALIGNED, SLIDING), NEAR, DRIFT)
 @settings(deadline=None, max_examples=12)
-def test_rows_on_disk_are_emitted_once_in_order(shape: Shape, script: list[Any]) -> None:
+def test_rows_on_disk_are_emitted_once_in_order(
+    shape: Shape, script: list[Any], drift: int
+) -> None:
     """Traps 13 and 36, in RocksDB."""
     with tempfile.TemporaryDirectory() as directory:
-        emitted_as_the_model_says(shape, script, 1, state_dir=directory)
+        emitted_as_the_model_says(shape, drifting(script, drift), 1, state_dir=directory)
