@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state.memory import MemoryTaskState
+from state.spec import StoreSpec
+from state.timed import TimedBuffer
 from streams.testing import TopologyTestDriver
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
@@ -18,10 +21,15 @@ from topology import (
     SessionWindows,
     StreamsBuilder,
     TopologyError,
+    Window,
     Windowed,
     serdes,
 )
+from topology.operators.context import OperatorContext, no_stores
+from topology.operators.number import Number
+from topology.operators.sessions import SessionFold
 from topology.session_windowed import SessionWindowedKStream
+from topology.windows_serde import SessionWindowedSerde
 
 MS = timedelta(milliseconds=1)
 GAP = 5
@@ -313,6 +321,34 @@ def test_on_close_a_restart_sends_nothing_again() -> None:
     assert changes(driver) == [("a", 0, 0, [1]), ("b", 50, 51, [2, 3])]
 
 
+def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
+    """What is closed under the new grace, and was not emitted under the old one, is emitted."""
+    serde, spec = SessionWindowedSerde(serdes.string), StoreSpec("sessions", layout="session")
+    state = MemoryTaskState([spec])
+    store = state.store("sessions")
+    rows = TimedBuffer("sessions", store, layout=spec.rows, encode=bytes, decode=len)
+    rows.put(serde.serialize(Windowed("a", Window(0, 10))), 1, 10)
+    numbers = {"time": Number(100), "emitted": Number(-1)}
+    sent: list[Any] = []
+    context = OperatorContext(
+        node="fold",
+        forward=lambda *change: sent.append(change[:2]),
+        children={"below": lambda *change: sent.append(change[:2])},
+        buffers={"sessions": rows},
+        serdes=lambda store: (serde, serdes.long),
+        view=no_stores,
+        number=lambda name, **_: numbers[name],
+        shared={},
+        dropped=sent.append,
+        caching=True,
+        task=cast(Any, None),
+    )
+    windows = SessionWindows(inactivity_gap=5 * MS)
+    fold = SessionFold("sessions", windows, list, append, merge, 5, "on_window_close")
+    fold.make(context).process("b", 1, None, 101, None)
+    assert sent == [(Windowed("a", Window(0, 10)), 1)]
+
+
 def test_on_close_sessions_go_by_their_end_then_by_their_key() -> None:
     step = sessions_of(emit="on_window_close", grace=20)
     records = ("c", 1, 9), ("b", 2, 3), ("a", 3, 9), ("a", 4, 2), ("z", 5, 90)
@@ -422,8 +458,13 @@ def test_sessions_are_those_of_a_slow_model(
             assert mine == model.out
         if partitions == 1:
             assert late == model.late
-        for key, start, end, values in model.open:
-            assert stored[Windowed(key, (start, end))] == values  # type: ignore[arg-type]
+        kept = {
+            (k.key, *k.window): values
+            for k, values in stored.items()
+            if partition_of(k.key, partitions) == partition
+            and k.window.end_ms + gap + grace >= model.time
+        }
+        assert kept == {s[:3]: s[3] for s in model.open}
 
 
 def check_cached(found: Changes, model: Model) -> None:
@@ -442,3 +483,18 @@ def check_cached(found: Changes, model: Model) -> None:
         assert last == values[-1]
         assert some[:1] != [None]
     assert not mine
+
+
+def test_a_session_that_came_and_went_between_two_commits_leaves_nothing_in_the_changelog() -> None:
+    """Nothing is deleted that was never there; what was committed is."""
+    driver = driver_with(("a", 1, 0), chosen=BIG_CACHE, commit="manual")
+    driver.commit()
+    for time in (2, 4, 6, 8):
+        driver.input("in").send("a", 1, timestamp=time)
+    driver.commit()
+    written: list[Any] = driver.output("test-sessions-changelog").read_all()
+    assert [(*r.key.window, r.value is None) for r in written] == [
+        (0, 0, False),
+        (0, 0, True),
+        (0, 8, False),
+    ]
