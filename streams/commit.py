@@ -114,6 +114,7 @@ class Commit:
         now_ms = self.clock.now_ms()
         for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
             positions = self._local_positions(task, own, ends, commit_id, now_ms)
+            positions |= self._read_positions(task, next_offsets, commit_id, now_ms)
             task.written(own, positions, next_offsets)
             self.probe("state_written")
 
@@ -128,10 +129,23 @@ class Commit:
         positions = {}
         for store in task.spec.stores:
             place = task.spec.changelogs.get(store.name)
+            if store.name in task.spec.source_rows:
+                continue
             if place is None:
                 # Nothing else tells whether an unlogged store belongs to these offsets.
                 positions[store.name] = Position("", 0, commit_id, now_ms)
             elif store.name in deltas:
                 topic_id = self.topic_ids[place.topic]
                 positions[store.name] = Position(topic_id, ends[place], commit_id, now_ms)
+        return positions
+
+    def _read_positions(
+        self, task: Task, offsets: Offsets, commit_id: int, now_ms: int
+    ) -> dict[str, Position]:
+        """Those of stores whose changelog is an input: as far as that is committed now."""
+        positions = {}
+        for store in task.spec.source_rows:
+            place = task.spec.restored_from[store]
+            offset = offsets[place].offset
+            positions[store] = Position(self.topic_ids[place.topic], offset, commit_id, now_ms)
         return positions

@@ -26,6 +26,7 @@ from streams.settings import (
     Kind,
     Setting,
     choice,
+    choices,
     directory,
     duration,
     flag,
@@ -37,6 +38,7 @@ from streams.settings import (
     text,
 )
 from topology import serdes, timestamps
+from topology.optimizer import BY_NAME
 from topology.serdes import Serde
 from topology.timestamps import TimestampExtractor
 
@@ -259,10 +261,12 @@ topics and groups are named after it
         "Where handlers that say `continue` write the records that they let go.",
         default=None,
     )
-    topology_optimization: Literal["none", "all"] = setting(
-        choice("none", "all"),
-        "Whether repartition topics that would carry the same records are shared.",
-        default="none",
+    topology_optimization: tuple[str, ...] = setting(
+        choices(*BY_NAME),
+        "Whether repartition topics that would carry the same records are shared, and whether the "
+        "compacted topic that a table is read from is its changelog too.",
+        default=(),
+        default_words="none",
     )
     topology_change_accept: str | None = setting(
         text(),

@@ -36,6 +36,7 @@ class DeployedStore:
         kind: where rows live.
         logged: whether it has a changelog.
         reads: the topics that its sub-topology reads.
+        source: whether its changelog is the topic that it is read from.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DeployedStore:
     kind: str
     logged: bool
     reads: tuple[str, ...]
+    source: bool = False
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -141,6 +143,7 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
             kind=store.spec.kind,
             logged=store.spec.logged,
             reads=reads,
+            source=store.source_topic is not None,
         )
 
 

@@ -111,6 +111,20 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
         yield Change(
             True, f"store {name} {lost}, so its state begins empty", "keep logged= as it was"
         )
+    elif old.source and not new.source:
+        yield Change(
+            True,
+            f"store {name} was restored from the topic that it is read from, and has a changelog "
+            "of its own now, which is empty or old, so its state begins wrong",
+            "keep reuse.ktable.source.topics in topology.optimization, or reset the application",
+        )
+    elif new.source and not old.source:
+        yield Change(
+            False,
+            f"store {name} is restored from the topic that it is read from; its topic "
+            f"<application.id>-{name}-changelog is not written any more",
+            "headrace reset --all-internal deletes it",
+        )
     elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
         yield Change(
             True,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
+from streams.source_rows import SourceRows, source_rows
 from streams.task import TaskId, TaskSpec, unknown_partitions
 from streams.topic_plan import (
     ChangelogTopic,
@@ -20,7 +21,8 @@ from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
 from topology.graph import OffsetReset, SubTopology, Topology
-from topology.optimizer import optimize
+from topology.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
+from topology.timestamps import needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,24 @@ class SubPlan:
         topics: what the cluster must have for it.
         changelogs: the changelog topic of each logged store.
         value_serdes: the serde of each store's values.
+        source_rows: the stores whose changelogs are topics that are read.
     """
 
     program: Program
     topics: SubTopologyTopics
     changelogs: Mapping[str, str]
     value_serdes: Mapping[str, Any]
+    source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
 
     @property
     def id(self) -> int:
         """The sub-topology's number."""
         return self.program.sub_topology.id
+
+    @property
+    def restored_from(self) -> tuple[str, ...]:
+        """The topics that local state is restored from."""
+        return (*self.changelogs.values(), *(rows.topic for rows in self.source_rows.values()))
 
     @property
     def sinks(self) -> frozenset[str]:
@@ -89,6 +98,7 @@ class SubPlan:
             internal_topics=frozenset(t.name for t in self.topics.repartition_sources),
             read_cache_bytes=read_cache_bytes,
             partitions_of=partitions_of,
+            source_rows=self.source_rows,
         )
 
 
@@ -114,8 +124,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         skips_undecodable=config.handlers.deserialization != "fail",
         timestamps=config.default_timestamp_extractor,
     )
-    if config.topology_optimization == "all":
-        topology = optimize(topology)
+    topology = optimize(topology, _rewrites(config))
     topology = bound_to_topics(
         topology,
         application_id=options.application_id,
@@ -126,11 +135,20 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
 
 
-def _sub_plan(
-    sub: SubTopology, options: CompileOptions, additional_retention_ms: int
-) -> SubPlan:
+def _rewrites(config: StreamsConfig) -> Sequence[Rewrite]:
+    """Those that the settings name, without one that would not keep the results here."""
+    chosen = [rewrite for name, rewrite in BY_NAME.items() if name in config.topology_optimization]
+    reset = config.consumer_config("").get("auto.offset.reset")
+    begins_late = reset not in ("earliest", "smallest", "beginning")
+    if begins_late or needed(None, config.default_timestamp_extractor) is not None:
+        return [rewrite for rewrite in chosen if rewrite is not reuse_table_sources]
+    return chosen
+
+
+def _sub_plan(sub: SubTopology, options: CompileOptions, additional_retention_ms: int) -> SubPlan:
     prefix = f"{options.application_id}-"
-    logged = [store for store in sub.stores if store.spec.logged]
+    logged = [s for s in sub.stores if s.spec.logged and s.source_topic is None]
+    sources = [source_rows(store, sub, options) for store in sub.stores if store.source_topic]
     changelogs = {store.name: f"{prefix}{store.name}-changelog" for store in logged}
     repartitions = [
         RepartitionTopic(f"{prefix}{topic}", source.partitions)
@@ -149,8 +167,10 @@ def _sub_plan(
             )
             for store in logged
         ),
+        reused=tuple(rows.topic for rows in sources),
         # Equal keys must meet in one task only where there is state for them to meet in.
         copartitioned=None if sub.stores else (),
     )
     serdes = {store.name: store.value or options.default_value for store in sub.stores}
-    return SubPlan(compile_sub_topology(sub, options), topics, changelogs, serdes)
+    program = compile_sub_topology(sub, options)
+    return SubPlan(program, topics, changelogs, serdes, {s.store: s for s in sources})

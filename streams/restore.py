@@ -17,7 +17,7 @@ they do not belong to this changelog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from state.store import Position
@@ -48,6 +48,10 @@ class ChangelogFacts:
     start: int
     end: int
     delete_retention_ms: int
+
+    def up_to(self, offset: int) -> ChangelogFacts:
+        """The same of an input that is committed up to an offset: what follows is not in rows."""
+        return replace(self, end=max(self.start, min(self.end, offset)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,7 @@ class Restorer:
         with corruption_of(task.id):
             restores = [
                 restore
-                for store, place in task.spec.changelogs.items()
+                for store, place in task.spec.restored_from.items()
                 if (restore := self._plan(task, store, place, facts[place])) is not None
             ]
             if not restores:
@@ -225,6 +229,8 @@ class Restorer:
     ) -> _StoreRestore | None:
         """Decide what to restore of one store, and drop its rows if they cannot be kept."""
         now_ms = self._clock.now_ms()
+        if store in task.spec.source_rows:
+            facts = facts.up_to(task.start[place].offset)
         position = task.state.position(store)
         plan = plan_restore(position, facts, now_ms)
         if plan.drop is not None:
@@ -321,7 +327,9 @@ class Restorer:
         self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> None:
         part = restore.open[place]
-        changes = changelog_changes(r for r in records if r.offset() < part.plan.end)
+        below = [r for r in records if r.offset() < part.plan.end]
+        source = restore.task.spec.source_rows.get(part.store)
+        changes = changelog_changes(below) if source is None else source.changes(below)
         if not changes:
             return
         # What came after the plan was made is not in the rows.
@@ -395,7 +403,7 @@ class Restorer:
 
 
 def _last_commit_id(task: Task) -> int:
-    positions = [task.state.position(store) for store in task.spec.changelogs]
+    positions = [task.state.position(store) for store in task.spec.restored_from]
     return max((p.commit_id for p in positions if p is not None), default=0)
 
 

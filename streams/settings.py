@@ -174,6 +174,28 @@ def choice(*values: str, also: dict[str, str] | None = None) -> Kind:
     return Kind(", ".join(f"`{value}`" for value in spellings), parse)
 
 
+def choices(*values: str) -> Kind:
+    """Some of several words, as a list or with commas between; or `all` of them, or `none`."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, (list, tuple, set, frozenset)):
+            words = [str(word) for word in value]
+        elif isinstance(value, str):
+            words = [word.strip() for word in value.split(",")]
+        else:
+            words = [repr(value)]
+        if words in (["all"], ["none"]):
+            return values if words == ["all"] else ()
+        unknown = [word for word in words if word not in values]
+        if unknown:
+            allowed = ", ".join(repr(value) for value in ("none", "all", *values))
+            raise ValueError(f"must be one of {allowed}, or several with commas, not {value!r}")
+        return tuple(word for word in values if word in words)
+
+    words = ", ".join(f"`{value}`" for value in ("none", "all", *values))
+    return Kind(f"{words}, or several", parse)
+
+
 def directory() -> Kind:
     """A path, as text or Path; ``~`` is the user's home."""
 

@@ -34,6 +34,7 @@ from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskC
 from streams.handlers import Handlers
 from streams.progress import COMMIT_ID, Progress
 from streams.record_errors import HandlerFailedError, RecordErrors
+from streams.source_rows import SourceRows
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
 from topology.graph import Store, stores_of
@@ -146,6 +147,14 @@ class TaskSpec:
 
     partitions_of: Callable[[str], int] = unknown_partitions
     """Tells the partition count of a topic that is written to."""
+    source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
+    """The stores whose changelogs are topics that are read."""
+
+    @property
+    def restored_from(self) -> Mapping[str, TopicPartition]:
+        """The partition that each store is restored from, written by this task or read."""
+        read = {s: TopicPartition(r.topic, self.id.partition) for s, r in self.source_rows.items()}
+        return {**self.changelogs, **read}
 
     @property
     def stores(self) -> tuple[Store, ...]:

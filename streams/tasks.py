@@ -317,7 +317,7 @@ class Tasks:
         changelogs = [
             TopicPartition(topic, slot.id.partition)
             for slot in slots
-            for topic in slot.plan.changelogs.values()
+            for topic in slot.plan.restored_from
         ]
         return _Found(
             slots,

@@ -85,6 +85,7 @@ class SubTopologyTopics:
         changelogs: topics that its stores need; not those that reuse a source topic.
         copartitioned: sets of source topics that must have equal partition counts; None puts all
             sources into one set.
+        reused: sources that serve as changelogs too.
     """
 
     id: int
@@ -93,6 +94,7 @@ class SubTopologyTopics:
     repartition_sinks: tuple[str, ...] = ()
     changelogs: tuple[ChangelogTopic, ...] = ()
     copartitioned: tuple[frozenset[str], ...] | None = None
+    reused: tuple[str, ...] = ()
 
     @property
     def all_sources(self) -> tuple[str, ...]:
@@ -210,6 +212,7 @@ def plan_internal_topics(
         [('counts', 6)]
     """
     _require_sources(sub_topologies, existing, names)
+    _require_rows_to_stay(sub_topologies, existing)
     counts = _Counts(sub_topologies, existing)
     internal = tuple(
         _internal_topics(sub_topologies, counts, replication_factor, topic_configs or {})
@@ -259,6 +262,21 @@ def _require_sources(
         "count you want to keep, or correct the names in the topology",
         topics=missing,
     )
+
+
+def _require_rows_to_stay(
+    sub_topologies: Iterable[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+) -> None:
+    """Refuse a source as a changelog that deletes the last record of a key."""
+    for name in dict.fromkeys(name for sub in sub_topologies for name in sub.reused):
+        policy, kept_ms = existing[name].cleanup_policy, existing[name].retention_ms
+        if policy is not None and "delete" in policy and kept_ms is not None and kept_ms >= 0:
+            raise MisconfiguredTopicError(
+                f"topic {name} is to be the changelog of the table that is read from it, and "
+                f"deletes records after {kept_ms} ms, so rows would be lost; "
+                f"{_alter(name, 'cleanup.policy', 'compact')}, or leave reuse.ktable.source.topics "
+                "out of topology.optimization, which gives the table a changelog of its own"
+            )
 
 
 class _Counts:

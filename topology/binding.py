@@ -31,7 +31,9 @@ def bound_to_topics(
     binder = _Binder(application_id, default_key, default_value)
     nodes = tuple(binder.node(node) for node in topology.nodes)
     read = {group.store.name: group.source.topic for group in topology.global_stores}
-    stores = tuple(binder.store(store, read.get(store.name)) for store in topology.stores)
+    stores = tuple(
+        binder.store(store, read.get(store.name, store.source_topic)) for store in topology.stores
+    )
     if nodes == topology.nodes and stores == topology.stores:
         return topology
     return Topology(nodes, stores)

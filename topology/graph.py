@@ -173,6 +173,8 @@ class Store:
     value: AnySerde | None = None
     face: Function | None = None
     """Makes what a processor sees of it (see `stores.open_store`); None goes by the layout."""
+    source_topic: str | None = None
+    """The topic that its rows are read from, if that is its changelog too (see `optimizer`)."""
 
     @property
     def name(self) -> str:

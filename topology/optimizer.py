@@ -1,8 +1,8 @@
 """Rewrites of a topology that keep its results: plain functions from topology to topology.
 
-`REWRITES` is the list, in the order in which they are applied when ``topology.optimization`` is
-``all``. Each is small, knows nothing of the others, and leaves a topology alone that it has nothing
-to do in. What they did shows in ``optimize(topology).describe()``.
+`BY_NAME` has them in the order in which they are applied, by their names in the setting
+``topology.optimization``. Each is small, knows nothing of the others, and leaves a topology alone
+that it has nothing to do in. What they did shows in ``optimize(topology).describe()``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topology.graph import Node, Sink, Source, Stateless, Topology, by_name
+from topology.graph import Node, Sink, Source, Stateless, TableSource, Topology, by_name
 
 Rewrite = Callable[[Topology], Topology]
 
@@ -59,6 +59,49 @@ def share_repartitions(topology: Topology) -> Topology:
     return Topology(tuple(rest), topology.stores)
 
 
+def reuse_table_sources(topology: Topology) -> Topology:
+    """Let the topic that a table is read from be its changelog, where rows follow from it alone.
+
+    The topic must keep the last record of each key. Tables stay as they are whose records get their
+    times from an extractor, or that begin at the end of the topic: such rows are not found there
+    (Kafka Streams: ``reuse.ktable.source.topics``).
+
+    Args:
+        topology: what was built.
+
+    Returns:
+        The same computation with fewer topics.
+
+    Example:
+        >>> from topology import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> _ = builder.table("prices", store="prices")
+        >>> [store.source_topic for store in reuse_table_sources(builder.build()).stores]
+        ['prices']
+    """
+    nodes = by_name(topology.nodes)
+    topics: dict[str, str] = {}
+    for node in topology.nodes:
+        if isinstance(node, TableSource) and node.store is not None and len(node.parents) == 1:
+            source = nodes[node.parents[0]]
+            if isinstance(source, Source) and _can_restore(source):
+                (topic,) = source.topics
+                if topic not in topics.values():
+                    topics[node.store] = topic
+    stores = tuple(
+        replace(store, source_topic=topics[store.name])
+        if store.name in topics and store.spec.logged
+        else store
+        for store in topology.stores
+    )
+    return topology if stores == topology.stores else replace(topology, stores=stores)
+
+
+def _can_restore(source: Source) -> bool:
+    plain = source.timestamps is None and source.offset_reset in (None, "earliest")
+    return plain and not source.internal and len(source.topics) == 1
+
+
 def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
     """Where a repartition topic's records come from, past the filter that belongs to it."""
     removed = []
@@ -77,7 +120,12 @@ def _reading(node: Node, instead: dict[str, str]) -> Node:
     return node if parents == node.parents else replace(node, parents=parents)
 
 
-REWRITES: tuple[Rewrite, ...] = (share_repartitions,)
+BY_NAME: Mapping[str, Rewrite] = {
+    "merge.repartition.topics": share_repartitions,
+    "reuse.ktable.source.topics": reuse_table_sources,
+}
+"""Kafka Streams' names of them."""
+REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 
 def optimize(topology: Topology, rewrites: Sequence[Rewrite] = REWRITES) -> Topology:
