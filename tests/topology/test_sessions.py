@@ -498,3 +498,15 @@ def test_a_session_that_came_and_went_between_two_commits_leaves_nothing_in_the_
         (0, 0, True),
         (0, 8, False),
     ]
+
+
+def test_a_session_that_was_committed_is_deleted_also_where_it_has_changed_since() -> None:
+    driver = driver_with(("a", 1, 0), chosen=BIG_CACHE, commit="manual")
+    driver.commit()
+    for time in (0, 3):
+        driver.input("in").send("a", 1, timestamp=time)
+    driver.commit()
+    assert rows(driver, committed=True) == [("a", 0, 3, [1, 1, 1])]
+    driver.crash(keep=False)
+    driver.input("in").send("a", 1, timestamp=4)
+    assert rows(driver) == [("a", 0, 4, [1, 1, 1, 1])]
