@@ -312,6 +312,15 @@ def test_numbers_of_records_go_on_after_a_restart_without_state() -> None:
     assert [value for _, value, _ in join("left", "k", "l", 100)] == ["l+a", "l+b", "l+c"]
 
 
+def test_numbers_of_records_go_on_after_a_restart_where_no_record_is_left() -> None:
+    join = Joined(joined("inner", within(10)))
+    join("left", "k", "a", 100)
+    join.driver.restart()
+    join("left", "k", "b", 1_000)
+    (kept,) = join.driver.store("pairs-this-join-store")
+    assert (kept.timestamp_ms, kept.number) == (1_000, 1)
+
+
 def test_rows_that_another_program_wrote_are_not_written_over() -> None:
     """An application that moves here from Java has rows, but no numbers in its offsets."""
     spec = StoreSpec("s", kind="memory", layout="window")
@@ -415,6 +424,16 @@ def test_null_results_come_by_time_then_side_then_key() -> None:
         ("c", "None+r", 9), ("z", "None+r", 10), ("a", "l+None", 10), ("b", "l+None", 10),
         ("b", "l+None", 11),
     ]  # fmt: skip
+
+
+def test_null_results_that_come_together_are_in_the_order_of_their_times_not_of_their_ends() -> (
+    None
+):
+    """Trap 15: the left record can match for longer, and comes first all the same."""
+    join = Joined(joined("outer", within(before=1, after=20)))
+    join("left", "a", "l", 10)
+    join("right", "b", "r", 12)
+    assert join("left", "end", "l", 100) == [("a", "l+None", 10), ("b", "None+r", 12)]
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "crash", "lose", "restart"])
