@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +16,7 @@ from tests.support.operators import NO_CACHE, Pair
 from tests.support.timed import Action, actions, by_partition, perform
 from topology import (
     BufferConfig,
+    CogroupedKStream,
     KTable,
     SessionWindows,
     SlidingWindows,
@@ -24,6 +25,7 @@ from topology import (
     TimeWindows,
     TopologyError,
     UnlimitedWindows,
+    Windowed,
     serdes,
 )
 
@@ -320,3 +322,28 @@ def test_no_record_is_lost_or_folded_twice(
 
 def closed(key: str, session: list[tuple[int, int]]) -> tuple[str, int, int, list[int]]:
     return key, session[0][0], session[-1][0], sorted(value for _, value in session)
+
+
+def test_the_types_follow_those_of_the_functions() -> None:
+    """A type checker reads it."""
+    builder = StreamsBuilder()
+    numbers = builder.stream("a", key=serdes.string, value=serdes.long).group_by_key()
+    words = builder.stream("b", key=serdes.string, value=serdes.string).group_by_key()
+
+    def add(_: str, number: int, total: float) -> float:
+        return total + number
+
+    def add_length(_: str, word: str, total: float) -> float:
+        return total + len(word)
+
+    def both(_: str, one: float, other: float) -> float:
+        return one + other
+
+    group = numbers.cogroup(add).cogroup(words, add_length)
+    assert_type(group, CogroupedKStream[str, float])
+    assert_type(group.aggregate(float), KTable[str, float])
+    timed = group.windowed_by(TimeWindows(size=MS)).aggregate(float)
+    assert_type(timed, KTable[Windowed[str], float])
+    assert_type(timed.suppress(Suppressed.until_window_closes()), KTable[Windowed[str], float])
+    sessions = group.windowed_by(SessionWindows(inactivity_gap=MS))
+    assert_type(sessions.aggregate(float, both), KTable[Windowed[str], float])

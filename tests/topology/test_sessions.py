@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, assert_type, cast
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +17,7 @@ from streams.testing import TopologyTestDriver
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
 from topology import (
+    KTable,
     Materialized,
     SessionWindows,
     StreamsBuilder,
@@ -510,3 +511,20 @@ def test_a_session_that_was_committed_is_deleted_also_where_it_has_changed_since
     driver.crash(keep=False)
     driver.input("in").send("a", 1, timestamp=4)
     assert rows(driver) == [("a", 0, 4, [1, 1, 1, 1])]
+
+
+def test_the_types_follow_those_of_the_functions() -> None:
+    """A type checker reads it."""
+    stream = StreamsBuilder().stream("in", key=serdes.string, value=serdes.long)
+    visits = stream.group_by_key().windowed_by(SessionWindows(inactivity_gap=MS))
+    assert_type(visits, SessionWindowedKStream[str, int])
+    assert_type(visits.count(), KTable[Windowed[str], int])
+    assert_type(visits.reduce(max), KTable[Windowed[str], int])
+
+    def total(_: str, value: int, so_far: float) -> float:
+        return so_far + value
+
+    def both(_: str, one: float, other: float) -> float:
+        return one + other
+
+    assert_type(visits.aggregate(float, total, both), KTable[Windowed[str], float])
