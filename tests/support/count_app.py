@@ -79,7 +79,7 @@ class Plan:
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class _Reporter:
+class Reporter:
     """Writes one line for each restored store, so that a test can count the records."""
 
     def on_restore_start(self, place: Any, store: str, begin: int, end: int) -> None:
@@ -95,7 +95,7 @@ class _Reporter:
 def main() -> None:
     plan = Plan(**json.loads(sys.argv[1]))
     KafkaStreams(
-        plan.topology(), plan.settings, probe=plan.probe, restore_listener=_Reporter()
+        plan.topology(), plan.settings, probe=plan.probe, restore_listener=Reporter()
     ).run()
 
 
