@@ -14,9 +14,11 @@ from topology.errors import SerdeError, TopologyError
 from topology.global_table import GlobalKTable
 from topology.graph import Topology
 from topology.grouped import KGroupedStream
+from topology.grouped_table import KGroupedTable
 from topology.kstream import KStream
 from topology.ktable import KTable
 from topology.materialized import Materialized
+from topology.operators.transform_values import ValueTransformerWithKey
 from topology.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
@@ -53,6 +55,7 @@ __all__ = [
     "GlobalKTable",
     "JoinWindows",
     "KGroupedStream",
+    "KGroupedTable",
     "KStream",
     "KTable",
     "KeyValueStore",
@@ -81,6 +84,7 @@ __all__ = [
     "TopologyError",
     "UnlimitedWindows",
     "ValueAndTimestamp",
+    "ValueTransformerWithKey",
     "Window",
     "WindowStore",
     "Windowed",
