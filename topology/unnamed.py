@@ -104,6 +104,8 @@ def _store_advice(sub: SubTopology, node: Node) -> str:
         parents = (by_name(sub.nodes)[parent] for parent in node.parents)
         read = any(isinstance(parent, Source) and not parent.internal for parent in parents)
         return 'table(store="...")' if read else 'to_table(store="...")'
+    if node.name.startswith("KTABLE-SUPPRESS-"):
+        return 'suppress(name="...")'
     return 'store="..." or name="..." at that step'
 
 

@@ -26,6 +26,7 @@ from topology import (
     UnlimitedWindows,
     serdes,
 )
+from topology.unnamed import unnamed_steps
 
 MS = timedelta(milliseconds=1)
 CLOSES = Suppressed.until_window_closes()
@@ -399,3 +400,10 @@ def test_no_handler_lets_a_full_buffer_grow() -> None:
     chosen = {**NO_CACHE, "processing.exception.handler": "continue"}
     with pytest.raises(RecordError, match="holds back 3 rows"):
         table_driver(("k", "a", 0), ("j", "b", 4), ("l", "x", 2), until=until, chosen=chosen)
+
+
+def test_a_suppression_without_a_name_is_told_how_to_get_one() -> None:
+    builder = StreamsBuilder()
+    builder.table("in", store="rows").suppress(limit(5))
+    (unnamed,) = unnamed_steps(builder.build().sub_topologies)
+    assert unnamed.advice == 'suppress(name="...")'
