@@ -194,6 +194,25 @@ def test_rows_that_name_keys_with_the_same_beginning_are_told_apart() -> None:
     assert [r.key for r in driver.output("out").read_all()] == ["1", "b1"]
 
 
+def test_a_row_whose_foreign_key_fails_may_be_let_go_and_come_back() -> None:
+    """What was joined before stays, as the row has gone unseen; its next change is joined."""
+
+    def failing(value: str) -> str | None:
+        if value == "bad":
+            raise ValueError(value)
+        return named(value)
+
+    driver = driver_of(
+        topology=topology_of(foreign_key=failing),
+        settings={"processing.exception.handler": "continue", **NO_CACHE},
+    )
+    changes = (right("a", "A"), right("b", "B"), left("k", "a1"), left("k", "bad"))
+    later = (right("a", "AA"), left("k", "b1"), right("a", "AAA"), left("k", "a1"), left("k", None))
+    assert values(driver, *changes, *later)[2:] == [
+        ["a1+A"], [], [], ["b1+B"], [], ["a1+AAA"], [None],
+    ]  # fmt: skip
+
+
 def test_headers_of_the_change_go_to_the_result() -> None:
     driver = driver_of()
     driver.input("left").send("k", "a1", headers=[("of", b"left")])

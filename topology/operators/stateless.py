@@ -90,8 +90,6 @@ def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
     with otherwise(gen):
         if node.stream or flow.old is None:
             _children(gen, node, result, descend)
-        elif is_versioned(by_name(gen.sub.nodes), node.name):
-            _map_version(gen, node, flow, result, descend)
         else:
             _map_change(gen, node, flow, result, descend)
 
@@ -101,7 +99,13 @@ def _map_change(
 ) -> None:
     """Tables: what the row was here follows from what it was above; nothing comes of nothing."""
     w, i = gen.writer, gen.ordinal(node)
-    before, is_read = _call_before(gen, node, flow), needs_old(gen.sub, node)
+    versioned = is_versioned(by_name(gen.sub.nodes), node.name)
+    if versioned:
+        # What came out of order stays that, see `operators.versioned`.
+        w.line(f"late_{i} = {flow.old}.__class__ is OutOfOrder")
+        w.line(f"old_{i} = {flow.old}.value if late_{i} else {flow.old}")
+        flow = replace(flow, old=f"old_{i}")
+    before, is_read = _call_before(gen, node, flow), versioned or needs_old(gen.sub, node)
     was_there = f"{before} is not None"
     if gen.options.handles_errors:
         # The function may have failed on it then too: what was forwarded before is not known.
@@ -116,22 +120,9 @@ def _map_change(
         was_there = f"before_{i} is not None"
     result = replace(result, old=f"before_{i}" if is_read else None)
     with w.block(f"if value_{i} is not None or {was_there}:"):
+        if versioned:
+            w.line(f"before_{i} = OutOfOrder(before_{i}) if late_{i} else before_{i}")
         _children(gen, node, result, descend)
-
-
-def _map_version(
-    gen: Generator, node: Stateless, flow: Flow, result: Flow, descend: Descend
-) -> None:
-    """As `_map_change`; a change that came out of order stays one, see `operators.versioned`."""
-    w, i, old = gen.writer, gen.ordinal(node), flow.old
-    w.line(f"late_{i} = {old}.__class__ is OutOfOrder")
-    w.line(f"old_{i} = {old}.value if late_{i} else {old}")
-    with attempt(gen, node, flow):
-        w.line(f"before_{i} = {_call_before(gen, node, replace(flow, old=f'old_{i}'))}")
-    with otherwise(gen), w.block(f"if value_{i} is not None or before_{i} is not None:"):
-        with w.block(f"if late_{i}:"):
-            w.line(f"before_{i} = OutOfOrder(before_{i})")
-        _children(gen, node, replace(result, old=f"before_{i}"), descend)
 
 
 def _call_before(gen: Generator, node: Stateless, flow: Flow) -> str:
