@@ -168,7 +168,9 @@ class Draft:
         if isinstance(node, Source):
             kept = tuple(_unfiltered(n) for n in step.nodes)
             self._steps[step.name] = Step(kept, step.stores)
-        elif isinstance(node, Stateless) and node.op not in ("map", "flat_map", "select_key"):
+        elif isinstance(node, Branch) or (
+            isinstance(node, Stateless) and node.op not in ("map", "flat_map", "select_key")
+        ):
             for parent in node.parents:
                 self.keep_null_keys(parent)
 

@@ -105,6 +105,18 @@ def test_records_without_a_key_come_through_the_repartition_topic_of_a_left_join
     assert results(driver) == [(None, "v+None", 1)]
 
 
+def test_steps_between_a_repartition_topic_and_a_left_join_let_null_keys_pass_too() -> None:
+    builder = StreamsBuilder()
+    stream: KStream[Any, Any] = builder.stream("stream", **TEXTS).select_key(lambda *_: None)
+    spread: KStream[Any, Any] = stream.repartition(name="spread", key=serdes.string)
+    branch = spread.filter(lambda *_: True).split(name="b-").default_branch(name="all")["b-all"]
+    table = builder.table("table", **TEXTS)
+    branch.left_join(table, pair, key=serdes.string).to("out", value=serdes.string)
+    driver = TopologyTestDriver(builder.build())
+    driver.input("stream").send("k", "v", timestamp=1)
+    assert results(driver) == [(None, "v+None", 1)]
+
+
 def test_the_joiner_can_take_the_key() -> None:
     builder = StreamsBuilder()
     stream, table = builder.stream("stream", **TEXTS), builder.table("table", **TEXTS)
