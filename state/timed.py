@@ -147,6 +147,11 @@ class TimedBuffer(Buffer):
         written = self.dirty.get(key)
         return written is not None and written[0] is None
 
+    def oldest_written(self) -> int | None:
+        """The smallest time of the rows that were written since the last commit."""
+        place = bisect_left(self._times, self.horizon)
+        return self._times[place] if place < len(self._times) else None
+
     def expire(self, horizon: int) -> None:
         """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
         self.horizon = max(self.horizon, horizon)

@@ -34,6 +34,7 @@ class Commit:
         topic_ids: the id of each changelog topic, kept beside the local position.
         clock: for the time of the local position.
         probe: called between the steps.
+        protect: called with each task before it writes to its changelogs.
     """
 
     producer: Producer
@@ -41,6 +42,7 @@ class Commit:
     topic_ids: Mapping[str, str]
     clock: Clock
     probe: Probe
+    protect: Callable[[Task], None]
 
     def run(self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int) -> None:
         """Commit everything that `tasks` did since their last commit.
@@ -67,6 +69,7 @@ class Commit:
         """Step 2."""
         all_deltas = []
         for task in tasks:
+            self.protect(task)
             deltas = task.deltas()
             for store, delta in deltas.items():
                 place = task.spec.changelogs.get(store)

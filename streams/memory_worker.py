@@ -32,7 +32,7 @@ from streams.restore import Restorer, SilentRestoreListener
 from streams.task import TaskId
 from streams.tasks import Tasks
 from streams.topic_plan import plan_internal_topics
-from streams.upkeep import make_membership, make_purger, make_watch
+from streams.upkeep import make_membership, make_purger, make_retention, make_watch
 from streams.worker import Worker
 
 
@@ -171,7 +171,7 @@ def make_memory_worker(
     beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
     partitions = {name: facts.partitions for name, facts in topics.items()}
     facts = ClusterFacts(admin, topics, from_earliest=True)
-    global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, log)
+    global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, probe, log)
     return Worker(
         config=config,
         consumer=consumer,
@@ -199,6 +199,9 @@ def make_memory_worker(
         listener=counts,
         probe=probe,
         purger=make_purger(config, plans, admin, **beside),
+        retention=make_retention(
+            config, plans, admin, consumer, topics=topics, partitions=partitions, **beside
+        ),
         topic_watch=make_watch(
             config,
             plans,
@@ -228,6 +231,7 @@ def _global_tables(
     disk: Disk,
     facts: ClusterFacts,
     clock: ManualClock,
+    probe: Probe,
     log: EventLog,
 ) -> GlobalTables:
     return GlobalTables(
@@ -238,6 +242,7 @@ def _global_tables(
         topics=facts.topics,
         errors=RowErrors(config.handlers, config.null_key_policy, log),
         listener=SilentRestoreListener(),
+        probe=probe,
         clock=clock,
         timeout_s=config.task_timeout_ms / 1000,
         batch_records=config.restore_batch_records,

@@ -33,7 +33,7 @@ from streams.restore import RestoreListener, Restorer
 from streams.tasks import OpenHome, TaskHome, Tasks
 from streams.topic_plan import TopicFacts
 from streams.topics import TopicAdmin, prepare_topics
-from streams.upkeep import make_membership, make_purger, make_watch
+from streams.upkeep import make_membership, make_purger, make_retention, make_watch
 from streams.worker import Worker, WorkerListener
 from topology.graph import Store
 from topology.operators.context import TableView
@@ -233,6 +233,17 @@ class _Wiring:
                 clock=self.clock,
                 log=self.log,
             ),
+            retention=make_retention(
+                self.config,
+                self.plans,
+                self.admin,
+                consumer,
+                topics=self.topics,
+                partitions=partitions,
+                background=self.connections.background("headrace-retention"),
+                clock=self.clock,
+                log=self.log,
+            ),
             topic_watch=make_watch(
                 self.config,
                 self.plans,
@@ -275,6 +286,7 @@ class _Wiring:
             topics=self.topics,
             errors=RowErrors(self.config.handlers, self.config.null_key_policy, self.log),
             listener=listener,
+            probe=self.probe,
             clock=self.clock,
             timeout_s=self.config.task_timeout_ms / 1000,
             batch_records=self.config.restore_batch_records,

@@ -28,6 +28,7 @@ from state.codec import decode_timestamped
 from state.errors import StoreCorruptedError, ValueEncodingError
 from state.layout import Layout
 from state.store import CommittedStore, Position, TaskState
+from state.timed import TimedBuffer
 from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
@@ -478,6 +479,14 @@ class Task:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
             raise self._range_error(str(error), node=None, store=error.store) from error
+
+    def oldest_times(self) -> dict[str, int]:
+        """By store with windows: the earliest of those that the next commit writes."""
+        found = {}
+        for name, buffer in self._buffers.items():
+            if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
+                found[name] = oldest
+        return found
 
     def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
         """Say which input a row came from that the changelog refuses."""

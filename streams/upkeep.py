@@ -11,6 +11,7 @@ from streams.config import StreamsConfig
 from streams.membership import Membership
 from streams.plan import SubPlan
 from streams.purge import Purger
+from streams.retention import RetentionGuard, window_topics
 from streams.topic_plan import SubTopologyTopics, TopicFacts
 from streams.topic_watch import TopicWatch
 from streams.topics import TopicAdmin, recheck_global_topics, recheck_topics
@@ -33,6 +34,39 @@ def make_purger(
         background=background,
         clock=clock,
         log=log,
+    )
+
+
+def make_retention(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    consumer: Consumer,
+    *,
+    topics: Mapping[str, TopicFacts],
+    partitions: Mapping[str, int],
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> RetentionGuard:
+    """Make what keeps windows in their changelogs while old input is processed."""
+    windows = window_topics(plans)
+    by_id = {plan.id: plan for plan in plans}
+
+    def inputs(sub_topology: int) -> list[TopicPartition]:
+        sources = by_id[sub_topology].topics.all_sources
+        return [TopicPartition(t, p) for t in sources for p in range(partitions[t])]
+
+    return RetentionGuard(
+        admin,
+        windows,
+        {t for t in windows if t in topics and topics[t].retention_ms == -1},
+        inputs,
+        consumer.committed,
+        config.topics_check_interval_ms / 1000,
+        background,
+        clock,
+        log,
     )
 
 

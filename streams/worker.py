@@ -43,6 +43,7 @@ from streams.intake import Intake
 from streams.membership import Membership
 from streams.pace import Pace
 from streams.restore import Restorer
+from streams.retention import RetentionGuard
 from streams.task import Task, TaskId
 from streams.tasks import Tasks
 from streams.topic_watch import TopicWatch
@@ -94,6 +95,7 @@ class Worker:
         listener: hears what happens.
         probe: called between the steps of commit and restore.
         purger: called after a commit with its tasks.
+        retention: keeps changelogs from losing windows that are open.
         topic_watch: looks at the topics now and then.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
@@ -114,6 +116,7 @@ class Worker:
         listener: WorkerListener,
         probe: Probe,
         purger: Callable[[Sequence[Task]], None],
+        retention: RetentionGuard,
         topic_watch: TopicWatch,
         first_commit_id: int,
         log: Log,
@@ -134,6 +137,7 @@ class Worker:
         self._listener = listener
         self._probe = probe
         self._purger = purger
+        self._retention = retention
         self._topic_watch = topic_watch
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
@@ -400,6 +404,7 @@ class Worker:
             self._topic_ids,
             self._clock,
             self._probe,
+            self._retention.protect,
         )
         with self._blaming_inputs():
             commit.run(dirty, self._membership.metadata, self._commit_id)
@@ -408,6 +413,7 @@ class Worker:
         records, self._records = self._records, 0
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
+        self._retention.give_back([t.sub_topology for t in self.tasks.owned if t.partition == 0])
 
     # -- reactions -----------------------------------------------------------------------------
 
