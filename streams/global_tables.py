@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from state.errors import StoreCorruptedError
 from state.store import Position
-from streams.clients import Clock, Consumer, Log, ReceivedMessage, TopicPartition
+from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
 from streams.errors import (
     FatalClientError,
     GlobalTableLostError,
@@ -28,8 +28,6 @@ from streams.global_plan import GlobalPlan
 from streams.global_rows import GlobalRows
 from streams.global_state import Followed, GlobalState, stores_of_tables
 from streams.restore import (
-    BULK_RECORDS,
-    KEEP_RECORDS,
     ChangelogFacts,
     RestoreListener,
     plan_restore,
@@ -45,6 +43,10 @@ __all__ = ["GlobalTables", "OpenGlobalHome"]
 OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 """Opens the local state of the global tables of one process."""
 
+BULK_RECORDS = 20_000
+"""From this distance on a load leaves RocksDB's log out (as in `streams.restore`)."""
+KEEP_RECORDS = 1_000_000
+"""After so many records a load makes durable what it has, so that a kill costs no more."""
 POLL_S = 0.1
 """How long the bootstrap waits for records at a time."""
 UPDATE_S = 0.1
@@ -82,6 +84,7 @@ class GlobalTables:
         topics: what is known of the topics; others bring it up to date.
         errors: makes rows, and decides about records that cannot be rows.
         listener: hears how the bootstrap goes on.
+        probe: called between the steps.
         clock: for the positions' time, and for how long an update may take.
         timeout_s: how long the bootstrap goes on without getting anything, in seconds.
         batch_records: the largest batch.
@@ -99,6 +102,7 @@ class GlobalTables:
         topics: Mapping[str, TopicFacts],
         errors: RowErrors,
         listener: RestoreListener,
+        probe: Probe,
         clock: Clock,
         timeout_s: float,
         batch_records: int,
@@ -112,6 +116,7 @@ class GlobalTables:
         self._topics = topics
         self._errors = errors
         self._listener = listener
+        self._probe = probe
         self._clock = clock
         self._timeout_s = timeout_s
         self._batch_records = batch_records
@@ -351,9 +356,11 @@ class GlobalTables:
             table.next[place] = records[-1].offset() + 1
             if is_bulk:
                 self._state.load(table.plan, rows)
+                self._probe("global_rows_loaded")
             else:
                 self._state.write(table.plan, list(dict(rows).items()), table.followed)
                 table.written_ms = self._clock.now_ms()
+                self._probe("global_rows_written")
             table.rows.forget(rows)
             counts[place] = len(records)
         return counts
@@ -373,6 +380,7 @@ class GlobalTables:
     def _keep_load(self) -> None:
         assert self._state is not None
         self._state.end_load([(table.plan, table.followed) for table in self._tables.values()])
+        self._probe("global_load_kept")
 
     @contextmanager
     def _losses(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -164,44 +165,68 @@ def test_a_restart_without_news_reads_nothing(joining: Joining) -> None:
     assert joining.answers() == ["a=1"]
 
 
-def test_rows_are_exact_after_kills_at_any_moment(joining: Joining, tmp_path: Path) -> None:
-    """Both while the rows are loaded in bulk and while they are followed."""
-    choose = random.Random(7)
-    expected: dict[str, str] = {}
+class Changes:
+    """Rows that are set and deleted at random, and what must be left of them."""
 
-    def change(count: int) -> None:
-        changes: dict[str, str | None] = {}
+    def __init__(self, joining: Joining, seed: int) -> None:
+        self._joining = joining
+        self._choose = random.Random(seed)
+        self.rows: dict[str, str] = {}
+
+    def make(self, count: int) -> None:
+        made: dict[str, str | None] = {}
         for _ in range(count):
-            key = f"k{choose.randrange(20_000)}"
-            changes[key] = None if choose.random() < 0.2 else f"v{choose.randrange(10**6)}"
-        joining.write_rows(changes)
-        for key, value in changes.items():
+            key = f"k{self._choose.randrange(3_000)}"
+            made[key] = None if self._choose.random() < 0.3 else f"v{self._choose.random()}"
+        self._joining.write_rows(made)
+        for key, value in made.items():
             if value is None:
-                expected.pop(key, None)
+                self.rows.pop(key, None)
             else:
-                expected[key] = value
+                self.rows[key] = value
 
-    plan = {
-        "settings": {**joining.settings, "restore.batch.records": 500},
-        "table": joining.table,
-        "input": joining.input,
-        "output": joining.output,
-    }
-    change(60_000)
-    for kill in range(6):
+    def die(self, step: str, on: int, *, bulk: int = 500) -> None:
+        """Run until the process kills itself at a step; loads in bulk from that many records on."""
+        joining = self._joining
+        plan = {
+            "settings": {**joining.settings, "restore.batch.records": 100},
+            "table": joining.table,
+            "input": joining.input,
+            "output": joining.output,
+            "die_at": step,
+            "die_on": on,
+            "bulk": bulk,
+            "keep": 700,
+        }
         command = [sys.executable, "-m", "tests.support.global_app", json.dumps(plan)]
-        with (tmp_path / "log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
-            time.sleep(1.0 + choose.random() * 2)
-            if kill >= 3:
-                change(2_000)
-            time.sleep(choose.random() * 0.3)
-            process.kill()
-            process.wait()
-    change(1_000)
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+        assert process.returncode == -signal.SIGKILL, process.stdout[-2000:]
+
+
+@pytest.mark.parametrize("step", ["global_rows_loaded", "global_load_kept"])
+def test_rows_are_exact_after_kills_within_a_load(step: str, joining: Joining) -> None:
+    changes = Changes(joining, 7)
+    for _ in range(3):
+        changes.make(3_000)
+    for on in (2, 3, 4):
+        changes.die(step, on)
+        changes.make(1_000)
     with joining.run() as app:
         app.wait_running()
-    assert joining.rows() == expected
+    assert joining.rows() == changes.rows
+
+
+def test_rows_are_exact_after_kills_while_they_are_followed(joining: Joining) -> None:
+    changes = Changes(joining, 8)
+    changes.make(3_000)
+    with joining.run() as app:
+        app.wait_running()
+    for on in (1, 4, 9):
+        changes.make(2_000)
+        changes.die("global_rows_written", on, bulk=100_000)
+    with joining.run() as app:
+        app.wait_running()
+    assert joining.rows() == changes.rows
 
 
 def test_two_workers_of_one_host_have_a_copy_each(joining: Joining) -> None:

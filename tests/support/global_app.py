@@ -1,15 +1,18 @@
-"""An application with a global table in a process of its own, to be killed from outside.
+"""An application with a global table in a process of its own, which can kill itself at a step.
 
-python -m tests.support.global_app '{"settings": {...}, "table": "t", "input": "in", "output": "o"}'
+python -m tests.support.global_app '{"settings": {...}, "table": "t", "input": "in", "output": "o",
+    "die_at": "global_rows_loaded", "die_on": 3, "bulk": 500, "keep": 700}'
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from typing import Any
 
-from streams import KafkaStreams
+from streams import KafkaStreams, global_tables
 from topology import Materialized, StreamsBuilder, Topology, serdes
 
 
@@ -28,7 +31,16 @@ def topology(
 def main() -> None:
     plan = json.loads(sys.argv[1])
     app = topology(plan["table"], plan["input"], plan["output"])
-    KafkaStreams(app, plan["settings"]).run()
+    global_tables.BULK_RECORDS, global_tables.KEEP_RECORDS = plan["bulk"], plan["keep"]
+    seen = 0
+
+    def probe(step: str) -> None:
+        nonlocal seen
+        seen += step == plan["die_at"]
+        if seen == plan["die_on"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    KafkaStreams(app, plan["settings"], probe=probe).run()
 
 
 if __name__ == "__main__":
