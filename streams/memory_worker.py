@@ -243,7 +243,6 @@ def _global_tables(
         errors=RowErrors(config.handlers, config.null_key_policy, log),
         listener=SilentRestoreListener(),
         probe=probe,
-        probe=probe,
         clock=clock,
         timeout_s=config.task_timeout_ms / 1000,
         batch_records=config.restore_batch_records,

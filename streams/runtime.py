@@ -287,7 +287,6 @@ class _Wiring:
             errors=RowErrors(self.config.handlers, self.config.null_key_policy, self.log),
             listener=listener,
             probe=self.probe,
-            probe=self.probe,
             clock=self.clock,
             timeout_s=self.config.task_timeout_ms / 1000,
             batch_records=self.config.restore_batch_records,
