@@ -295,11 +295,21 @@ class Task:
 
     def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records of one input partition, in the order of their offsets."""
+        self.add_stamped(place, self.stamp(place, records))
+
+    def stamp(
+        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """Give records the times of the input's extractor; each is to be stamped once, in order."""
+        stamper = self._stampers.get(place)
+        return records if stamper is None else stamper.stamp(records)
+
+    def add_stamped(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records that `stamp` has seen; the batch is iterated as it is, not copied."""
         queue = self._queues[place]
         expected = queue.last_offset() + 1 if queue else self.next_offset[place]
         assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
-        stamper = self._stampers.get(place)
-        queue.extend(records if stamper is None else stamper.stamp(records))
+        queue.extend(records)
 
     def queued(self) -> int:
         """How many records wait."""
@@ -548,6 +558,10 @@ class Task:
         decode = self.spec.value_serdes[store].deserialize
         rows = self.spec.layout(store).view(self.state.store(store))
         yield from committed_rows(rows, decode)
+
+    def buffer(self, store: str) -> Buffer:
+        """The buffer of a store."""
+        return self._buffers[store]
 
     def close(self) -> list[tuple[str, Exception]]:
         """End the task; uncommitted rows are forgotten, the local state stays open.
