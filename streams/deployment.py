@@ -37,6 +37,7 @@ class DeployedStore:
         logged: whether it has a changelog.
         reads: the topics that its sub-topology reads.
         source: whether its changelog is the topic that it is read from.
+        layout: how its rows lie on disk and in its changelog.
     """
 
     name: str
@@ -48,6 +49,7 @@ class DeployedStore:
     logged: bool
     reads: tuple[str, ...]
     source: bool = False
+    layout: str = "plain"
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -144,6 +146,7 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
             logged=store.spec.logged,
             reads=reads,
             source=store.source_topic is not None,
+            layout=store.spec.layout,
         )
 
 

@@ -99,6 +99,13 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
             f"behind {', '.join(new.reads)} now, which would take over the other's rows",
             'give both steps names, store="..."',
         )
+    if old.layout != new.layout:
+        yield Change(
+            True,
+            f"store {name} keeps its rows as a {old.layout} store and would read them as a "
+            f"{new.layout} one",
+            "name the store anew, or reset the application",
+        )
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one != other:
             yield Change(

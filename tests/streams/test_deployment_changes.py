@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import secrets
+import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +59,30 @@ def _by_word(name: str | None, store: str | None = "counts", **options: Any) -> 
         grouped.count(store=store)
 
     return write
+
+
+def test_rows_that_lie_otherwise_are_not_read() -> None:
+    def table(store: Materialized) -> Write:
+        return lambda builder: builder.table("in", store=store)
+
+    refused, _ = _changes(
+        table(Materialized("rows")), table(Materialized("rows", history=timedelta(days=1)))
+    )
+    (change,) = refused
+    assert change == (
+        "store rows keeps its rows as a plain store and would read them as a versioned one: "
+        "name the store anew, or reset the application"
+    )
+
+
+def test_a_description_that_says_no_layout_is_of_plain_stores() -> None:
+    store = DeployedStore("s", 0, "count", "json", "long", "rocksdb", True, ("in",))
+    plain = asdict(store)
+    del plain["layout"]
+    text = json.dumps({"format": 1, "stores": [plain], "topics": []}).encode()
+    read = Deployment.decode(base64.b85encode(zlib.compress(text)).decode())
+    assert read == Deployment((store,))
+    assert store.layout == "plain"
 
 
 def test_the_same_program_with_other_functions_changes_nothing() -> None:
