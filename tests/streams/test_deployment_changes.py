@@ -68,8 +68,8 @@ def test_rows_that_lie_otherwise_are_not_read() -> None:
     refused, _ = _changes(
         table(Materialized("rows")), table(Materialized("rows", history=timedelta(days=1)))
     )
-    (change,) = refused
-    assert change == (
+    (found,) = refused
+    assert found == (
         "store rows keeps its rows as a plain store and would read them as a versioned one: "
         "name the store anew, or reset the application"
     )
