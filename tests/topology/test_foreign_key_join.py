@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, assert_type
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -318,6 +318,24 @@ def test_default_serdes_serve_where_none_is_given() -> None:
     driver.input("customers").send({"id": 2}, "Ann")
     (record,) = driver.output("out").read_all()
     assert (record.key, record.value) == ({"id": 1}, [{"by": {"id": 2}}, "Ann"])
+
+
+def test_a_type_checker_knows_keys_and_values() -> None:
+    def price_of(what: str, price: float) -> list[float]:
+        return [price] * len(what)
+
+    def price_or_none(order: str, what: str, price: float | None) -> tuple[str, float | None]:
+        return what, price
+
+    def with_order(order: str, what: str) -> int | None:
+        return len(order) + len(what)
+
+    builder = StreamsBuilder()
+    orders = builder.table("orders", key=serdes.string, value=serdes.string)
+    prices = builder.table("prices", key=serdes.long, value=serdes.double)
+    assert_type(orders.join(prices, price_of, foreign_key=len), KTable[str, list[float]])
+    priced = orders.left_join(prices, price_or_none, foreign_key=with_order, with_key=True)
+    assert_type(priced, KTable[str, tuple[str, float | None]])
 
 
 # -- topics and bytes ---------------------------------------------------------------------------
