@@ -206,6 +206,20 @@ def test_a_fold_of_a_fold_takes_away_what_the_first_one_had_forwarded() -> None:
     assert dict(driver.store("rows")) == {1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("cache", SETTINGS)
+def test_rows_that_a_mapper_fails_on_are_in_no_group_where_a_handler_goes_on(
+    cache: dict[str, object],
+) -> None:
+    """What was counted before such a row is taken away, and what comes after it is counted."""
+    skipping = {**cache, "processing.exception.handler": "continue"}
+    driver = cities(count, skipping, commit="manual")
+    for row in (["Rome", 1], 0, 0, ["Rome", 2], 0, ["Oslo", 3], None):
+        driver.input("in").send("a", row)
+        driver.commit()
+    assert dict(driver.store("rows")) == {"Rome": 0, "Oslo": 0}
+    assert driver.dropped[("by-city", "the node failed")] == 2
+
+
 def test_a_name_that_is_taken_is_refused() -> None:
     builder = StreamsBuilder()
     table = builder.table("in", key=serdes.string)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from tests.support.tables import (
     run,
     two_tables,
 )
-from topology import StreamsBuilder, Topology, TopologyError, serdes
+from topology import Materialized, StreamsBuilder, Topology, TopologyError, serdes
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 KINDS = ("join", "left_join", "outer_join")
@@ -195,6 +196,46 @@ def test_aggregates_can_be_joined() -> None:
     driver = driver_of(builder.build(), NO_CACHE)
     send(driver, ("l", 9), ("r", 5), ("l", 9), ("r", 6))
     assert outputs(driver) == {"k": [[1, 5], [2, 5], [2, 11]]}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("cache", SETTINGS)
+def test_rows_that_a_joiner_fails_on_have_no_result_where_a_handler_goes_on(
+    cache: dict[str, object], store: str | None
+) -> None:
+    def joiner(a: int, b: int) -> str:
+        return f"{10 // a}-{b}"
+
+    def build(left: Table, right: Table) -> Table:
+        results = left.join(right, joiner, store=store)
+        return results.group_by(lambda k, v: (v, k), key=serdes.string).count(store="counts")
+
+    skipping = {**cache, "processing.exception.handler": "continue"}
+    driver = driver_of(two_tables(build), skipping, commit="manual")
+    counts = []
+    for topic, value in (("l", 5), ("r", 1), ("l", 0), ("l", 2), ("r", 3), ("l", None)):
+        send(driver, (topic, value))
+        driver.commit()
+        counts.append({k: n for k, n in driver.store("counts").items() if n})
+    assert counts == [{}, {"2-1": 1}, {}, {"5-1": 1}, {"5-3": 1}, {}]
+    assert sum(driver.dropped.values()) == 1
+
+
+def test_an_out_of_order_change_of_a_versioned_table_is_not_joined() -> None:
+    """Trap 7."""
+    builder = StreamsBuilder()
+    kept = Materialized("versions", history=timedelta(hours=1))
+    left = builder.table("left", key=serdes.string, store=kept)
+    right = builder.table("right", key=serdes.string)
+    left.join(right, both).to_stream().to("out")
+    grouped = left.group_by(lambda k, v: (str(v), v), key=serdes.string)
+    grouped.count(store="counts")
+    driver = driver_of(builder.build(), NO_CACHE)
+    driver.input("right").send("k", 0, timestamp=0)
+    for value, timestamp in ((1, 10), (2, 5), (3, 20)):
+        driver.input("left").send("k", value, timestamp=timestamp)
+    assert pairs(driver) == [("k", "10"), ("k", "30")]
+    assert dict(driver.store("counts")) == {"1": 0, "3": 1}
 
 
 def test_tables_of_two_builders_cannot_be_joined() -> None:

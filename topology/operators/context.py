@@ -53,9 +53,7 @@ class Operator(Protocol):
     def pending(self) -> MutableMapping[Any, Any]:
         """What is held back until the next flush; always the same object."""
 
-    def process(
-        self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /
-    ) -> None:
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
 
     def flush(self) -> None:
@@ -65,6 +63,11 @@ class Operator(Protocol):
 def no_stores(name: str) -> Any:
     """Say that there are no stores to open."""
     raise LookupError(f"no store {name!r} can be opened here")
+
+
+def stop(error: Exception, *_: Any) -> None:
+    """Raise an error: no handler lets other records go on."""
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class OperatorContext:
         task: what the runtime offers to processors.
         old_is_read: whether anything that follows reads the old values of the results.
         open_store: a store of the node as processors see it, by its name.
+        failed: to be called with the error of a user's function, and key, value, timestamp and
+            headers of the record, where the step goes on if a handler lets it. Where no handler
+            does, it raises the error.
     """
 
     node: str
@@ -101,6 +107,7 @@ class OperatorContext:
     task: TaskFacts
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
+    failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
 
 
 class OperatorSpec(Protocol):

@@ -27,6 +27,7 @@ from topology.operators.context import (
     Receive,
     TableView,
     TaskFacts,
+    stop,
 )
 from topology.operators.context import Operator as RunningOperator
 from topology.read_only_store import GlobalView, ReadOnlyStore, store_key
@@ -60,6 +61,8 @@ class _Environment(Protocol):
     def task(self) -> TaskFacts: ...
     @property
     def global_views(self) -> Mapping[str, TableView]: ...
+    @property
+    def failed(self) -> Callable[..., None]: ...
 
 
 class OperatorMaker:
@@ -106,7 +109,20 @@ class OperatorMaker:
             task=environment.task,
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
+            failed=self._failed(node.name),
         )
+
+    def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
+        if not self._options.handles_errors:
+            return stop
+        ask = self._environment.failed
+
+        def failed(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            ask(node, error, key, value, timestamp, headers, None)
+
+        return failed
 
     def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
         return self._environment.number(f"{name}.{owner or node}")

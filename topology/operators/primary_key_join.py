@@ -134,10 +134,11 @@ class _Joined:
 class _Sides:
     """What both kinds of merge read."""
 
-    __slots__ = ("_joined", "_views")
+    __slots__ = ("_failed", "_joined", "_views")
 
     def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
         self._joined = spec.joined
+        self._failed = context.failed
         self._views = tuple(context.view(table) for table in spec.tables)
 
     def _rows(self, key: Any, side: int, value: Any, timestamp: int) -> tuple[Any, Any, int]:
@@ -146,6 +147,15 @@ class _Sides:
         if other is not None and since > timestamp:
             timestamp = since
         return (value, other, timestamp) if side == 0 else (other, value, timestamp)
+
+    def _result(self, key: Any, one: Any, other: Any, timestamp: int, headers: Headers) -> Any:
+        """What two rows are joined to; none where that fails and a handler goes on."""
+        try:
+            return self._joined(one, other)
+        except Exception as error:
+            self._failed(error, key, (one, other), timestamp, headers)
+            # What was forwarded before is gone all the same.
+            return None
 
 
 class _Stored(_Sides):
@@ -164,8 +174,9 @@ class _Stored(_Sides):
     ) -> None:
         one, other, timestamp = self._rows(key, *change, timestamp)
         row_key = self._store.encode_key(key)
+        value = self._result(key, one, other, timestamp, headers)
         old = self._store.get(row_key)[0]
-        self._store.change(key, row_key, self._joined(one, other), old, timestamp, headers)
+        self._store.change(key, row_key, value, old, timestamp, headers)
 
 
 class _Unstored(_Sides):
@@ -219,8 +230,12 @@ class _Unstored(_Sides):
     def _send(
         self, key: Any, one: Any, other: Any, before: tuple[Any, Any], timestamp: int, headers: Any
     ) -> None:
-        value = self._joined(one, other)
-        # The old result is computed only where it matters.
-        old = self._joined(*before) if self._old_is_read or value is None else None
+        value = self._result(key, one, other, timestamp, headers)
+        old = None
+        if self._old_is_read or value is None:
+            try:
+                old = self._joined(*before)
+            except Exception:
+                old = None  # it failed then, too, and nothing was forwarded
         if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)

@@ -21,6 +21,9 @@ from topology.operators.table_rows import TableRows
 
 __all__ = ["SelectGroup", "TableFold"]
 
+_NONE = (None, None)
+"""No group, and no value in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SelectGroup:
@@ -53,19 +56,29 @@ class SelectGroup:
 
 
 class _SelectGroup:
-    __slots__ = ("_encode", "_forward", "_mapper", "pending")
+    __slots__ = ("_encode", "_failed", "_forward", "_mapper", "pending")
 
     def __init__(self, spec: SelectGroup, context: OperatorContext) -> None:
         assert spec.key is not None, "the serde of groups' keys is filled in by the plan"
         self._encode = spec.key.serialize
         self._mapper = spec.mapper
         self._forward = context.forward
+        self._failed = context.failed
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a change of the table."""
-        loses, lost = (None, None) if old is None else self._mapper(key, old)
-        gains, gained = (None, None) if value is None else self._mapper(key, value)
+        try:
+            loses, lost = _NONE if old is None else self._mapper(key, old)
+        except Exception:
+            # It failed when the row came, too, so the row is in no group.
+            loses, lost = _NONE
+        try:
+            gains, gained = _NONE if value is None else self._mapper(key, value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            # What was there before is taken away all the same.
+            gains, gained = _NONE
         leaves = loses is not None and lost is not None
         joins = gains is not None and gained is not None
         # Equal keys may be other documents, so their bytes tell.
