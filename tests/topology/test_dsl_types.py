@@ -87,7 +87,15 @@ def test_folds_have_the_types_of_what_they_fold() -> None:
 def test_mypy_agrees() -> None:
     """`assert_type` says nothing at run time; a type checker must read the files that have it."""
     beside = Path(__file__).parent
-    more = ("json_of", "list_of", "windows_serde", "avro", "registered_avro", "processor_types")
+    more = (
+        "json_of",
+        "list_of",
+        "windows_serde",
+        "avro",
+        "registered_avro",
+        "processor_types",
+        "table_types",
+    )
     files = [__file__, *(str(beside / f"test_{name}.py") for name in more)]
     report, errors, status = api.run(["--strict", "--no-error-summary", *files])
     assert (report, errors, status) == ("", "", 0)
