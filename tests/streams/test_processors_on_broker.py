@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import kafka
+from tests.support.live import live, settings_of
 from tests.support.processes import running, wait_until
 from tests.support.processor_app import TICK_MS, topology
 from tests.support.topics import Topics
-from topology import serdes
+from topology import Processor, ProcessorContext, Record, Topology, serdes
 
 MODULE = "tests.support.processor_app"
 BEGIN = 1_700_000_000_000
@@ -80,6 +82,33 @@ def test_counts_windows_and_ticks_are_exact_when_a_worker_is_killed_in_its_commi
         )
         process.stop()
     assert found(topics.bootstrap, sink) == whole
+
+
+@pytest.mark.broker
+def test_a_punctuator_of_the_clock_runs_without_any_record(topics: Topics, tmp_path: Path) -> None:
+    class Tick(Processor[Any, Any, str, int]):
+        def init(self, context: ProcessorContext[str, int]) -> None:
+            super().init(context)
+            context.schedule(timedelta(milliseconds=50), self.tick, kind="wall_clock")
+
+        def tick(self, now: int) -> None:
+            self.context.forward(Record("tick", now, now))
+
+    source, sink = topics.create("in"), topics.create("out")
+    ticking = (
+        Topology()
+        .add_source("read", source, key=serdes.string, value=serdes.string)
+        .add_processor("tick", Tick, "read")
+        .add_sink("write", sink, "tick", key=serdes.string, value=serdes.long)
+    )
+
+    settings = settings_of(topics, tmp_path)
+    for _ in range(2):
+        with live(ticking, settings) as app:
+            app.wait(lambda: len(app.commits) >= 5, what="commits without a record")
+    times = found(topics.bootstrap, sink)["tick"]
+    assert len(times) >= 8
+    assert times == sorted(set(times))
 
 
 def test_the_topology_on_the_broker_is_one_sub_topology() -> None:
