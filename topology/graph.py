@@ -367,6 +367,39 @@ class Topology:
 
         return with_state_store(self, store, processors)
 
+    def add_read_only_state_store(
+        self, store: StoreBuilder[Any], topic: str, *, source: str, processor: str
+    ) -> Topology:
+        """Add a store of the last value of each key of a topic; returns the new topology.
+
+        The topic is the store's changelog too, so it must be compacted and none is made (KIP-813).
+        Processors that are connected with the store read it.
+
+        Args:
+            store: made by `Stores.key_value`; its serdes read the topic.
+            topic: read from its beginning; a null value deletes.
+            source: the name of the node that reads it.
+            processor: the name of the node that keeps the rows.
+
+        Raises:
+            TopologyError: the store is of another kind or unlogged, the topic is read already, or
+                a name is taken.
+
+        >>> from topology.stores import Stores
+        >>> def price(record, context):
+        ...     context.forward(record.with_value(context.store("prices").get(record.key)))
+        >>> topology = Topology().add_read_only_state_store(
+        ...     Stores.key_value("prices"), "prices", source="read-prices", processor="keep-prices"
+        ... )
+        >>> topology = topology.add_source("read", "orders").add_processor("price", price, "read")
+        >>> topology = topology.connect_processor_and_state_stores("price", "prices")
+        >>> len(topology.sub_topologies)
+        1
+        """
+        from topology.processor_topology import with_read_only_state_store
+
+        return with_read_only_state_store(self, store, topic, source, processor)
+
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
         """Let a processor use stores, those of tables included; returns the new topology.
 

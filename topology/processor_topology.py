@@ -20,14 +20,23 @@ from topology.graph import (
     Operator,
     Sink,
     Source,
+    TableSource,
     Topology,
 )
 from topology.naming import legal, legal_topics
 from topology.operators.process import Process, supplied
+from topology.store_faces import KeyValueStore, ReadOnlyKeyValueStore
 from topology.stores import StoreBuilder, store_names, with_stores
 from topology.timestamps import TimestampExtractor
 
-__all__ = ["connected", "with_processor", "with_sink", "with_source", "with_state_store"]
+__all__ = [
+    "connected",
+    "with_processor",
+    "with_read_only_state_store",
+    "with_sink",
+    "with_source",
+    "with_state_store",
+]
 
 
 def with_source(
@@ -98,6 +107,28 @@ def with_state_store(
     for processor in processors:
         added = connected(added, processor, (store.name,))
     return added
+
+
+def with_read_only_state_store(
+    topology: Topology, store: StoreBuilder[Any], topic: str, source: str, processor: str
+) -> Topology:
+    """Add a store of the last values of a topic, which is its changelog too."""
+    kept = store.store
+    if kept.face is not KeyValueStore:
+        raise TopologyError(
+            f"store {store.name!r} cannot be kept from a topic; make it with Stores.key_value"
+        )
+    if not kept.spec.logged:
+        raise TopologyError(
+            f"store {store.name!r} is restored from topic {topic!r}, so it is logged; leave out "
+            "logged=False, no other topic is made for it"
+        )
+    read = with_source(topology, source, (topic,), kept.key, kept.value, None, "earliest")
+    rows = replace(kept, source_topic=topic, face=ReadOnlyKeyValueStore)
+    if any(there.name == store.name for there in topology.stores):
+        raise TopologyError(f"two stores are named {store.name!r}; give one of them another name")
+    node = TableSource(legal(processor), (source,), store.name)
+    return Topology((*read.nodes, node), (*read.stores, rows))
 
 
 def connected(topology: Topology, processor: str, stores: tuple[str, ...]) -> Topology:

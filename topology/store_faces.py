@@ -26,6 +26,7 @@ from topology.operators.number import Number
 __all__ = [
     "Face",
     "KeyValueStore",
+    "ReadOnlyKeyValueStore",
     "Rows",
     "TimestampedKeyValueStore",
     "ValueAndTimestamp",
@@ -244,6 +245,24 @@ class KeyValueStore(_KeyValue[K, V]):
 
     def _kept(self, value: V) -> tuple[Any, int]:
         return value, self._rows.timestamp()
+
+
+class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
+    """The last value of each key of a topic, see `Topology.add_read_only_state_store`."""
+
+    __slots__ = ()
+
+    def put(self, key: K, value: V | None) -> None:
+        """Refuse: what is written here would be lost, as the store is restored from its topic."""
+        del key, value
+        raise TypeError(
+            f"store {self.name!r} is kept from a topic and cannot be written; write to the topic"
+        )
+
+    def delete(self, key: K) -> V | None:
+        """Refuse, as `put` does."""
+        self.put(key, None)
+        return None
 
 
 class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
