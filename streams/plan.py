@@ -124,7 +124,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         skips_undecodable=config.handlers.deserialization != "fail",
         timestamps=config.default_timestamp_extractor,
     )
-    topology = optimize(topology, _rewrites(config))
+    topology = optimized(topology, config)
     topology = bound_to_topics(
         topology,
         application_id=options.application_id,
@@ -133,6 +133,11 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     )
     more_ms = config.windowstore_changelog_additional_retention_ms
     return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
+
+
+def optimized(topology: Topology, config: StreamsConfig) -> Topology:
+    """Apply the rewrites that the settings name; a second time changes nothing."""
+    return optimize(topology, _rewrites(config))
 
 
 def _rewrites(config: StreamsConfig) -> Sequence[Rewrite]:
