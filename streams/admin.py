@@ -159,15 +159,47 @@ class LiveAdmin:
         """The offset of the first record that is still there."""
         return self._list_offsets("find the start of", partitions, _kafka.OffsetSpec.earliest())
 
-    def _list_offsets(
-        self, action: str, partitions: Iterable[TopicPartition], spec: Any
-    ) -> dict[TopicPartition, int]:
+    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offset: behind everything whose transaction is decided."""
+        latest = _kafka.OffsetSpec.latest()
+        return self._list_offsets("find the stable end of", partitions, latest, committed=True)
+
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than a time; None where there is none."""
+        places = list(partitions)
+        spec = _kafka.OffsetSpec.for_timestamp(timestamp_ms)
+
         def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.list_offsets(
                     {_client_place(place): spec for place in some},
-                    # The last stable offset would hide what an open transaction holds back.
-                    isolation_level=confluent_kafka.IsolationLevel.READ_UNCOMMITTED,
+                    isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
+                    request_timeout=self._request_s,
+                )
+            )
+
+        found = self._ask("find a time in", places, send)
+        return {p: result.offset if result.offset >= 0 else None for p, result in found.items()}
+
+    def _list_offsets(
+        self,
+        action: str,
+        partitions: Iterable[TopicPartition],
+        spec: Any,
+        *,
+        committed: bool = False,
+    ) -> dict[TopicPartition, int]:
+        # The last stable offset hides what an open transaction holds back.
+        levels = confluent_kafka.IsolationLevel
+        isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
+
+        def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+            return _by_place(
+                self._client.list_offsets(
+                    {_client_place(place): spec for place in some},
+                    isolation_level=isolation,
                     request_timeout=self._request_s,
                 )
             )
