@@ -1,0 +1,91 @@
+"""Reads a range of a topic's partition in the Python worker: no jar, and the client used live.
+
+Only committed records are read, up to an end that is not past the last stable offset. A range may
+end in markers or in records of aborted transactions: the client's position passes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from spark_bridge.errors import BackfillError
+from streams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
+from streams.config import StreamsConfig
+from streams.system_clock import SystemClock
+
+__all__ = ["BATCH_RECORDS", "OpenConsumer", "consumer_opener", "read_range"]
+
+BATCH_RECORDS = 5000
+"""The largest batch."""
+_POLL_S = 0.1
+
+OpenConsumer = Callable[[], Consumer]
+
+
+def consumer_opener(config: StreamsConfig) -> OpenConsumer:
+    """Return what opens a consumer of committed records that is in no group."""
+
+    def open_consumer() -> Consumer:
+        from streams.consumer import LiveConsumer  # executors need the client, importers do not
+
+        settings: dict[str, Any] = {
+            **config.restore_config(),
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+        return LiveConsumer(settings, timeout_s=config.task_timeout_ms / 1000)
+
+    return open_consumer
+
+
+def read_range(
+    open_consumer: OpenConsumer,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float,
+    clock: Clock | None = None,
+) -> Iterator[Sequence[ReceivedMessage]]:
+    """Yield the committed records of a partition with `start` <= offset < `end`, in batches.
+
+    Args:
+        open_consumer: makes the consumer.
+        place: the partition.
+        start: the first offset; it must still be there.
+        end: the offset to stop before, not past the last stable one.
+        timeout_s: how long nothing may come, in seconds.
+        clock: measures that time.
+
+    Raises:
+        OffsetLostError: the broker has deleted records of the range.
+        BackfillError: nothing came for too long.
+    """
+    if start >= end:
+        return
+    clock = clock or SystemClock()
+    consumer = open_consumer()
+    try:
+        consumer.add({place: start})
+        reached, last_s = start, clock.monotonic_s()
+        while reached < end:
+            records = consumer.poll(BATCH_RECORDS, _POLL_S).get(place, ())
+            before = reached
+            if records:
+                reached = records[-1].offset() + 1
+                if reached > end:
+                    records = [record for record in records if record.offset() < end]
+                if records:
+                    yield records
+            # The position passes markers and aborted records.
+            reached = max(reached, consumer.positions([place]).get(place, reached))
+            if reached > before:
+                last_s = clock.monotonic_s()
+            elif clock.monotonic_s() - last_s > timeout_s:
+                raise BackfillError(
+                    f"nothing came of {place} after offset {reached} for {timeout_s:.0f} s, though "
+                    f"it was to be read up to {end}; see that the brokers are up, or raise "
+                    "task.timeout.ms, and run the backfill again with the same id"
+                )
+    finally:
+        consumer.close(leave=False)

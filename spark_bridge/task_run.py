@@ -1,0 +1,381 @@
+"""Runs the tasks of one Spark task over their history, in the worker process.
+
+One Spark task runs one task of the topology: the same compiled program, the same `Task` as live,
+over records in the order that `spark_bridge.records` tells. Sub-topologies that write to each other
+in a circle, as a join by foreign key does, run together with all their partitions in one Spark
+task: what one of them sends to another is processed at once, before the next record, so the result
+is that of a live run in which nothing ever waits.
+
+Nothing here depends on time, chance or earlier attempts, so a second attempt makes the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from spark_bridge.changelog_rows import changelog_rows
+from spark_bridge.errors import BackfillError
+from spark_bridge.history_tables import load_global_tables
+from spark_bridge.job import Application, Job
+from spark_bridge.order import Block, merged, orders_of
+from spark_bridge.outputs import Batch, Cause, Outputs, Row
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.read import OpenConsumer, consumer_opener, read_range
+from spark_bridge.spill import SpillingState
+from spark_bridge.task_facts import facts_of
+from streams.clients import CommittedOffset, TopicPartition
+from streams.errors import RecordError, StreamsError
+from streams.task import Task, TaskId
+
+__all__ = ["StageRun", "run_stage"]
+
+RUN_RECORDS = 5000
+"""How many records go through a task before its memory is looked at."""
+HELD_BACK_BYTES = 250
+"""What one held-back update costs, roughly."""
+
+
+class run_stage:  # noqa: N801 - called as a function
+    """What Spark calls for each of its partitions: takes and yields Arrow batches."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks of one Spark partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "not in a Spark task"
+        application, plan = self._job.open()
+        opener = consumer_opener(application.config)
+        run = StageRun(self._job, application, plan, context.partitionId(), opener)
+        yield from run.run(batches)
+
+
+class StageRun:
+    """The tasks of one Spark task.
+
+    Args:
+        job: the stage.
+        application: what it runs.
+        plan: what is read.
+        number: of the Spark partition: the task's, where the stage has one sub-topology.
+        open_consumer: reads Kafka.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        application: Application,
+        plan: BackfillPlan,
+        number: int,
+        open_consumer: OpenConsumer,
+    ) -> None:
+        self._job = job
+        self._application = application
+        self._config = application.config
+        self._plan = plan
+        self._open_consumer = open_consumer
+        self._sources = {place: i for i, place in enumerate(plan.inputs)}
+        self._cause = Cause()
+        self._global_views: Mapping[str, Any] = {}
+        self._log = structlog.get_logger().bind(backfill=plan.id)
+        ids = self._task_ids(number)
+        self._is_circle = len(job.stage) > 1 or _writes_to_itself(application, job.stage)
+        read_here = {
+            topic.name
+            for sub in job.stage
+            for topic in application.plans[sub].topics.repartition_sources
+        }
+        written_here = {
+            topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
+        }
+        app_id = self._config.application_id
+        self._outputs = Outputs(
+            cause=self._cause,
+            partitions=plan.partitions,
+            internal=application.repartitions,
+            delivered=read_here & written_here if self._is_circle else (),
+            combined={f"{app_id}-{topic}" for topic in job.combined} & written_here,
+            with_sinks=job.with_sinks,
+        )
+        self._ids = ids
+        self._tasks: dict[TaskId, Task] = {}
+        self._reader_of: dict[TopicPartition, Task] = {}
+        self._records: dict[TaskId, int] = dict.fromkeys(ids, 0)
+        self._dropped: dict[tuple[str, str], int] = {}
+
+    def _task_ids(self, number: int) -> list[TaskId]:
+        plans = self._application.plans
+        if len(self._job.stage) == 1 and not _writes_to_itself(self._application, self._job.stage):
+            return [TaskId(self._job.stage[0], number)]
+        return [
+            TaskId(sub, partition)
+            for sub in self._job.stage
+            for partition in range(tasks_of(plans[sub].topics.all_sources, self._plan))
+        ]
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process everything, and yield all that was made.
+
+        Args:
+            batches: records of repartition topics and archives for these tasks, in their order.
+
+        Raises:
+            StreamsError: a record cannot be processed, or read.
+        """
+        try:
+            self._global_views = load_global_tables(
+                self._application, self._plan, self._open_consumer, self._log
+            )
+            for task_id in self._ids:
+                self._begin(task_id)
+            for block in merged(self._inputs(batches), limit=self._limit):
+                self._feed(block)
+                self._bound_memory()
+                yield from self._outputs.take()
+            yield from self._end()
+        finally:
+            for task in self._tasks.values():
+                task.close()
+                task.state.close()
+
+    def _limit(self) -> int:
+        return 1 if self._is_circle else RUN_RECORDS
+
+    def _begin(self, task_id: TaskId) -> None:
+        plan = self._application.plans[task_id.sub_topology]
+        places = plan.inputs(task_id.partition, self._plan.partitions)
+        spec = plan.task(
+            task_id.partition,
+            self._config.statestore_read_cache_max_bytes,
+            partitions_of=partition_counter(self._plan, self._config),
+        )
+        specs = [store.spec for store in spec.stores]
+        task = Task(
+            spec=spec,
+            state=SpillingState(specs, memory_bytes=self._job.memory_bytes),
+            start={place: CommittedOffset(self._first_offset(place)) for place in places},
+            send=self._outputs.sender(task_id),
+            dropped=self._drop,
+            handlers=self._config.handlers,
+            facts=facts_of(self._config, task_id, self._plan.now_ms),
+            global_views=self._global_views,
+            now_ms=lambda: self._plan.now_ms,
+            log=self._log,
+        )
+        self._tasks[task_id] = task
+        self._reader_of.update(dict.fromkeys(places, task))
+        task.begin()
+
+    def _first_offset(self, place: TopicPartition) -> int:
+        archived = self._job.archived.get(place)
+        return archived.first if archived is not None else self._plan.starts.get(place, 0)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def _inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[Block]]:
+        external = [place for place in self._reader_of if place in self._sources]
+        return [self._rows(batches), *map(self._range, external)]
+
+    def _range(self, place: TopicPartition) -> Iterator[Block]:
+        """The records of a partition that are read from Kafka."""
+        task, source = self._reader_of[place], self._sources[place]
+        archived = self._job.archived.get(place)
+        largest = -1 if archived is None else archived.largest
+        for found in read_range(
+            self._open_consumer,
+            place,
+            self._plan.starts[place],
+            self._plan.ends[place],
+            timeout_s=self._config.task_timeout_ms / 1000,
+        ):
+            records = task.stamp(place, found)
+            orders, largest = orders_of(records, source, largest)
+            yield Block(records, orders)
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+        """The records that come through Spark."""
+        offsets: dict[TopicPartition, int] = {}
+        for batch in batches:
+            if batch.num_rows and "topic" in batch.schema.names:
+                rows, orders = _decoded(batch, offsets, self._sources)
+                yield Block(rows, orders)
+
+    def _feed(self, block: Block) -> None:
+        """Have records processed, by the tasks that read them."""
+        start, records = 0, block.records
+        while start < len(records):
+            place = TopicPartition(records[start].topic(), records[start].partition())
+            end = start + 1
+            while end < len(records) and _is_at(records[end], place):
+                end += 1
+            whole = start == 0 and end == len(records)
+            some = block if whole else Block(records[start:end], block.orders[start:end])
+            self._process(place, some)
+            start = end
+        self._deliver()
+
+    def _process(self, place: TopicPartition, block: Block) -> None:
+        task = self._reader_of[place]
+        records = block.records
+        if isinstance(records[0], Row):
+            records = task.stamp(place, records)
+        count = len(records)
+        task.add_stamped(place, Batch(records, block.orders, self._cause))
+        try:
+            done = task.process(count)
+        except RecordError as error:
+            raise self._explained(error) from error
+        assert done == count, f"{place}: {done} of {count} records were processed"
+        self._records[task.id] += count
+        self._flush_when_full(task)
+
+    def _explained(self, error: RecordError) -> StreamsError:
+        """Say which record of the input it was, where the failed one was never in Kafka."""
+        source = self._cause.order[1]
+        if error.topic not in self._application.repartitions or source < 0:
+            return error
+        place = self._plan.inputs[source]
+        return BackfillError(
+            f"{error}; the record was made of the one at offset {self._cause.order[2]} of {place}, "
+            f"and was never in {error.topic} itself"
+        )
+
+    def _deliver(self) -> None:
+        """Process what tasks of a circle sent to each other, until nothing is left."""
+        deliveries = self._outputs.deliveries
+        while deliveries:
+            place, record, order = deliveries.popleft()
+            self._process(place, Block([record], [order]))
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _flush_when_full(self, task: Task) -> None:
+        if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+            task.flush()
+
+    def _bound_memory(self) -> None:
+        for task_id, task in self._tasks.items():
+            self._outputs.flush_partials(task_id, only_full=True)
+            if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
+                self._flush()
+                self._write(task)
+
+    def _flush(self) -> None:
+        """Send on everything that caches hold back, in all tasks."""
+        while any(task.held_back() for task in self._tasks.values()):
+            for task in self._tasks.values():
+                while task.held_back():
+                    task.flush()
+                self._deliver()
+
+    def _write(self, task: Task) -> None:
+        """Write what the task holds to its local state."""
+        task.written(task.deltas(), {}, task.offsets({}, self._commit_id))
+
+    @property
+    def _commit_id(self) -> int:
+        # The live application numbers its commits from a number of chance: not from this one.
+        return 1
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _end(self) -> Iterator[pa.RecordBatch]:
+        self._flush()
+        for task_id in self._ids:
+            self._outputs.flush_partials(task_id, only_full=False)
+        yield from self._outputs.take(everything=True)
+        for task_id, task in self._tasks.items():
+            progress = task.offsets({}, self._commit_id)
+            self._write(task)
+            for store, place in task.spec.changelogs.items():
+                if place in self._sources:
+                    continue  # the source is the changelog, and has the rows
+                yield from self._outputs.add(
+                    task_id, "changelog", place.topic, changelog_rows(task, store), place.partition
+                )
+            for place, committed in progress.items():
+                row = (None, committed.metadata.encode(), 0)
+                yield from self._outputs.add(
+                    task_id, "progress", place.topic, [row], place.partition
+                )
+            said = {
+                "records": self._records[task_id],
+                "on_disk": getattr(task.state, "is_on_disk", False),
+                "dropped": [[*names, count] for names, count in self._dropped.items()],
+            }
+            self._dropped = {}
+            row = (None, json.dumps(said).encode(), 0)
+            yield from self._outputs.add(task_id, "stats", "", [row], -1)
+        yield from self._outputs.take(everything=True)
+
+    def _drop(self, node: str, reason: str) -> None:
+        self._dropped[node, reason] = self._dropped.get((node, reason), 0) + 1
+
+
+def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
+    """How many tasks a sub-topology has that reads these topics."""
+    return max(plan.partitions[topic] for topic in topics)
+
+
+def _writes_to_itself(application: Application, stage: Sequence[int]) -> bool:
+    (sub,) = stage if len(stage) == 1 else (None,)
+    if sub is None:
+        return True
+    topics = application.plans[sub].topics
+    read = {topic.name for topic in topics.repartition_sources}
+    return bool(read.intersection(topics.repartition_sinks))
+
+
+def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
+    """Return what tells the partition count of a topic that is written to."""
+
+    def partitions_of(topic: str) -> int:
+        known = plan.partitions.get(topic)
+        if known is not None:
+            return known
+        from streams.admin import LiveAdmin
+        from streams.facts import ClusterFacts
+
+        admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+        return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)
+
+    return partitions_of
+
+
+def _is_at(record: Any, place: TopicPartition) -> bool:
+    return bool(record.partition() == place.partition and record.topic() == place.topic)
+
+
+def _decoded(
+    batch: pa.RecordBatch,
+    offsets: dict[TopicPartition, int],
+    sources: Mapping[TopicPartition, int],
+) -> tuple[list[Row], list[tuple[int, int, int]]]:
+    """Make records of rows; those of repartition topics are numbered as they come."""
+    names = ("topic", "partition", "key", "value", "timestamp", "headers", "mts", "src", "off")
+    columns = [batch.column(name).to_pylist() for name in names]
+    rows, orders = [], []
+    for topic, partition, key, value, timestamp, headers, mts, src, off in zip(
+        *columns, strict=True
+    ):
+        place = TopicPartition(topic, partition)
+        if place in sources:
+            offset = off
+        else:
+            offset = offsets.get(place, 0)
+            offsets[place] = offset + 1
+        if headers is not None:
+            headers = [(pair["name"], pair["value"]) for pair in headers]
+        rows.append(Row(place, offset, key, value, timestamp, headers))
+        orders.append((mts, src, off))
+    return rows, orders
