@@ -136,6 +136,11 @@ class Program:
     _constants: Mapping[str, Any]
     _code: CodeType
 
+    @property
+    def options(self) -> CompileOptions:
+        """What it was compiled with."""
+        return self._options
+
     def bind(self, environment: TaskEnvironment) -> BoundProgram:
         """Make the functions for one task."""
         namespace: dict[str, Any] = {
