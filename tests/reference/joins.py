@@ -145,14 +145,15 @@ class StreamJoin:
 
     def _receive(self, is_left: bool, task: Task, key: Any, value: Any, timestamp: int) -> None:
         sides: Sides = self._sides[task]
+        if key is None and not self._emits_null(is_left):
+            return
         if timestamp > sides.now:
             sides.now = timestamp
             self._give_up(task, sides)
         if value is None:
             return
         if key is None:
-            if self._emits_null(is_left):
-                self._send(task, None, is_left, value, None, timestamp)
+            self._send(task, None, is_left, value, None, timestamp)
             return
         found = self._match(sides, is_left, key, timestamp)
         for other_timestamp, other in found:
