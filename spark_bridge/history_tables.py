@@ -18,7 +18,7 @@ from streams.global_rows import GlobalRows
 from topology.operators.context import TableView
 from topology.read_only_store import store_key
 
-__all__ = ["load_global_tables"]
+__all__ = ["load_global_tables", "no_rows"]
 
 
 def load_global_tables(
@@ -42,5 +42,15 @@ def load_global_tables(
                 state.write({table.store.name: errors.rows(table, records)}, {})
         rows = GlobalRows(table, config.statestore_read_cache_max_bytes)
         rows.show(state.store(table.store.name))
+        views[table.table] = views[store_key(table.store.name)] = rows
+    return views
+
+
+def no_rows(application: Application) -> Mapping[str, TableView]:
+    """The global tables, without rows."""
+    views: dict[str, TableView] = {}
+    for table in application.global_plans:
+        rows = GlobalRows(table, 0)
+        rows.show(MemoryTaskState([table.store]).store(table.store.name))
         views[table.table] = views[store_key(table.store.name)] = rows
     return views

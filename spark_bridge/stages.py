@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -37,6 +38,11 @@ class Stages:
         for frame in found[1:]:
             whole = whole.unionAll(frame)
         return Results(whole, self.plan)
+
+    def stats(self, stage: tuple[int, ...]) -> list[dict[str, Any]]:
+        """Run a stage, and return what its tasks say of themselves."""
+        rows = self.frames[stage].where("kind = 'stats'").select("value").collect()
+        return [json.loads(bytes(row["value"])) for row in rows]
 
     def release(self) -> None:
         """Let go of what is kept on the executors' disks."""

@@ -1,0 +1,412 @@
+"""Runs a topology over history on Spark, and hands the result over to the live application.
+
+    plan ─► stages, one Spark task for each task of the topology ─► hand-over
+
+Until the hand-over nothing is written but the application's empty internal topics.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+from spark_bridge.errors import BackfillError, CannotBackfillError
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.planning import Until
+from streams.clients import TopicPartition
+from streams.config import StreamsConfig
+from topology.graph import Topology
+
+__all__ = ["Computation", "Report", "StageReport", "backfill", "compute"]
+
+Outputs = Literal["write", "skip"]
+Handover = Literal["auto", "driver", "partitioned"]
+OrderChoice = Literal["auto", "exact", "combine"]
+Cutover = Mapping[TopicPartition, int] | datetime
+Source = Mapping[str, Any] | Literal["connector"] | None
+
+DRIVER_ROWS_MAX = 20_000_000
+"""How many rows the driver hands over in one transaction where nobody says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What one stage did.
+
+    Args:
+        sub_topologies: the ids of what ran.
+        tasks: how many tasks there were.
+        records: how many records they processed.
+        seconds: how long it took.
+        spilled: how many of the tasks had to put their state on disk.
+        dropped: how many records were left out, by node and reason.
+    """
+
+    sub_topologies: tuple[int, ...]
+    tasks: int
+    records: int
+    seconds: float
+    spilled: int = 0
+    dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a backfill did.
+
+    Args:
+        plan: what it read.
+        stages: what ran.
+        rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
+        handover: what the hand-over says of itself; None where there was none.
+        seconds: how long everything took.
+    """
+
+    plan: BackfillPlan
+    stages: tuple[StageReport, ...] = ()
+    rows: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    handover: Any = None
+    seconds: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Of the backfill, for a second attempt."""
+        return self.plan.id
+
+    @property
+    def records(self) -> int:
+        """How many records were processed, in all stages."""
+        return sum(stage.records for stage in self.stages)
+
+    @property
+    def keys(self) -> int:
+        """How many rows of stores there are."""
+        return sum(count for (kind, _), count in self.rows.items() if kind == "changelog")
+
+    @property
+    def outputs(self) -> int:
+        """How many records there are for topics outside of the application."""
+        return sum(count for (kind, _), count in self.rows.items() if kind == "sink")
+
+
+def backfill(
+    topology: Topology,
+    settings: Mapping[str, object] | StreamsConfig,
+    *,
+    spark: Any,
+    until: Until = "latest",
+    source: Source = None,
+    cutover: Cutover | None = None,
+    outputs: Outputs = "write",
+    handover: Handover = "auto",
+    order: OrderChoice = "auto",
+    reset: bool = False,
+    id: str | None = None,  # noqa: A002 - the word for it
+    dry_run: bool = False,
+    on_stage: Callable[[StageReport], None] | None = None,
+) -> Report:
+    """Run a topology over history, so that the live application goes on from there, warm.
+
+    Args:
+        topology: what the live application runs.
+        settings: of the live application.
+        spark: a SparkSession; its executors can import the project and reach the brokers.
+        until: "latest" for all that is decided now, offsets to stop before by partition, or the
+            time, with a time zone, from which on records are left to the live application.
+        source: DataFrames by topic, of history that is not in Kafka (see `spark_bridge.archives`).
+        cutover: where Kafka goes on behind DataFrames without offsets: offsets, or a time.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        handover: "driver" writes everything in one transaction, "partitioned" in one for each
+            task, from the executors; "auto" takes the second for much.
+        order: "exact" runs records one by one; "combine" counts before a repartition topic, where
+            that gives the same counts with fewer updates on the way; "auto" does so where there
+            are caches, which leave out updates too.
+        reset: replace what the application has, instead of refusing because it has something.
+        id: of the backfill; give that of one that was interrupted to go on with it.
+        dry_run: only make the plan: nothing is written, and Spark does not run.
+        on_stage: called with the report of each stage that ends.
+
+    Raises:
+        CannotBackfillError: something cannot be computed from history, or the history is not
+            whole; nothing was begun.
+        BackfillError: a record could not be processed; nothing is visible.
+        StreamsError: the cluster does not answer, or the topics do not fit.
+
+    >>> from topology import StreamsBuilder
+    >>> backfill(StreamsBuilder().build(), {"application.id": "a"}, spark=None, order="random")
+    Traceback (most recent call last):
+        ...
+    spark_bridge.errors.CannotBackfillError: order must be one of 'auto', 'exact', 'combine', \
+not 'random'
+    """
+    begun = time.monotonic()
+    _check_words(outputs=(outputs, Outputs), handover=(handover, Handover))
+    computed = compute(
+        topology,
+        settings,
+        spark=spark,
+        until=until,
+        source=source,
+        cutover=cutover,
+        outputs=outputs,
+        order=order,
+        id=id,
+        dry_run=dry_run,
+    )
+    report = Report(computed.plan)
+    if not dry_run:
+        report = _finish(computed, on_stage, handover, outputs=outputs, reset=reset)
+    return replace(report, seconds=time.monotonic() - begun)
+
+
+def _finish(
+    computed: Computation,
+    on_stage: Callable[[StageReport], None] | None,
+    handover: Handover,
+    *,
+    outputs: Outputs,
+    reset: bool,
+) -> Report:
+    """Run the stages and hand over what they made."""
+    try:
+        stages = computed.run(on_stage)
+        results = computed.results
+        rows = results.counts
+        if handover == "auto":
+            handover = "driver" if sum(rows.values()) <= DRIVER_ROWS_MAX else "partitioned"
+        handed = _hand_over(handover, results, computed.config, outputs=outputs, reset=reset)
+    finally:
+        computed.release()
+    return Report(computed.plan, stages, rows, handed)
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A backfill without its hand-over: a plan, and the frames that are computed when asked for.
+
+    Args:
+        config: the settings.
+        plan: what is read.
+    """
+
+    config: StreamsConfig
+    plan: BackfillPlan
+    _stages: Any = None
+    _archives: Sequence[Any] = ()
+
+    @property
+    def results(self) -> Any:
+        """What is to be handed over (a `spark_bridge.records.Results`)."""
+        return self._stages.results
+
+    def run(self, on_stage: Callable[[StageReport], None] | None = None) -> tuple[StageReport, ...]:
+        """Run the stages one after the other; what they make is kept on the executors' disks.
+
+        Raises:
+            BackfillError: a record could not be processed.
+        """
+        reports = []
+        for stage in self.plan.stages:
+            report = self._run_stage(stage)
+            reports.append(report)
+            if on_stage is not None:
+                on_stage(report)
+        return tuple(reports)
+
+    def _run_stage(self, stage: tuple[int, ...]) -> StageReport:
+        begun = time.monotonic()
+        try:
+            said = self._stages.stats(stage)
+        except Exception as error:
+            raise _stage_error(stage, error) from error
+        dropped: dict[tuple[str, str], int] = {}
+        for one in said:
+            for node, reason, count in one["dropped"]:
+                dropped[node, reason] = dropped.get((node, reason), 0) + count
+        return StageReport(
+            stage,
+            len(said),
+            sum(one["records"] for one in said),
+            time.monotonic() - begun,
+            sum(one["on_disk"] for one in said),
+            dropped,
+        )
+
+    def release(self) -> None:
+        """Let go of what is kept on the executors' disks."""
+        if self._stages is not None:
+            self._stages.release()
+        for frame in self._archives:
+            frame.unpersist()
+
+
+def compute(
+    topology: Topology,
+    settings: Mapping[str, object] | StreamsConfig,
+    *,
+    spark: Any,
+    until: Until = "latest",
+    source: Source = None,
+    cutover: Cutover | None = None,
+    outputs: Outputs = "write",
+    order: OrderChoice = "auto",
+    id: str | None = None,  # noqa: A002
+    dry_run: bool = False,
+    plan: BackfillPlan | None = None,
+) -> Computation:
+    """Plan a backfill and make its frames, as `backfill` does before it runs them.
+
+    Args:
+        plan: one that was made before, to be followed again; other arguments as for `backfill`.
+    """
+    from spark_bridge.combine import combinable
+    from spark_bridge.job import Application, Job, pack_application
+    from spark_bridge.planning import make_plan
+    from spark_bridge.refusals import refuse_early, refuse_processors
+    from spark_bridge.stages import make_stages
+    from streams.admin import LiveAdmin
+    from streams.plan import optimized
+
+    _check_words(order=(order, OrderChoice))
+    config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
+    application = Application.of(topology, config)
+    refuse_early(topology, application)
+    admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    archives = _Archives.open(source, application, admin, cutover, plan)
+    if plan is None:
+        plan = make_plan(
+            application,
+            admin,
+            id=id or _new_id(),
+            now_ms=int(time.time() * 1000),
+            until=until,
+            create=not dry_run,
+            cuts=archives.cuts,
+        )
+    refuse_processors(application, plan)
+    if dry_run:
+        return Computation(config, plan)
+    combined: frozenset[str] = frozenset()
+    if order == "combine" or (order == "auto" and config.statestore_cache_max_bytes > 0):
+        combined = combinable(optimized(topology, config))
+    application = Application.of(topology, config, combined)
+    packed = pack_application(topology, config)
+    job = Job(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")
+    frames, archived = archives.numbered(job)
+    job = replace(job, archived=archived)
+    stages = make_stages(spark, application, plan, job, frames)
+    return Computation(config, plan, stages, frames)
+
+
+@dataclass(frozen=True, slots=True)
+class _Archives:
+    """The DataFrames that history comes from."""
+
+    archives: Sequence[Any]
+    partitions: Mapping[str, int]
+    cuts: Mapping[TopicPartition, int]
+
+    @classmethod
+    def open(
+        cls,
+        source: Source,
+        application: Any,
+        admin: Any,
+        cutover: Cutover | None,
+        plan: BackfillPlan | None,
+    ) -> _Archives:
+        from spark_bridge.archives import cuts_of, open_archive
+
+        if source is None:
+            if cutover is not None:
+                raise CannotBackfillError("cutover= says where Kafka goes on behind source=")
+            return cls((), {}, {})
+        if not isinstance(source, Mapping):
+            raise CannotBackfillError(
+                f"source={source!r}: give a mapping from topics to DataFrames, or leave it out to "
+                "read Kafka"
+            )
+        read = {t for sub in application.plans.values() for t in sub.topics.sources}
+        unknown = sorted(source.keys() - read)
+        if unknown:
+            raise CannotBackfillError(
+                f"source= names {', '.join(unknown)}, and the topology reads "
+                f"{', '.join(sorted(read))}"
+            )
+        partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
+        found, cuts = [], {}
+        for topic, frame in source.items():
+            if topic not in partitions:
+                raise CannotBackfillError(
+                    f"topic {topic} does not exist; create it, as the live application will read it"
+                )
+            archive = open_archive(topic, frame, partitions[topic])
+            found.append(archive)
+            if plan is not None:
+                cuts.update({p: at for p, at in plan.starts.items() if p.topic == topic})
+            else:
+                mine = cutover
+                if isinstance(cutover, Mapping):
+                    mine = {p: at for p, at in cutover.items() if p[0] == topic} or None
+                cuts.update(cuts_of(archive, partitions[topic], admin, mine))
+        return cls(found, partitions, cuts)
+
+    def numbered(self, job: Any) -> tuple[list[Any], dict[TopicPartition, Any]]:
+        from spark_bridge.archives import numbered
+
+        frames, known = [], {}
+        for archive in self.archives:
+            frame, facts = numbered(archive, self.partitions[archive.topic], self.cuts, job)
+            frames.append(frame)
+            known.update(facts)
+        return frames, known
+
+
+def _hand_over(
+    how: str, results: Any, config: StreamsConfig, *, outputs: Outputs, reset: bool
+) -> Any:
+    module, function = _HANDOVERS[how]
+    try:
+        write = getattr(import_module(module), function)
+    except ImportError as error:
+        raise NotImplementedError(f"the hand-over {how!r} is not there yet") from error
+    return write(results, config, outputs=outputs, reset=reset)
+
+
+_HANDOVERS = {
+    "driver": ("spark_bridge.handover_driver", "hand_over_by_driver"),
+    "partitioned": ("spark_bridge.handover_partitioned", "hand_over_partitioned"),
+}
+
+
+def _check_words(**given: tuple[str, Any]) -> None:
+    for name, (word, allowed) in given.items():
+        if word not in get_args(allowed):
+            words = ", ".join(map(repr, get_args(allowed)))
+            raise CannotBackfillError(f"{name} must be one of {words}, not {word!r}")
+
+
+def _new_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+_OWN_ERROR = re.compile(
+    r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
+)
+
+
+def _stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
+    """Say what happened in an executor, without the frames of Spark around it."""
+    found = _OWN_ERROR.findall(str(error))
+    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    subs = ", ".join(map(str, stage))
+    return BackfillError(
+        f"sub-topology {subs} could not be computed: {what}; nothing is visible: correct the cause "
+        "and run the backfill again"
+    )

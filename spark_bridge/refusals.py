@@ -1,0 +1,125 @@
+"""What cannot be computed from history, found before Spark starts.
+
+Most topologies can: the same program runs. What is refused depends on the present, or would leave
+the live application with state that it cannot go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from spark_bridge.errors import CannotBackfillError, WallClockError
+from spark_bridge.history_tables import no_rows
+from spark_bridge.job import Application
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.spill import SpillingState
+from spark_bridge.task_facts import facts_of
+from spark_bridge.task_run import partition_counter
+from streams.clients import CommittedOffset
+from streams.errors import StreamsError
+from streams.plan import SubPlan
+from streams.task import Task
+from topology.graph import GlobalSource, Source, Topology
+from topology.timestamps import wallclock_timestamp
+
+__all__ = ["refusals", "refuse_early", "refuse_processors"]
+
+
+def refusals(topology: Topology, application: Application) -> list[str]:
+    """What cannot be computed from history, each with its node and the reason.
+
+    Args:
+        topology: as it was built.
+        application: as it is compiled.
+    """
+    return [
+        *_unknown_nodes(topology),
+        *_clocks(topology, application),
+        *_lost_state(application),
+    ]
+
+
+def refuse_early(topology: Topology, application: Application) -> None:
+    """Refuse what cannot be computed from history.
+
+    Raises:
+        CannotBackfillError: naming every node and the reason.
+    """
+    found = refusals(topology, application)
+    if found:
+        raise CannotBackfillError("this topology cannot be backfilled: " + "; ".join(found))
+
+
+def _unknown_nodes(topology: Topology) -> Iterator[str]:
+    for node in topology.nodes:
+        topics: Any = getattr(node, "topics", ())
+        if isinstance(node, (Source, GlobalSource)) and not all(
+            isinstance(topic, str) for topic in topics
+        ):
+            yield (
+                f"{node.name} reads topics by a pattern, and which topics there were in the past "
+                "is not known: name them"
+            )
+
+
+def _clocks(topology: Topology, application: Application) -> Iterator[str]:
+    default = application.config.default_timestamp_extractor
+    for node in topology.nodes:
+        if not isinstance(node, Source) or node.internal:
+            continue
+        if (node.timestamps or default) is wallclock_timestamp:
+            yield (
+                f"{node.name} takes the wall clock for the time of its records, and all history "
+                "would have happened now: take the records' own time"
+            )
+
+
+def _lost_state(application: Application) -> Iterator[str]:
+    for plan in application.plans.values():
+        for store in plan.program.sub_topology.stores:
+            if not store.spec.logged and store.source_topic is None:
+                yield (
+                    f"store {store.name} has no changelog, so the live application would begin "
+                    "without what history put there: let it be logged"
+                )
+
+
+def refuse_processors(application: Application, plan: BackfillPlan) -> None:
+    """Start the processors of each sub-topology once, with empty stores, and close them again.
+
+    So a schedule by the wall clock that is made at the start is found here, and not by the first
+    Spark task; what asks for one later still fails there.
+
+    Raises:
+        CannotBackfillError: a processor cannot be started, or asks for the clock.
+    """
+    for sub in application.plans.values():
+        if not any(getattr(node, "spec", None) for node in sub.program.sub_topology.nodes):
+            continue
+        task = _first_task(sub, application, plan)
+        try:
+            task.begin()
+        except WallClockError as error:
+            raise CannotBackfillError(f"this topology cannot be backfilled: {error}") from error
+        except StreamsError as error:
+            raise CannotBackfillError(f"a processor cannot be started: {error}") from error
+        finally:
+            task.close()
+            task.state.close()
+
+
+def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> Task:
+    config = application.config
+    spec = sub.task(0, 0, partitions_of=partition_counter(plan, config))
+    return Task(
+        spec=spec,
+        state=SpillingState([store.spec for store in spec.stores], memory_bytes=1 << 20),
+        start={place: CommittedOffset(0) for place in sub.inputs(0, plan.partitions)},
+        send=lambda *_: None,
+        dropped=lambda *_: None,
+        handlers=config.handlers,
+        facts=facts_of(config, spec.id, plan.now_ms),
+        global_views=no_rows(application),
+        now_ms=lambda: plan.now_ms,
+    )
