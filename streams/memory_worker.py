@@ -6,7 +6,7 @@ the disk that local state survives on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -172,25 +172,21 @@ def make_memory_worker(
     partitions = {name: facts.partitions for name, facts in topics.items()}
     facts = ClusterFacts(admin, topics, from_earliest=True)
     global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, probe, log)
+    tasks: dict[str, Any] = {
+        "plans": plans,
+        "partitions": partitions,
+        "consumer": consumer,
+        "restorer": restorer,
+        "facts": facts,
+        "open_home": disk.open,
+        "global_views": global_tables.views,
+        **beside,
+    }
     return Worker(
         config=config,
         consumer=consumer,
         make_producer=partial(_make_producer, config, cluster, consumer),
-        make_tasks=lambda producer, request_commit: Tasks(
-            plans=plans,
-            partitions=partitions,
-            consumer=consumer,
-            restorer=restorer,
-            facts=facts,
-            open_home=disk.open,
-            make_send=lambda: producer().send,
-            exactly_once=config.exactly_once,
-            read_cache_bytes=config.statestore_read_cache_max_bytes,
-            **beside,
-            handlers=config.handlers,
-            make_facts=facts_maker(config, clock, request_commit),
-            global_views=global_tables.views,
-        ),
+        make_tasks=partial(_make_tasks, config, tasks),
         make_membership=lambda leads: make_membership(config, consumer, admin, leads, **beside),
         restorer=restorer,
         global_tables=global_tables,
@@ -213,6 +209,22 @@ def make_memory_worker(
         ),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
+    )
+
+
+def _make_tasks(
+    config: StreamsConfig,
+    parts: dict[str, Any],
+    producer: Callable[[], Producer],
+    request_commit: Callable[[], None],
+) -> Tasks:
+    return Tasks(
+        make_send=lambda: producer().send,
+        exactly_once=config.exactly_once,
+        read_cache_bytes=config.statestore_read_cache_max_bytes,
+        handlers=config.handlers,
+        make_facts=facts_maker(config, parts["clock"], request_commit),
+        **parts,
     )
 
 

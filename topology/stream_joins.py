@@ -148,9 +148,9 @@ class StreamJoins(Generic[K, V]):
         the row that the table has at that moment, and the result has the record's timestamp. A
         `GlobalKTable` is looked up likewise, by the key that `key_mapper` tells.
 
-        A record without a value, and one that matches nothing, has no result; one without a key is
-        left to ``null.key.policy``. A side whose key may have changed is partitioned anew; both
-        sides must have as many partitions. With a global table none of the three matters.
+        A record without a value, or a match, has no result; one without a key is left to
+        ``null.key.policy``. A side whose key may have changed is partitioned anew, and both sides
+        have as many partitions: with a global table neither matters.
 
         Args:
             other: the other stream, or the table, global or not.
@@ -162,34 +162,31 @@ class StreamJoins(Generic[K, V]):
             other_value: serde of the other stream's values; None takes what it has.
             store: what the names of two streams' stores begin with, or their options. A retention
                 longer than the windows and their grace lets records be joined that come even later.
-            name: what the names of the nodes and of repartition topics begin with, or the name of
-                the node where the other side is a table; None generates them.
-            grace: with a table that keeps its past (``store=Materialized(history=...)``), how long
-                a record waits for rows that come late; it is then joined with the row of its time.
+            name: what names of nodes and repartition topics begin with, or the node's name where
+                the other side is a table; None generates them.
+            grace: how long a record waits for late rows of a table that keeps its past
+                (``store=Materialized(history=...)``), to be joined with the row of its time.
             key_mapper: called as ``key_mapper(key, value)``, tells the key of a global table's row.
-            late: is given the records of this stream that came too late to be kept. Each was
-                joined with what the other stream still had; nothing that comes will find it.
+            late: is given this stream's records that came too late to be kept, once they are
+                joined with what the other stream still had; nothing that comes will find them.
             other_late: the same with the other stream's records.
 
         Raises:
-            TopologyError: a name is not legal or is taken, the other side is of another builder, or
-                an argument does not go with it.
+            TopologyError: a name is not legal or is taken, or an argument does not go with `other`.
 
         >>> from datetime import timedelta
         >>> from streams.testing import TopologyTestDriver
-        >>> from topology import JoinWindows, StreamsBuilder, serdes
+        >>> from topology import JoinWindows, StreamsBuilder
         >>> builder = StreamsBuilder()
-        >>> texts = {"key": serdes.string, "value": serdes.string}
-        >>> views, clicks = builder.stream("views", **texts), builder.stream("clicks", **texts)
+        >>> views, clicks = builder.stream("views"), builder.stream("clicks")
         >>> minute = JoinWindows(time_difference=timedelta(minutes=1))
-        >>> pairs = views.join(clicks, "{} then {}".format, minute, store="pairs", name="pair")
-        >>> pairs.to("pairs", value=serdes.string)
+        >>> views.join(clicks, "{}, {}".format, minute, store="pairs", name="pair").to("pairs")
         >>> with TopologyTestDriver(builder.build()) as driver:
         ...     driver.input("views").send("ann", "page", timestamp=0)
         ...     driver.input("clicks").send("ann", "button", timestamp=50_000)
         ...     driver.input("clicks").send("ann", "link", timestamp=70_000)
         ...     [(r.key, r.value, r.timestamp) for r in driver.output("pairs").read_all()]
-        [('ann', 'page then button', 50000)]
+        [('ann', 'page, button', 50000)]
         """
         return self._joined(
             "inner", other, joiner, windows, with_key=with_key, key=key, value=value,
@@ -318,23 +315,17 @@ class StreamJoins(Generic[K, V]):
             late_match: what a match makes that comes after the null result: "emit" makes a second
                 result, as in Kafka Streams; with "drop" the null result is the last one.
             key_mapper: tells the key to look up in a global table, as `join` takes it.
-            late: is given the records of this stream that came too late to be kept.
+            late: is given this stream's records that came too late to be kept.
             other_late: the same with the other stream's records.
-
-        Returns:
-            The stream of results.
 
         Raises:
             TopologyError: as `join`.
 
         >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
+        >>> from topology import StreamsBuilder
         >>> builder = StreamsBuilder()
-        >>> texts = {"key": serdes.string, "value": serdes.string}
-        >>> users = builder.table("users", store="users", **texts)
-        >>> views = builder.stream("views", **texts)
-        >>> seen = views.left_join(users, "{} by {}".format, name="name")
-        >>> seen.to("seen", value=serdes.string)
+        >>> users, views = builder.table("users", store="users"), builder.stream("views")
+        >>> views.left_join(users, "{} by {}".format, name="name").to("seen")
         >>> with TopologyTestDriver(builder.build()) as driver:
         ...     driver.input("views").send("u1", "page")
         ...     driver.input("users").send("u1", "Ann")
