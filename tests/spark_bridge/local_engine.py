@@ -1,0 +1,178 @@
+"""Runs a backfill without Spark and without a broker: its stages over a cluster in memory.
+
+What Spark does between the stages is a few lines here: records go to the task that reads them, in
+their order. Everything else is the production code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from spark_bridge.combine import combinable
+from spark_bridge.job import Application, Job, pack_application
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.planning import Until, make_plan
+from spark_bridge.records import ORDER, RESULT, RESULT_KINDS, STAGE, ResultRow
+from spark_bridge.task_run import StageRun, tasks_of
+from streams.clients import CommittedOffset, TopicPartition
+from streams.config import StreamsConfig
+from streams.memory_clients import MemoryAdmin, MemoryConsumer
+from streams.memory_cluster import Fate, MemoryCluster, Transaction
+from streams.plan import optimized
+from streams.testing import TopologyTestDriver
+from topology.graph import Topology
+
+Seen = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+"""Key, value, timestamp and headers."""
+
+
+class HistoryMemoryAdmin(MemoryAdmin):
+    """Knows last stable offsets, too."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        super().__init__(cluster)
+        self._logs = cluster.log
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {place: self._logs(place).last_stable for place in partitions}
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        return {
+            place: next(
+                (
+                    m.offset()
+                    for m in self._logs(place).entries
+                    if m is not None and m.timestamp()[1] >= timestamp_ms
+                ),
+                None,
+            )
+            for place in partitions
+        }
+
+
+def backfilled(
+    topology: Topology,
+    settings: Mapping[str, object],
+    cluster: MemoryCluster,
+    *,
+    until: Until = "latest",
+    order: str = "exact",
+    memory_bytes: int = 1 << 30,
+) -> tuple[BackfillPlan, list[ResultRow]]:
+    """Compute a backfill; returns its plan and its results, in the order of `Results.rows`."""
+    config = StreamsConfig.parse(
+        {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings}
+    )
+    application = Application.of(topology, config)
+    plan = make_plan(
+        application, HistoryMemoryAdmin(cluster), id="b", now_ms=0, until=until, create=True
+    )
+    combined = frozenset() if order == "exact" else combinable(optimized(topology, config))
+    job = Job(
+        pack_application(topology, config),
+        plan.to_text(),
+        (),
+        combined,
+        memory_bytes=memory_bytes,
+    )
+    rows: list[dict[str, Any]] = []
+    for stage in plan.stages:
+        rows += _run_stage(job, stage, rows, cluster)
+    return plan, [_result(row) for row in rows if row["kind"] in RESULT_KINDS]
+
+
+def _run_stage(
+    job: Job, stage: tuple[int, ...], before: Sequence[dict[str, Any]], cluster: MemoryCluster
+) -> list[dict[str, Any]]:
+    job = Job(job.application, job.plan, stage, job.combined, {}, memory_bytes=job.memory_bytes)
+    application, plan = job.open()
+    topics = [application.plans[sub].topics for sub in stage]
+    read = {topic for sub in topics for topic in sub.all_sources}
+    is_circle = not read.isdisjoint(t for sub in topics for t in sub.repartition_sinks)
+    count = 1 if is_circle else tasks_of(topics[0].all_sources, plan)
+    made: list[dict[str, Any]] = []
+    for number in range(count):
+        mine = [
+            row
+            for row in before
+            if row["kind"] == "record"
+            and row["topic"] in read
+            and (is_circle or row["partition"] == number)
+        ]
+        mine.sort(key=itemgetter(*ORDER))
+        run = StageRun(
+            job,
+            application,
+            plan,
+            number,
+            lambda: MemoryConsumer(cluster, group=None, committed=True),
+        )
+        for batch in run.run(_batches(mine)):
+            assert batch.schema == STAGE
+            made += batch.to_pylist()
+    return made
+
+
+def _batches(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    # Small ones, so that their borders fall everywhere.
+    for start in range(0, len(rows), 3):
+        yield pa.RecordBatch.from_pylist(rows[start : start + 3], schema=STAGE)
+
+
+def _result(row: dict[str, Any]) -> ResultRow:
+    values = {name: row[name] for name in RESULT.names}
+    if values["headers"] is not None:
+        values["headers"] = [(pair["name"], pair["value"]) for pair in values["headers"]]
+    return ResultRow(**values)
+
+
+def hand_over(
+    plan: BackfillPlan, rows: Sequence[ResultRow], cluster: MemoryCluster, application_id: str
+) -> None:
+    """Write results as a hand-over does: all in one transaction, the offsets with it."""
+    transaction = Transaction()
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for row in rows:
+        place = TopicPartition(row.topic, row.partition)
+        if row.kind == "progress":
+            assert row.value is not None
+            end = plan.ends.get(place)
+            offset = cluster.log(place).end if end is None else end
+            offsets[place] = CommittedOffset(offset, row.value.decode())
+        else:
+            cluster.append(
+                row.topic, row.value, row.key, row.partition, row.timestamp, row.headers,
+                transaction,
+            )  # fmt: skip
+    transaction.offsets[application_id] = offsets
+    cluster.end(transaction, Fate.COMMITTED)
+
+
+def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:
+    """The committed records of each partition of a topic."""
+    if topic not in driver.cluster.topics:
+        return []
+    seen = []
+    for log in driver.cluster.topics[topic].logs:
+        found, _ = log.read(0, 1 << 30, committed=True)
+        seen.append(
+            [(m.key(), m.value(), m.timestamp()[1], tuple(m.headers() or ())) for m in found]
+        )
+    return seen
+
+
+def rows_of(driver: TopologyTestDriver) -> dict[tuple[str, str], list[tuple[bytes, Any, int]]]:
+    """All rows of all stores of the running tasks, by task and store."""
+    driver.run()
+    assert driver._worker is not None
+    return {
+        (str(task.id), store.name): list(task.rows(store.name))
+        for task in driver._worker.tasks.running
+        for store in task.spec.stores
+    }
