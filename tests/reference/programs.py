@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from topology import serdes
+from topology import Stores, serdes
+from topology.suppressed import Suppressed
 from topology.windows import JoinWindows, SessionWindows, TimeWindows
 
 MS = timedelta(milliseconds=1)
@@ -170,6 +171,27 @@ class Written:
         options = {"store": f"s{place}", "value": self._value}
         self._tables.append(grouped.aggregate(lambda: step.n, aggregated, **options))
 
+    def _cogroup(self, stream: Any, step: Step, place: int) -> None:
+        other = self._streams[step.other % len(self._streams)]
+        if other is stream:
+            return
+        options = {"key": serdes.string, "value": self._value}
+        one = stream.group_by_key(name=f"g{place}a", **options)
+        two = other.group_by_key(name=f"g{place}b", **options)
+        both = one.cogroup(aggregated).cogroup(two, subtracted)
+        self._tables.append(both.aggregate(lambda: step.n, store=f"s{place}", **options))
+
+    def _process(self, stream: Any, step: Step, place: int) -> None:
+        counts = Stores.key_value(f"s{place}", key=serdes.string, value=serdes.long)
+
+        def count(record: Any, context: Any) -> None:
+            if record.key is not None:
+                number = (context.store(f"s{place}").get(record.key) or 0) + 1
+                context.store(f"s{place}").put(record.key, number)
+                context.forward(record.with_value(number))
+
+        self._streams.append(stream.process_values(count, stores=[counts], name=f"n{place}"))
+
     # -- windows -------------------------------------------------------------------------------
 
     def _windows(self, stream: Any, step: Step, place: int) -> None:
@@ -241,6 +263,12 @@ class Written:
             self._tables.append(grouped.count(**kept))
         else:
             self._tables.append(grouped.aggregate(lambda: step.n, aggregated, subtracted, **kept))
+
+    def _table_suppress(self, table: Any, step: Step, place: int) -> None:
+        # When a cache passes updates on, stream time has gone on already.
+        if not self._cached:
+            limit = Suppressed.until_time_limit(step.n * MS)
+            self._tables.append(table.suppress(limit, name=f"w{place}"))
 
     def _table_join(self, table: Any, step: Step, place: int) -> None:
         join = (table.join, table.left_join, table.outer_join)[step.n % 3]

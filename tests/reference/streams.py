@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.reference import joins
 from tests.reference.engine import Engine, Receive, Task
-from tests.reference.tables import Source, Table, fold
+from tests.reference.tables import Source, Stored, Table, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
 from topology.serdes import Serde
 from topology.windows import SessionWindows
@@ -77,6 +77,22 @@ class Stream:
         def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
             for new_key, new_value in function(key, value):
                 result.emit(task, new_key, new_value, timestamp)
+
+        self.followers.append(receive)
+        return result
+
+    def process_values(self, supplier: Any, *, stores: Any, name: str) -> Stream:
+        """See `KStream.process_values`; the one processor here counts its keys (see programs)."""
+        del supplier, name
+        result = self._then()
+        result.above = [self]
+        counted = Stored(self.engine, self.key, stores[0].name)
+
+        def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
+            if key is not None:
+                count = (counted.get(task, key)[0] or 0) + 1
+                counted.rows[task][key] = (count, timestamp)
+                result.emit(task, key, count, timestamp)
 
         self.followers.append(receive)
         return result
@@ -232,6 +248,10 @@ class Grouped:
         stream = self._stream
         return stream.repartition(name=self._name) if stream.rekeyed else stream
 
+    def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> Cogrouped:
+        """See `KGroupedStream.cogroup`."""
+        return Cogrouped([(self, aggregator)])
+
     def windowed_by(
         self, windows: Any, *, emit: str = "on_window_update", late: Late | None = None
     ) -> WindowedStream:
@@ -266,6 +286,34 @@ class Grouped:
             store,
             lambda key, new, old: aggregator(key, new, initializer() if old is None else old),
         )
+
+
+class Cogrouped:
+    """See `CogroupedKStream`."""
+
+    def __init__(self, groups: list[tuple[Grouped, Callable[[Any, Any, Any], Any]]]) -> None:
+        self._groups = groups
+
+    def cogroup(self, other: Grouped, aggregator: Callable[[Any, Any, Any], Any]) -> Cogrouped:
+        """See `CogroupedKStream.cogroup`."""
+        return Cogrouped([*self._groups, (other, aggregator)])
+
+    def aggregate(
+        self, initializer: Callable[[], Any], *, store: str, key: Serde[Any], value: Serde[Any]
+    ) -> Table:
+        """See `CogroupedKStream.aggregate`."""
+        del key, value
+        streams = [(grouped.partitioned(), aggregator) for grouped, aggregator in self._groups]
+        table = Stored(streams[0][0].engine, streams[0][0].key, store)
+        for stream, aggregator in streams:
+            fold_into(table, stream, _started(aggregator, initializer))
+        return table
+
+
+def _started(
+    aggregator: Callable[[Any, Any, Any], Any], initializer: Callable[[], Any]
+) -> Callable[[Any, Any, Any], Any]:
+    return lambda key, value, old: aggregator(key, value, initializer() if old is None else old)
 
 
 class WindowedStream:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.reference import joins, streams
 from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
 from topology.changed import Change
 from topology.serdes import Serde
+from topology.suppressed import Suppressed
 
 Row = tuple[Any, int]
 ABSENT: Row = (None, -1)
@@ -55,6 +56,12 @@ class Table:
     ) -> Table:
         """See `KTable.map_values`."""
         return Mapped(self, lambda k, v: mapper(v), store)
+
+    def suppress(self, limit: Suppressed, *, name: str) -> Table:
+        """See `KTable.suppress`, until a time limit."""
+        del name
+        assert limit.limit_ms is not None
+        return Suppressed_(self, limit.limit_ms)
 
     def group_by(
         self,
@@ -200,6 +207,14 @@ def fold(stream: streams.Stream, store: str, function: Callable[[Any, Any, Any],
     The timestamp of a row is the largest one since it is there.
     """
     table = Stored(stream.engine, stream.key, store)
+    fold_into(table, stream, function)
+    return table
+
+
+def fold_into(
+    table: Stored, stream: streams.Stream, function: Callable[[Any, Any, Any], Any]
+) -> None:
+    """Let a stream change the rows of a table that others may change too."""
 
     def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
         if key is None or value is None:
@@ -208,7 +223,6 @@ def fold(stream: streams.Stream, store: str, function: Callable[[Any, Any, Any],
         table.put(task, key, function(key, value, old), max(timestamp, since))
 
     stream.followers.append(receive)
-    return table
 
 
 class GroupedTable:
@@ -269,3 +283,49 @@ class GroupedTable:
 
         self._engine.inputs[self._topic] = receive
         return table
+
+
+class Held(NamedTuple):
+    """A change that is held back, since when, and what was forwarded before it."""
+
+    since: int
+    prior: Any
+    value: Any
+    timestamp: int
+
+
+class Suppressed_(Table):  # noqa: N801 - the spec has the name
+    """A table whose changes wait; the last one of each row goes on when its time has come."""
+
+    def __init__(self, parent: Table, wait_ms: int) -> None:
+        super().__init__(parent.engine, parent.key)
+        parent.readable()
+        self.origins = parent.origins
+        self._parent = parent
+        self._wait_ms = wait_ms
+        self._held: PerTask = PerTask(dict)
+        self._times: PerTask = PerTask(lambda: [-1])
+        self._encode = parent.key.serialize
+        parent.followers.append(self._receive)
+
+    def get(self, task: Task, key: Any) -> Row:
+        """The row as those below have seen it; of one that waits the time is that of the change."""
+        held: Held | None = self._held[task].get(key)
+        if held is None:
+            return self._parent.get(task, key)
+        return held.prior, -1 if held.prior is None else held.timestamp
+
+    def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        held: dict[Any, Held] = self._held[task]
+        times = self._times[task]
+        times[0] = max(times[0], timestamp)
+        before = held.get(key)
+        since, prior = (timestamp, old) if before is None else (before.since, before.prior)
+        if value is None and prior is None:
+            held.pop(key, None)
+        else:
+            held[key] = Held(since, prior, value, timestamp)
+        due = [k for k, h in held.items() if h.since + self._wait_ms <= times[0]]
+        for each in sorted(due, key=lambda k: (held[k].since, self._encode(k))):
+            one = held.pop(each)
+            self.emit(task, each, one.value, one.prior, one.timestamp)
