@@ -37,7 +37,13 @@ from streams.progress import COMMIT_ID, Progress
 from streams.record_errors import HandlerFailedError, RecordErrors
 from streams.source_rows import SourceRows
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
-from topology.errors import BadRecordError, NullKeyError, RegistryError, SerdeError
+from topology.errors import (
+    BadRecordError,
+    NullKeyError,
+    RegistryError,
+    SerdeError,
+    TopologyError,
+)
 from topology.graph import Store, stores_of
 from topology.operators.closing import close_idle
 from topology.operators.context import Number, TableView
@@ -227,11 +233,23 @@ class Task:
                 now_ms=self.now_ms,
             )
         )
+        self._require_room_for_numbers()
         self._stampers = {
             place: self._bound.stampers[place.topic](self.partition_time[place])
             for place in self.start
             if place.topic in self._bound.stampers
         }
+
+    def _require_room_for_numbers(self) -> None:
+        """Refuse, before the first record, more numbers than fit beside an offset."""
+        try:
+            Progress(0, {**self._extra_values, **dict.fromkeys(self._numbers, 0)}).encode()
+        except ValueError as error:
+            raise TopologyError(
+                f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
+                f"numbers of its windows, joins and processors to commit: {error}, or give their "
+                "steps and stores shorter names"
+            ) from error
 
     def _record_errors(self) -> RecordErrors:
         return RecordErrors(
