@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from topology.errors import TopologyError
@@ -19,13 +19,36 @@ K = TypeVar("K")
 
 _MS = timedelta(milliseconds=1)
 _NONE = timedelta(0)
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Window(NamedTuple):
-    """A span of time in milliseconds since 1970; whether the end belongs to it, its spec says."""
+    """A span of time in milliseconds since 1970; whether the end belongs to it, its spec says.
+
+    Example:
+        >>> window = Window(0, 90_000)
+        >>> window.end
+        datetime.datetime(1970, 1, 1, 0, 1, 30, tzinfo=datetime.timezone.utc)
+        >>> str(window.end - window.start)
+        '0:01:30'
+    """
 
     start_ms: int
     end_ms: int
+
+    @property
+    def start(self) -> datetime:
+        """When it begins, in UTC."""
+        return _1970 + self.start_ms * _MS
+
+    @property
+    def end(self) -> datetime:
+        """When it ends, in UTC.
+
+        Raises:
+            OverflowError: it is later than a datetime can say, as that of a window without an end.
+        """
+        return _1970 + self.end_ms * _MS
 
 
 class Windowed(NamedTuple, Generic[K]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -99,6 +99,17 @@ class TestSessionWindows:
 def test_sliding_windows_close_one_millisecond_later_as_their_end_belongs_to_them() -> None:
     spec = SlidingWindows(time_difference=ms(10), grace=ms(5))
     assert [spec.is_closed(10, time) for time in (15, 16)] == [False, True]
+
+
+def test_a_window_tells_its_bounds_as_datetimes_in_utc() -> None:
+    window = Window(1_714_564_800_001, 1_714_564_860_000)
+    assert window.start == datetime(2024, 5, 1, 12, 0, 0, 1000, tzinfo=UTC)
+    assert window.end == datetime(2024, 5, 1, 12, 1, tzinfo=UTC)
+
+
+def test_the_end_of_a_window_without_one_is_no_datetime() -> None:
+    with pytest.raises(OverflowError):
+        _ = Window(0, 2**63 - 1).end
 
 
 def test_unlimited_windows_begin_no_earlier_than_1970() -> None:
