@@ -35,6 +35,7 @@ from topology.stores import StoreBuilder, Stores
 from topology.suppressed import BufferConfig, Suppressed
 from topology.time_windowed import TimeWindowedKStream
 from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
+from topology.timestamps import InputRecord, TimestampExtractor
 from topology.windows import (
     JoinWindows,
     SessionWindows,
@@ -53,6 +54,7 @@ __all__ = [
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
     "GlobalKTable",
+    "InputRecord",
     "JoinWindows",
     "KGroupedStream",
     "KGroupedTable",
@@ -78,6 +80,7 @@ __all__ = [
     "TimeWindowedCogroupedKStream",
     "TimeWindowedKStream",
     "TimeWindows",
+    "TimestampExtractor",
     "TimestampedKeyValueStore",
     "TimestampedWindowStore",
     "Topology",

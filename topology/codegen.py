@@ -8,12 +8,13 @@ are never encoded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from topology.graph import AnySerde, Node, SubTopology
+from topology.timestamps import TimestampExtractor
 
 NullKeyPolicy = Literal["fail", "drop"]
 Hold = Literal["objects", "bytes"]
@@ -41,7 +42,7 @@ class CompileOptions:
     null_key_policy: NullKeyPolicy = "fail"
     handles_errors: bool = False
     skips_undecodable: bool = False
-    timestamps: Callable[..., int] | None = None
+    timestamps: TimestampExtractor | None = None
 
 
 @dataclass(frozen=True, slots=True)

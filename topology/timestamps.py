@@ -1,9 +1,9 @@
 """Timestamp extractors: which time a record of a source has, where it is not the record's own.
 
-An extractor is a function ``(record, partition_time) -> int``: given an `InputRecord` and the
-largest time of its partition so far (-1 for none), it returns milliseconds since 1970. A record
-with a negative time is left out, and counted. It is called once a record, in the order of the
-offsets, before the task chooses among its partitions by the times.
+An extractor is a function ``(record, partition_time)``: given an `InputRecord` and the largest
+time of its partition so far (-1 for none), it returns milliseconds since 1970, or a datetime with
+a time zone. A record with a negative time is left out, and counted. It is called once a record, in
+the order of the offsets, before the task chooses among its partitions by the times.
 
 >>> from topology import StreamsBuilder, serdes
 >>> from streams import TopologyTestDriver
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from topology.errors import NegativeTimestampError, UnknownTimeError
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 Headers = Sequence[tuple[str, "bytes | None"]] | None
+
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class InputRecord:
     now_ms: Callable[[], int]
 
 
-TimestampExtractor = Callable[[InputRecord, int], int]
+TimestampExtractor = Callable[[InputRecord, int], int | datetime]
 
 
 def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
@@ -224,14 +228,23 @@ class Stamped:
                 message.offset(),
                 stamper.now_ms,
             )
-            found = stamper.extract(record, stamper.partition_time)
-            if found.__class__ is not int:
-                raise TypeError(f"a timestamp extractor returned a {type(found).__name__}")
+            found = _milliseconds(stamper.extract(record, stamper.partition_time))
         except Exception as error:  # raised again where the record is processed
             self._error = error
             return -1
         self._timestamp = found
         return found
+
+
+def _milliseconds(time: Any) -> int:
+    if time.__class__ is int:
+        return time
+    if not isinstance(time, datetime):
+        raise TypeError(f"a timestamp extractor returned a {type(time).__name__}")
+    # One without a zone would be read in that of the machine at hand.
+    if time.tzinfo is None:
+        raise TypeError("a timestamp extractor returned a datetime without a time zone")
+    return (time - _1970) // _MS
 
 
 @dataclass(slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -53,6 +53,14 @@ def test_records_have_the_time_that_the_extractor_gives() -> None:
     driver = TopologyTestDriver(copied(at))
     driver.input("in").send("k", {"at": 70}, timestamp=5)
     assert times(driver) == [70]
+
+
+def test_an_extractor_may_give_a_datetime_with_a_time_zone() -> None:
+    """Digits beyond the millisecond go, also before 1970, where a record is left out."""
+    driver = TopologyTestDriver(copied(lambda record, _: datetime.fromisoformat(record.value)))
+    for moment in ("1970-01-01T01:00:00.0019+01:00", "1970-01-02T00:00Z", "1969-12-31T23:59Z"):
+        driver.input("in").send("k", moment, timestamp=5)
+    assert times(driver) == [1, 86_400_000]
 
 
 def test_an_extractor_sees_the_whole_record_and_the_largest_time_before_it() -> None:
@@ -208,6 +216,7 @@ def raises(record: InputRecord, partition_time: int) -> int:
         (raises, "a user function raised KeyError"),
         (lambda record, _: None, "a user function raised TypeError"),
         (lambda record, _: 1.5, "a user function raised TypeError"),
+        (lambda record, _: datetime(1970, 1, 1), "a user function raised TypeError"),
     ],
 )
 def test_an_extractor_that_fails_stops_the_application_at_its_record(
