@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,8 @@ class Blocks:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    made = ProcessPoolExecutor(min(2, os.cpu_count() or 1))
+    # A fork of a process that has used RocksDB has none of its threads and waits for them.
+    made = ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn"))
     yield made
     made.shutdown(cancel_futures=True)
 
