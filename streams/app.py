@@ -18,6 +18,7 @@ from typing import Self
 
 import structlog
 
+from streams.backfill_gate import BackfillGate
 from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
@@ -269,13 +270,16 @@ class KafkaStreams:
             self._log.warning("stopped_waiting", reason=str(error))
 
     def _work(self) -> None:
-        deployed = DeployedTopology(self.config, self._plans, self._topology_group(), self._log)
+        cluster = self._memberless_group()
+        gate = BackfillGate(self.config.application_id, cluster, self._log)
+        gate.check()
+        deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
         deployed.check()
         parts = make_worker(
             self.config,
             self._plans,
             clock=self._clock,
-            listener=_StateTracker(self._worker_listener, self._become),
+            listener=_StateTracker(self._worker_listener, self._become, gate),
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,
@@ -290,7 +294,7 @@ class KafkaStreams:
         finally:
             parts.close()
 
-    def _topology_group(self) -> MemberlessGroup:
+    def _memberless_group(self) -> MemberlessGroup:
         return MemberlessGroup(
             self.config.admin_config(),
             timeout_s=self.config.task_timeout_ms / 1000,
@@ -343,12 +347,16 @@ def _rare_collections() -> Iterator[None]:
 class _StateTracker:
     """Turns what the worker does into the application's states, and passes it on."""
 
-    def __init__(self, inner: WorkerListener, become: Callable[[State], None]) -> None:
+    def __init__(
+        self, inner: WorkerListener, become: Callable[[State], None], gate: BackfillGate
+    ) -> None:
         self._inner = inner
         self._become = become
+        self._gate = gate
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """The tasks changed; they run again when the worker says so."""
+        self._gate.on_assignment(tasks)
         self._become(State.REBALANCING)
         self._inner.on_assignment(tasks)
 

@@ -8,6 +8,7 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
 | `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
+| `BackfillOpenError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
@@ -215,6 +216,44 @@ class ResetUnfinishedError(StreamsError):
 
     Nobody catches it: topics and state of before may still be there, and would be counted upon.
     """
+
+
+class BackfillOpenError(StreamsError):
+    """A backfill is being handed over to the application, or was left half way.
+
+    Nobody catches it: state that is half written would be counted upon.
+
+    Args:
+        application_id: of the application.
+        backfill_id: of the backfill.
+        is_dropped: whether it is being dropped, and not finished.
+
+    Example:
+        >>> print(BackfillOpenError("shop", "bf-1"))
+        backfill bf-1 of the application shop is open, and its state may be half written, so \
+nothing was started; finish it with `headrace backfill ... --id bf-1`, or drop it with `headrace \
+backfill ... --drop bf-1`, then start
+    """
+
+    def __init__(self, application_id: str, backfill_id: str, *, is_dropped: bool = False) -> None:
+        super().__init__(application_id, backfill_id)
+        self.application_id = application_id
+        self.backfill_id = backfill_id
+        self.is_dropped = is_dropped
+
+    def __str__(self) -> str:
+        drop = f"`headrace backfill ... --drop {self.backfill_id}`"
+        what = f"backfill {self.backfill_id} of the application {self.application_id}"
+        if self.is_dropped:
+            return (
+                f"{what} is being dropped, and its state may be there in part, so nothing was "
+                f"started; finish that with {drop}, again, then start"
+            )
+        return (
+            f"{what} is open, and its state may be half written, so nothing was started; finish it "
+            f"with `headrace backfill ... --id {self.backfill_id}`, or drop it with {drop}, then "
+            "start"
+        )
 
 
 class TopologyChangedError(StreamsError):

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from streams.app_loader import ApplicationError
 from streams.errors import (
+    BackfillOpenError,
     ConfigError,
     FatalClientError,
     IdentityError,
@@ -46,6 +47,7 @@ class ExitCode(IntEnum):
     CLIENT = 9
     RESTARTS = 10
     STOP_TIMEOUT = 11
+    BACKFILL = 12
     INTERRUPTED = 130
 
 
@@ -92,6 +94,8 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.OFFSETS, "after following the message"),
     Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",
            ExitCode.OFFSETS, "after `headrace reset`, again"),
+    Ending(BackfillOpenError, "a backfill is being handed over, or was left half way",
+           ExitCode.BACKFILL, "after finishing or dropping it"),
     Ending(LocalStateError,
            "the state directory cannot be used, or its files are of another format",
            ExitCode.LOCAL_STATE, "after following the message"),

@@ -7,7 +7,7 @@ coordinator moves while one asks for offsets: it looks for a group handle that o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka
@@ -39,20 +39,32 @@ class MemberlessGroup:
         self._timeout_s = timeout_s
         self._stopping = stopping
 
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:  # noqa: ARG002
-        """The offsets of a group at partition 0 of every topic, decided ones."""
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at partition 0 of every topic.
+
+        Args:
+            group: its name.
+            decided: wait until no open transaction may change one of them.
+        """
 
         def read(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
             topics = consumer.list_topics(timeout=_REQUEST_S).topics
             places = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
             return _settled(consumer.committed(places, timeout=_REQUEST_S) if places else [])
 
-        found = self._repeat(group, "read the offsets of", read)
-        return {
-            TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
-            for p in found
-            if p.error is None and p.offset >= 0
-        }
+        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places, once no open transaction may change one."""
+        asked = list(places)
+
+        def read(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
+            wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
+            return _settled(consumer.committed(wanted, timeout=_REQUEST_S) if wanted else [])
+
+        return _found(self._repeat(group, "read the offsets of", read))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets."""
@@ -66,11 +78,24 @@ class MemberlessGroup:
             lambda consumer: _settled(consumer.commit(offsets=places, asynchronous=False) or []),
         )
 
-    def _repeat(self, group: str, action: str, call: Callable[[confluent_kafka.Consumer], T]) -> T:
+    def _repeat(
+        self,
+        group: str,
+        action: str,
+        call: Callable[[confluent_kafka.Consumer], T],
+        *,
+        decided: bool = True,
+    ) -> T:
         """Call with a consumer of the group, again after errors that pass."""
         begun_s = time.monotonic()
         consumer = confluent_kafka.Consumer(
-            {**self._config, "group.id": group, "enable.auto.commit": False}
+            {
+                **self._config,
+                "group.id": group,
+                "enable.auto.commit": False,
+                # The client asks for decided offsets at this level, and for any at the other.
+                "isolation.level": "read_committed" if decided else "read_uncommitted",
+            }
         )
         try:
             while True:
@@ -92,6 +117,16 @@ class MemberlessGroup:
                 time.sleep(_WAIT_S)
         finally:
             consumer.close()
+
+
+def _found(
+    places: Iterable[confluent_kafka.TopicPartition],
+) -> dict[TopicPartition, CommittedOffset]:
+    return {
+        TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+        for p in places
+        if p.error is None and p.offset >= 0
+    }
 
 
 def _settled(
