@@ -86,7 +86,7 @@ STEPS: dict[str, tuple[Callable[[Stream], Any], list[Any]]] = {
     ),
     "table": (
         lambda s: s.to_table(store="rows").map_values(odd, name="step").to_stream(),
-        [("k", 1), ("k", 0), ("k", 2)],
+        [("k", 1), ("k", None), ("k", 0), ("k", 2)],
     ),
 }
 

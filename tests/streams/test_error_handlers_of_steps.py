@@ -73,6 +73,70 @@ def test_what_fails_behind_a_windowed_fold_is_not_the_folds_failure() -> None:
     assert skips(driver) == [("in", 1, "bad", "ValueError")]
 
 
+@pytest.mark.parametrize("store", [None, "halves"])
+def test_a_group_forgets_a_row_that_a_mapping_above_it_fails_on(store: str | None) -> None:
+    builder = StreamsBuilder()
+    rows = builder.table("in", store="rows")
+    halves = rows.map_values(lambda value: 10 // value, name="half", store=store)
+    halves.to_stream().to("out")
+    groups = halves.group_by(lambda key, value: (str(value), key), key=serdes.string)
+    groups.count(store="counts")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    driver.input("in").send_many([("a", 5), ("a", 0), ("a", 0), ("a", 2)])
+    assert values(driver) == [2, None, 5]
+    assert {key: count for key, count in driver.store("counts").items() if count} == {"5": 1}
+    assert skips(driver) == [("in", 1, "half", "ZeroDivisionError")]
+
+
+@pytest.mark.parametrize("store", [None, "large"])
+def test_a_join_forgets_a_row_that_a_filter_below_it_fails_on(store: str | None) -> None:
+    builder = StreamsBuilder()
+    rows, others = builder.table("in", store="rows"), builder.table("others", store="others")
+    large = rows.filter(lambda key, value: odd(value) > 3, store=store)
+    others.left_join(large, lambda other, value: [other, value]).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    driver.input("others").send("a", "x")
+    driver.input("in").send_many([("a", 5), ("a", 13), ("a", 7)])
+    assert values(driver) == [["x", None], ["x", 5], ["x", None], ["x", 7]]
+
+
+class Odd:
+    def transform(self, _: Any, value: Any) -> Any:
+        return odd(value)
+
+
+def test_a_row_that_a_transformer_fails_on_counts_as_deleted() -> None:
+    builder = StreamsBuilder()
+    builder.table("in", store="rows").transform_values(Odd, store="odd").to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    driver.input("in").send_many([("a", 5), ("a", 13), ("a", 7)])
+    assert values(driver) == [5, None, 7]
+    assert skips(driver)[0][:2] == ("in", 1)
+
+
+@pytest.mark.parametrize("fails_in", ["foreign_key", "joiner"])
+def test_a_row_that_a_foreign_key_join_fails_on_counts_as_deleted(fails_in: str) -> None:
+    builder = StreamsBuilder()
+    rows, others = builder.table("in", store="rows"), builder.table("others", store="others")
+    in_key, in_joiner = (
+        odd if fails_in == part else lambda v: v for part in ("foreign_key", "joiner")
+    )
+    joined = rows.left_join(
+        others,
+        lambda value, other: [odd(value) if fails_in_joiner else value, other],
+        foreign_key=lambda value: f"of {odd(value) if fails_in_key else value}",
+        name="fk",
+        store="joined",
+    )
+    joined.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    for value in (5, 13, 7):
+        driver.input("in").send("a", value)
+    driver.input("others").send("of 5", "no longer asked for")
+    assert values(driver) == [[5, None], None, [7, None]]
+    assert [error for *_, error in skips(driver)] == ["ValueError"]
+
+
 def test_a_joiner_that_fails_lets_its_record_go() -> None:
     builder = StreamsBuilder()
     table = builder.table("table", store="rows")

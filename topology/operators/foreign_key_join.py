@@ -132,12 +132,13 @@ class Subscribe(_Spec):
 
 class _Subscribe(_Step):
     __slots__ = (
-        "_encode_foreign", "_encode_key", "_encode_value", "_foreign_key", "_partition",
-        "_shared", "_topic",
+        "_encode_foreign", "_encode_key", "_encode_value", "_failed", "_foreign_key",
+        "_partition", "_shared", "_topic",
     )  # fmt: skip
 
     def __init__(self, spec: Subscribe, context: OperatorContext) -> None:
         super().__init__(context)
+        self._failed = context.failed
         self._foreign_key = spec.foreign_key
         self._encode_key = _given(spec.key).serialize
         self._encode_foreign = _given(spec.foreign).serialize
@@ -147,7 +148,12 @@ class _Subscribe(_Step):
         self._topic = spec.topic
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        named = None if value is None else self._foreign_key(key, value)
+        try:
+            named = None if value is None else self._foreign_key(key, value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            # The row counts as deleted: what it named before is forgotten, and its result.
+            named = value = None
         before = None if old is None else self._named_before(key, old)
         row = None if named is None else self._encode_foreign(named)
         row_before = None if before is None else self._encode_foreign(before)
@@ -340,12 +346,13 @@ class Resolve(_Spec):
 
 
 class _Resolve(_Step):
-    __slots__ = ("_decode_other", "_encode_value", "_joiner", "_left", "_rows")
+    __slots__ = ("_decode_other", "_encode_value", "_failed", "_joiner", "_left", "_rows")
 
     def __init__(self, spec: Resolve, context: OperatorContext) -> None:
         super().__init__(context)
         self._encode_value = _given(spec.value).serialize
         self._decode_other = _given(spec.other).deserialize
+        self._failed = context.failed
         self._joiner = spec.joiner
         self._left = spec.left
         self._rows = context.view(spec.table)
@@ -362,5 +369,9 @@ class _Resolve(_Step):
     def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
         """Forward what follows from the two rows; None for one that is not there."""
         joined = row is not None and (self._left or other is not None)
-        result = self._joiner(key, row, other) if joined else None
+        try:
+            result = self._joiner(key, row, other) if joined else None
+        except Exception as error:
+            self._failed(error, key, (row, other), timestamp, headers)
+            result = None
         self._forward(key, result, None, timestamp, headers)

@@ -16,7 +16,9 @@ from topology.graph import Node
 
 
 @contextmanager
-def attempt(gen: Generator, node: Node, flow: Flow, *, part: str = "None") -> Iterator[None]:
+def attempt(
+    gen: Generator, node: Node, flow: Flow, *, part: str = "None", instead: str | None = None
+) -> Iterator[None]:
     """Write what a node does itself, and who is told where it fails.
 
     Args:
@@ -24,6 +26,7 @@ def attempt(gen: Generator, node: Node, flow: Flow, *, part: str = "None") -> It
         node: the node.
         flow: the record that it was given.
         part: the expression of what could not be written, for a sink.
+        instead: a line to do instead where what follows is done all the same, without `otherwise`.
     """
     w = gen.writer
     if not gen.options.handles_errors:
@@ -33,6 +36,8 @@ def attempt(gen: Generator, node: Node, flow: Flow, *, part: str = "None") -> It
         yield
     with w.block("except Exception as error:"):
         tell(gen, node, flow, "error", part=part)
+        if instead is not None:
+            w.line(instead)
 
 
 @contextmanager

@@ -84,14 +84,20 @@ def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
 
 def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
-    with attempt(gen, node, flow):
-        gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
     result = flow.with_value(f"value_{i}")
-    with otherwise(gen):
-        if node.stream or flow.old is None:
+    if node.stream:
+        with attempt(gen, node, flow):
+            gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
+        with otherwise(gen):
             _children(gen, node, result, descend)
-        else:
-            _map_change(gen, node, flow, result, descend)
+        return
+    # Those below hold what the row was before: where it fails now, they must let go of it.
+    with attempt(gen, node, flow, instead=f"value_{i} = None"):
+        gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
+    if flow.old is None:
+        _children(gen, node, result, descend)
+    else:
+        _map_change(gen, node, flow, result, descend)
 
 
 def _map_change(
@@ -108,13 +114,12 @@ def _map_change(
     before, is_read = _call_before(gen, node, flow), versioned or needs_old(gen.sub, node)
     was_there = f"{before} is not None"
     if gen.options.handles_errors:
-        # The function may have failed on it then too: what was forwarded before is not known.
+        # Where the function fails on it, it failed then too, and the row was gone.
         with w.block("try:"):
             w.line(f"before_{i} = {before}")
-            w.line(f"was_there_{i} = before_{i} is not None")
         with w.block("except Exception:"):
-            w.line(f"before_{i}, was_there_{i} = None, True")
-        was_there = f"was_there_{i}"
+            w.line(f"before_{i} = None")
+        was_there = f"before_{i} is not None"
     elif is_read:
         w.line(f"before_{i} = {before}")
         was_there = f"before_{i} is not None"

@@ -43,16 +43,21 @@ class StoredMapping:
 
 
 class _Mapping:
-    __slots__ = ("_function", "_rows", "flush", "pending")
+    __slots__ = ("_failed", "_function", "_rows", "flush", "pending")
 
     def __init__(self, spec: StoredMapping, context: OperatorContext) -> None:
         self._function = spec.function
+        self._failed = context.failed
         self._rows = TableRows(context, spec.store)
         self.pending: MutableMapping[Any, Any] = self._rows.pending
         self.flush = self._rows.flush
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a change of the table above."""
-        new = self._function(key, value)
+        try:
+            new = self._function(key, value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            new = None
         row_key = self._rows.encode_key(key)
         self._rows.change(key, row_key, new, self._rows.get(row_key)[0], timestamp, headers)

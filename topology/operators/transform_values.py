@@ -93,6 +93,7 @@ class _Transforming:
     __slots__ = (
         "_context",
         "_facts",
+        "_failed",
         "_forward",
         "_rows",
         "_transform",
@@ -102,6 +103,7 @@ class _Transforming:
 
     def __init__(self, spec: TransformValues, context: OperatorContext) -> None:
         self._facts = context.task
+        self._failed = context.failed
         self._forward = context.forward
         self._context = ProcessingContext(context)
         self._transformer = spec.supplier()
@@ -127,6 +129,9 @@ class _Transforming:
         outer, facts.timestamp = facts.timestamp, timestamp
         try:
             new = self._transform(key, value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            new = None
         finally:
             facts.timestamp = outer
         rows = self._rows
