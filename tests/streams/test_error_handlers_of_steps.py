@@ -118,9 +118,7 @@ def test_a_row_that_a_transformer_fails_on_counts_as_deleted() -> None:
 def test_a_row_that_a_foreign_key_join_fails_on_counts_as_deleted(fails_in: str) -> None:
     builder = StreamsBuilder()
     rows, others = builder.table("in", store="rows"), builder.table("others", store="others")
-    in_key, in_joiner = (
-        odd if fails_in == part else lambda v: v for part in ("foreign_key", "joiner")
-    )
+    fails_in_key, fails_in_joiner = fails_in == "foreign_key", fails_in == "joiner"
     joined = rows.left_join(
         others,
         lambda value, other: [odd(value) if fails_in_joiner else value, other],
