@@ -264,29 +264,35 @@ class JoinWindows:
     """Which records of two streams belong together: those whose times differ by no more.
 
     Args:
-        time_difference: how far the other record's time may lie before or after.
+        time_difference: how far the other record's time may lie before or after; may be left out
+            where `before` or `after` is given, and is nothing then.
         before: how far it may lie before; None takes `time_difference`.
         after: how far it may lie after; None takes `time_difference`.
         grace: how late records may come, in stream time, and still be joined.
 
     Raises:
-        TopologyError: a duration is not possible.
+        TopologyError: a duration is not possible, or none is given.
 
     Example:
         >>> ms = timedelta(milliseconds=1)
-        >>> JoinWindows(time_difference=10 * ms, after=0 * ms).around(100)
+        >>> JoinWindows(time_difference=10 * ms).around(100)
+        (90, 110)
+        >>> JoinWindows(before=10 * ms).around(100)
         (90, 100)
     """
 
-    time_difference: timedelta
+    time_difference: timedelta | None = None
     before: timedelta | None = None
     after: timedelta | None = None
     grace: timedelta = _NONE
 
     def __post_init__(self) -> None:
+        if (self.time_difference, self.before, self.after) == (None, None, None):
+            raise TopologyError("JoinWindows takes a time_difference, or before and after")
         if self.before_ms + self.after_ms < 0:
             raise TopologyError("before and after leave no time between them")
-        duration_ms("time_difference", self.time_difference, at_least=0)
+        if self.time_difference is not None:
+            duration_ms("time_difference", self.time_difference, at_least=0)
         duration_ms("grace", self.grace, at_least=0)
 
     @property
@@ -301,7 +307,8 @@ class JoinWindows:
 
     def _side(self, name: str, value: timedelta | None) -> int:
         if value is None:
-            return duration_ms("time_difference", self.time_difference, at_least=0)
+            difference = _NONE if self.time_difference is None else self.time_difference
+            return duration_ms("time_difference", difference, at_least=0)
         return duration_ms(name, value, at_least=-(2**62))
 
     @property

@@ -133,3 +133,17 @@ class TestJoinWindows:
     def test_both_sides_are_the_time_difference_unless_said_otherwise(self) -> None:
         assert JoinWindows(time_difference=ms(10)).around(100) == (90, 110)
         assert JoinWindows(time_difference=ms(10)).around(5) == (0, 15)
+
+    def test_one_side_alone_leaves_nothing_to_the_other(self) -> None:
+        assert JoinWindows(before=ms(10)).around(100) == (90, 100)
+        assert JoinWindows(after=ms(10)).around(100) == (100, 110)
+
+    def test_windows_without_any_time_are_refused(self) -> None:
+        """They would join records of one millisecond alone, which is hardly ever meant."""
+        with pytest.raises(TopologyError, match="takes a time_difference, or before and after"):
+            JoinWindows(grace=ms(10))
+        assert JoinWindows(time_difference=ms(0)).around(5) == (5, 5)
+
+    def test_a_negative_time_difference_is_refused_whatever_the_sides(self) -> None:
+        with pytest.raises(TopologyError, match="time_difference must be at least 0 ms"):
+            JoinWindows(time_difference=ms(-1), before=ms(1), after=ms(1))
