@@ -14,18 +14,42 @@ from typing import Literal
 from topology.graph import (
     Aggregate,
     Node,
+    Operator,
     Source,
     SubTopology,
     TableSource,
     by_name,
     stores_of,
 )
+from topology.operators.stream_join import KeepSide
+from topology.operators.table_join import TableJoin
+from topology.operators.table_join_grace import PostponedTableJoin
 
 __all__ = ["Unnamed", "is_generated", "unnamed_steps"]
 
 _NUMBERED = re.compile(r"(?:KSTREAM|KTABLE|STATE-STORE)[A-Z-]*-[0-9]{10}")
 _REPARTITION = "-repartition"
 _FOREIGN_KEY_JOIN = "KTABLE-FK-JOIN-"
+# How a store of an operator is named, by what its generated name begins with.
+_OF_OPERATORS = {
+    "KSTREAM-JOINTHIS-": 'join(store="...")',
+    "KSTREAM-JOINOTHER-": 'join(store="...")',
+    "KSTREAM-OUTERTHIS-": 'join(store="...")',
+    "KSTREAM-OUTEROTHER-": 'join(store="...")',
+    "KSTREAM-OUTERSHARED-": 'join(store="...")',
+    # Rows that wait for a table's late ones.
+    "KSTREAM-JOIN-": 'join(name="...")',
+    "KSTREAM-LEFTJOIN-": 'join(name="...")',
+    "KTABLE-MERGE-": 'join(store="...")',
+    "KSTREAM-REDUCE-": 'reduce(store="...")',
+    "KSTREAM-AGGREGATE-": 'count(store="...") or aggregate(store="...")',
+    "KTABLE-AGGREGATE-": 'count(store="...") or aggregate(store="...")',
+    "KTABLE-REDUCE-": 'reduce(store="...")',
+    "COGROUPKSTREAM-": 'aggregate(store="...")',
+    "KSTREAM-TOTABLE-": 'to_table(store="...")',
+    "KTABLE-TRANSFORMVALUES-": 'transform_values(store="...")',
+    "KTABLE-SUPPRESS-": 'suppress(name="...")',
+}
 
 
 def is_generated(name: str) -> bool:
@@ -84,7 +108,8 @@ lines: write count(store="...")
                 # The others that use it were built behind the node that it belongs to.
                 if is_generated(store) and store not in told:
                     told.add(store)
-                    yield Unnamed("store", store, node.name, reads, _store_advice(sub, node))
+                    advice = _store_advice(sub, node, store)
+                    yield Unnamed("store", store, node.name, reads, advice)
 
 
 def _unnamed_topics(sub: SubTopology, source: Source, reads: tuple[str, ...]) -> Iterator[Unnamed]:
@@ -94,7 +119,7 @@ def _unnamed_topics(sub: SubTopology, source: Source, reads: tuple[str, ...]) ->
             yield Unnamed("repartition topic", topic, source.name, reads, advice)
 
 
-def _store_advice(sub: SubTopology, node: Node) -> str:
+def _store_advice(sub: SubTopology, node: Node, store: str) -> str:
     if isinstance(node, Aggregate):
         return f'{node.op}(store="...")'
     if node.name.startswith(_FOREIGN_KEY_JOIN):
@@ -104,8 +129,9 @@ def _store_advice(sub: SubTopology, node: Node) -> str:
         parents = (by_name(sub.nodes)[parent] for parent in node.parents)
         read = any(isinstance(parent, Source) and not parent.internal for parent in parents)
         return 'table(store="...")' if read else 'to_table(store="...")'
-    if node.name.startswith("KTABLE-SUPPRESS-"):
-        return 'suppress(name="...")'
+    for prefix, advice in _OF_OPERATORS.items():
+        if store.startswith(prefix):
+            return advice
     return 'store="..." or name="..." at that step'
 
 
@@ -116,6 +142,10 @@ def _repartition_advice(sub: SubTopology, source: Source, prefix: str) -> str:
         return 'join(name="...")'
     if prefix.startswith("KSTREAM-REPARTITION-"):
         return 'repartition(name="...")'
-    if any(isinstance(node, TableSource) for node in sub.children(source.name)):
+    children = sub.children(source.name)
+    if any(isinstance(node, TableSource) for node in children):
         return 'to_table(name="...")'
+    joins = (KeepSide, TableJoin, PostponedTableJoin)
+    if any(isinstance(node, Operator) and isinstance(node.spec, joins) for node in children):
+        return 'join(name="...")'
     return 'name="..." at the step behind it'

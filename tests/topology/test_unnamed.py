@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from topology import StreamsBuilder, Topology, serdes
+from topology import (
+    JoinWindows,
+    Materialized,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    serdes,
+)
 from topology.unnamed import Unnamed, unnamed_steps
 
 
@@ -51,6 +59,75 @@ def test_each_step_without_a_name_is_found_with_how_to_name_it(
     write: Callable[[StreamsBuilder], Any], advice: list[str]
 ) -> None:
     assert [unnamed.advice for unnamed in _found(write)] == advice
+
+
+MS = timedelta(milliseconds=1)
+NEAR = JoinWindows(time_difference=MS)
+PAST = Materialized("rows", history=MS)
+
+
+class Upper:
+    def transform(self, _: str, value: str | None) -> str | None:
+        return value and value.upper()
+
+
+STEPS: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "a join of streams": (
+        lambda b, **o: _lines(b).join(b.stream("more"), max, NEAR, **o),
+        ['join(store="...")'],
+    ),
+    "an outer join of streams": (
+        lambda b, **o: _lines(b).outer_join(b.stream("more"), max, NEAR, **o),
+        ['join(store="...")'],
+    ),
+    "a join of streams with other keys": (
+        lambda b, **o: _lines(b).map(_reversed).left_join(b.stream("more"), max, NEAR, **o),
+        ['join(name="...")', 'join(store="...")'],
+    ),
+    "a join with a table of a stream with other keys": (
+        lambda b, **o: _lines(b).map(_reversed).join(b.table("rows", store="rows"), max, **o),
+        ['join(name="...")'],
+    ),
+    "a join that waits for the rows of a table": (
+        lambda b, **o: _lines(b).left_join(b.table("rows", store=PAST), max, grace=MS, **o),
+        ['join(name="...")'],
+    ),
+    "a join of a table with a part of itself": (
+        lambda b, **o: (rows := b.table("rows", store="rows")).join(
+            rows.filter(lambda k, v: bool(v)), max, **o
+        ),
+        ['join(store="...")'],
+    ),
+    "a windowed fold": (
+        lambda b, **o: _lines(b).group_by_key().windowed_by(TimeWindows(size=MS)).count(**o),
+        ['count(store="...") or aggregate(store="...")'],
+    ),
+    "a windowed reduction": (
+        lambda b, **o: _lines(b).group_by_key().windowed_by(TimeWindows(size=MS)).reduce(max, **o),
+        ['reduce(store="...")'],
+    ),
+    "a cogroup": (
+        lambda b, **o: _lines(b).group_by_key().cogroup(lambda k, v, a: a).aggregate(int, **o),
+        ['aggregate(store="...")'],
+    ),
+    "a transformer": (
+        lambda b, **o: (
+            b.table("rows", store="rows")
+            .transform_values(Upper, **o)
+            .group_by(_reversed, name="by-value")
+            .count(store="counts")
+        ),
+        ['transform_values(store="...")'],
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_advised_for_a_step_names_all_that_it_keeps(step: str) -> None:
+    write, advice = STEPS[step]
+    assert list(dict.fromkeys(unnamed.advice for unnamed in _found(write))) == advice
+    options = {text.split("(")[1].split("=")[0]: "given" for text in advice}
+    assert _found(lambda builder: write(builder, **options)) == []
 
 
 def test_a_table_of_a_changed_key_is_named_once_for_its_topic_and_once_for_its_store() -> None:
