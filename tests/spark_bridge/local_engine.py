@@ -7,6 +7,7 @@ their order. Everything else is the production code.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -64,11 +65,14 @@ def backfilled(
     until: Until = "latest",
     order: str = "exact",
     memory_bytes: int = 1 << 30,
+    uncommitted_bytes: int | None = None,
 ) -> tuple[BackfillPlan, list[ResultRow]]:
     """Compute a backfill; returns its plan and its results, in the order of `Results.rows`."""
     config = StreamsConfig.parse(
         {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings}
     )
+    if uncommitted_bytes is not None:  # less than the settings allow
+        config = replace(config, statestore_uncommitted_max_bytes=uncommitted_bytes)
     application = Application.of(topology, config)
     plan = make_plan(
         application, HistoryMemoryAdmin(cluster), id="b", now_ms=0, until=until, create=True
