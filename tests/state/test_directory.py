@@ -49,6 +49,7 @@ def tasks(tmp_path: Path) -> list[str]:
 def test_a_task_has_its_directory_below_the_application(
     directory: StateDirectory, tmp_path: Path
 ) -> None:
+    """Trap 35: one lock for each task, none for the application."""
     task = directory.acquire_task("0_1", wait_ms=0)
     assert (task.path, task.generation) == (tmp_path / "app" / "tasks" / "0_1", 0)
     assert task.path.is_dir()

@@ -199,6 +199,7 @@ class TestStopping:
     def test_the_group_is_left_at_once_unless_the_worker_is_to_come_back(
         self, on_stop: str, left: set[str], topics: Topics, tmp_path: Path
     ) -> None:
+        """Trap 34: leaving is the default, so nobody waits for the session to end."""
         counting = Counting(topics, tmp_path, on_stop=on_stop)
         counting.settings["consumer.session.timeout.ms"] = 60_000
         counting.write(10)

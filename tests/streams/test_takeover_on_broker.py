@@ -29,7 +29,10 @@ def refused(zombie: AppProcess) -> bool:
 def test_a_worker_that_wakes_up_after_others_took_over_commits_nothing_of_before(
     step: str, transaction_ms: int, topics: Topics, tmp_path: Path
 ) -> None:
-    """It stands still in the middle of a commit, past its session, and goes on with it then."""
+    """It stands still in the middle of a commit, past its session, and goes on with it then.
+
+    Trap 33: the brokers would take its commit with the metadata of a new membership.
+    """
     scenario = Scenario(topics, tmp_path, partitions=4, worker_id=None)
     scenario.settings["producer.transaction.timeout.ms"] = transaction_ms
     scenario.settings["max.poll.records"] = 50

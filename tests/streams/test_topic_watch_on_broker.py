@@ -61,7 +61,10 @@ def test_a_changelog_that_is_deleted_stops_the_application(topics: Topics, tmp_p
 def test_a_source_that_grows_past_its_state_stops_the_application(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Equal keys would be in other partitions than their counts."""
+    """Equal keys would be in other partitions than their counts.
+
+    Trap 32.
+    """
     counting = Counting(
         topics, tmp_path, **OFTEN, consumer_topic_metadata_refresh_interval_ms=NEWS_WITHIN_MS
     )
@@ -74,7 +77,10 @@ def test_a_source_that_grows_past_its_state_stops_the_application(
 def test_a_source_without_state_grows_while_the_application_runs(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """The new partitions become tasks, and what is in them already is read from its start."""
+    """The new partitions become tasks, and what is in them already is read from its start.
+
+    Trap 32: nothing needs a reset here.
+    """
     source, sink = topics.create("in"), topics.create("out")
     builder = StreamsBuilder()
     builder.stream(source, key=serdes.string, value=serdes.string).to(sink)

@@ -31,6 +31,7 @@ def test_every_golden_file_has_its_calls_in_the_readme() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_text_is_that_of_kafka_streams(name: str) -> None:
+    """Trap 20: numbers, names of stores and topics, and the order of sub-topologies are its own."""
     builder = StreamsBuilder()
     CASES[name](builder)
     assert builder.build().describe() == (GOLDEN / f"{name}.txt").read_text()

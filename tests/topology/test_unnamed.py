@@ -160,7 +160,10 @@ def _kept(topology: Topology) -> set[str]:
 
 
 def test_giving_each_the_name_that_is_printed_keeps_it_when_a_step_is_added() -> None:
-    """What the command advises for an application that is deployed."""
+    """What the command advises for an application that is deployed.
+
+    Trap 20: a step more gives another number to all behind it.
+    """
     deployed = _counting()
     printed = {u.kind: u.name for u in unnamed_steps(deployed.sub_topologies)}
     group = printed["repartition topic"]
