@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from streams.clients import TopicPartition
 from streams.memory_cluster import MemoryCluster, MemoryMessage
+from topology._serde import for_topic
 from topology.compiler import Headers
 from topology.serdes import Serde
 
@@ -71,8 +72,8 @@ class TestInput(Generic[K, V]):
         step_ms: int,
     ) -> None:
         self._topic = topic
-        self._key = key
-        self._value = value
+        self._key = for_topic(key, topic, is_key=True)
+        self._value = for_topic(value, topic, is_key=False)
         self._cluster = cluster
         self._run = run
         self._now_ms = now_ms
@@ -178,8 +179,8 @@ class TestOutput(Generic[K, V]):
         isolation: Isolation,
     ) -> None:
         self._topic = topic
-        self._key = key
-        self._value = value
+        self._key = for_topic(key, topic, is_key=True)
+        self._value = for_topic(value, topic, is_key=False)
         self._cluster = cluster
         self._committed = isolation == "read_committed"
         self._next: dict[TopicPartition, int] = {}

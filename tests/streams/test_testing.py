@@ -11,7 +11,7 @@ from state.codec import partition_for_key
 from streams.errors import ConfigError, MisconfiguredTopicError, RecordError
 from streams.testing import TopologyTestDriver
 from tests.support.topologies import EXACTLY_ONCE, key_count, word_count
-from topology import SerdeError, StreamsBuilder, Topology, serdes
+from topology import SerdeError, StreamsBuilder, Topology, avro, serdes
 
 SENTENCES = ["to be or not to be", "that is the question", "", "to be"]
 WORDS = {"to": 3, "be": 3, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1}
@@ -92,6 +92,16 @@ def test_serdes_are_the_topologys_unless_others_are_given() -> None:
     assert (raw.key, raw.value) == (b"k", b"\0\0\0\0\0\0\x01\x02")
     driver.input("in", key=serdes.bytes, value=serdes.bytes).send(b"l", b"\0" * 8)
     assert driver.output("out").as_dict() == {"k": 258, "l": 0}
+
+
+def test_a_serde_that_is_given_is_told_its_topic_as_the_topologys_are() -> None:
+    registry = avro.MemoryRegistry()
+    text = avro.registered("string", registry=registry)
+    driver = TopologyTestDriver(copy(key=serdes.bytes, value=serdes.bytes))
+    driver.input("in", key=text, value=text).send("k", "v")
+    record = driver.output("out", key=text, value=text).read()
+    assert (record.key, record.value) == ("k", "v")
+    assert [registry.id_of(f"in-{part}", '"string"') for part in ("key", "value")] == [1, 1]
 
 
 def test_serdes_that_the_topology_does_not_name_are_those_of_the_settings() -> None:
