@@ -1,11 +1,11 @@
 """Word count: how often did each word come, in all sentences of a topic so far?
 
+    headrace topics create sentences word-counts --partitions 4
     headrace run examples.word_count:app --workers 2
-    python -m examples.word_count --bootstrap-servers localhost:9092
 
-The first runs several workers and starts crashed ones again; the second is one worker. Both topics
-must exist (`headrace topics create NAME`). Ctrl-C or SIGTERM ends either; the next start goes on
-where it ended, and so it does after a crash.
+It reads the text of `sentences`, whatever the keys, and writes each word and its count so far, as
+Java's Long, to `word-counts`. Crashed workers are started again. Ctrl-C or SIGTERM ends them; the
+next start goes on where they ended. `python -m examples.word_count` is one worker, with options.
 """
 
 from __future__ import annotations

@@ -1,0 +1,79 @@
+"""Suspicious loan payments: which are far from the usual, or too close together?
+
+It shows a join of a stream with itself, in a window that slides: each payment is compared with
+those of the same loan in the forty days before it. The time is the one in the payment.
+
+    headrace topics create loan-payments suspicious-payments
+    headrace run examples.suspicious_loans:app
+
+It reads one topic. Keys are text, values are JSON:
+
+    loan-payments        loan  {"id": "p7", "cents": 25000, "at": "2024-05-01T12:00:00Z"}
+
+It writes one, with each pair of payments that do not go together, and why:
+
+    suspicious-payments  loan  {"payment": "p7", "before": "p6", "reason": "too close together"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from streams import KafkaStreams, serdes
+from topology import JoinWindows, StreamsBuilder, Topology
+
+FORTY_DAYS_BEFORE = JoinWindows(before=timedelta(days=40), grace=timedelta(days=1))
+TOO_CLOSE = timedelta(hours=1)
+SETTINGS = {
+    "application.id": "suspicious-loans",
+    "bootstrap.servers": "localhost:9092",
+    "processing.guarantee": "exactly_once_v2",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Payment:
+    at: datetime
+    id: str
+    cents: int
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    payment: str
+    before: str
+    reason: str
+
+
+def suspicions(pair: tuple[Payment, Payment]) -> Iterator[Suspicion]:
+    payment, before = pair
+    if payment <= before:
+        return  # each meets itself too, and two of the same time meet twice
+    if payment.at - before.at < TOO_CLOSE:
+        yield Suspicion(payment.id, before.id, "too close together")
+    if not before.cents <= 2 * payment.cents <= 4 * before.cents:
+        yield Suspicion(payment.id, before.id, "far from the usual")
+
+
+def suspicious_loans(
+    loan_payments: str = "loan-payments", suspicious_payments: str = "suspicious-payments"
+) -> Topology:
+    """Say what to compute; the arguments are topics."""
+    builder = StreamsBuilder()
+    payments = builder.stream(
+        loan_payments,
+        key=serdes.string,
+        value=serdes.json_of(Payment),
+        timestamps=lambda payment, _: payment.value.at,
+    )
+    pairs = payments.join(payments, lambda *pair: pair, FORTY_DAYS_BEFORE, store="payments")
+    suspicious = pairs.flat_map_values(suspicions)
+    suspicious.to(suspicious_payments, value=serdes.json_of(Suspicion))
+    return builder.build()
+
+
+def app() -> KafkaStreams:
+    """What `headrace run` runs."""
+    return KafkaStreams(suspicious_loans(), SETTINGS)

@@ -1,0 +1,74 @@
+"""What all examples have in common."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from streams.app_loader import load_app
+from streams.cli import main
+from tests.support.processes import ROOT
+from topology import Topology
+from topology.graph import Sink, Source
+
+NAMES = sorted(
+    path.stem
+    for path in (ROOT / "examples").glob("*.py")
+    if path.stem not in ("__init__", "demo")  # the demo runs the word count
+)
+
+
+def topology_of(name: str) -> Topology:
+    made: Any = getattr(importlib.import_module(f"examples.{name}"), name)()
+    assert isinstance(made, Topology)
+    return made
+
+
+def topics_of(topology: Topology) -> set[str]:
+    """The topics that an application reads and writes and does not make itself."""
+    read = {t for n in topology.nodes if isinstance(n, Source) and not n.internal for t in n.topics}
+    written = {n.topic for n in topology.nodes if isinstance(n, Sink) and not n.internal}
+    return read | {topic for topic in written if isinstance(topic, str)}
+
+
+def test_these_are_the_examples() -> None:
+    """A new one belongs into docs/examples.md and has tests of its own."""
+    page = (ROOT / "docs/examples.md").read_text()
+    for name in NAMES:
+        assert f"examples/{name}.py" in page, name
+        assert Path(__file__).with_name(f"test_{name}.py").exists(), name
+    assert len(NAMES) == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headrace_run_finds_it_and_runs_it_exactly_once(name: str) -> None:
+    app = load_app(f"examples.{name}:app")
+    assert app.config.exactly_once
+    assert app.config.application_id == name.replace("_", "-")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_headrace_check_finds_nothing_without_a_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = CliRunner().invoke(main, ["check", "--strict", f"examples.{name}:app"])
+    assert done.exit_code == 0, done.output
+    assert done.output == "Every store and every repartition topic has a name of its own.\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_short_and_its_docstring_says_how_to_run_it(name: str) -> None:
+    text = (ROOT / "examples" / f"{name}.py").read_text()
+    assert len(text.splitlines()) < 80
+    docstring = importlib.import_module(f"examples.{name}").__doc__ or ""
+    assert f"headrace run examples.{name}:app" in docstring
+    (created,) = re.findall(
+        r"headrace topics create ([\w -]+?)(?: --partitions 4)?$", docstring, re.M
+    )
+    assert set(created.split()) == topics_of(topology_of(name))
