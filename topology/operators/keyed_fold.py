@@ -51,6 +51,7 @@ class KeyedFolding:
         "_encode",
         "_forward",
         "_initializer",
+        "_replay",
         "_rows",
         "pending",
     )
@@ -62,6 +63,7 @@ class KeyedFolding:
         self._aggregator = spec.aggregator
         self._forward = context.forward
         self._caching = context.caching
+        self._replay = context.replay
         self.pending: MutableMapping[Any, Any] = {}
         """By row key: the key, the value that was forwarded last, the latest headers."""
 
@@ -72,7 +74,7 @@ class KeyedFolding:
         # A copy of its own where values can be changed in place: the old one is forwarded.
         mine = self._rows.get(row_key)[0]
         new = self._aggregator(key, value, self._initializer() if mine is None else mine)
-        if old is None and new is None:
+        if old is None and new is None and not self._replay.on:
             return
         if old is not None and before > timestamp:
             timestamp = before
@@ -89,5 +91,5 @@ class KeyedFolding:
         self.pending.clear()
         for row_key, (key, old, headers) in held:
             value, timestamp = self._rows.get(row_key)
-            if value is not None or old is not None:
+            if value is not None or old is not None or self._replay.on:
                 self._forward(key, value, old, timestamp, headers)

@@ -25,6 +25,7 @@ from topology.operators.context import (
     Number,
     OperatorContext,
     Receive,
+    Replay,
     TableView,
     TaskFacts,
     stop,
@@ -59,6 +60,8 @@ class _Environment(Protocol):
     def number(self) -> Callable[[str], Number]: ...
     @property
     def task(self) -> TaskFacts: ...
+    @property
+    def replay(self) -> Replay: ...
     @property
     def global_views(self) -> Mapping[str, TableView]: ...
     @property
@@ -110,6 +113,7 @@ class OperatorMaker:
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
             failed=self._failed(node.name),
+            replay=environment.replay,
         )
 
     def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:

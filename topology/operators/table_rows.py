@@ -45,6 +45,7 @@ class TableRows:
         "_caching",
         "_encode_value",
         "_forward",
+        "_replay",
         "encode_key",
         "get",
         "immutable",
@@ -62,6 +63,7 @@ class TableRows:
         self.put = buffer.put
         self._forward = context.forward
         self._caching = context.caching
+        self._replay = context.replay
         self.pending: dict[bytes, tuple[Any, Any, Headers]] = {}
         """By row key: the key, the value that was forwarded last, the latest headers."""
 
@@ -84,7 +86,7 @@ class TableRows:
             timestamp: of the change.
             headers: of the record that made it.
         """
-        if is_same(value, old, self._encode_value):
+        if is_same(value, old, self._encode_value) and not self._replay.on:
             return
         self.put(row_key, value, timestamp)
         if not self._caching:
@@ -99,5 +101,5 @@ class TableRows:
         self.pending.clear()
         for row_key, (key, old, headers) in held:
             value, timestamp = self.get(row_key)
-            if value is not None or old is not None:
+            if value is not None or old is not None or self._replay.on:
                 self._forward(key, value, old, timestamp, headers)
