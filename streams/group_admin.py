@@ -9,7 +9,7 @@ from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from streams.admin import LiveAdmin
 from streams.clients import CommittedOffset, Offsets, TopicPartition
@@ -26,6 +26,7 @@ _kafka: Any = confluent_kafka.admin
 _Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
 
 _LOOK_AGAIN_S = 0.1
+_TRANSACTION_MAX_MS = 900_000
 _NOT_EMPTY = frozenset(
     {
         KafkaError.UNKNOWN_MEMBER_ID,
@@ -122,6 +123,33 @@ class GroupAdmin(LiveAdmin):
             if place.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise GroupDeniedError(f"{what}; grant this client Read on the group {group}")
             raise FatalClientError(what)
+
+    def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all their offsets; one that is none is no error.
+
+        Raises:
+            FatalClientError: one has a member.
+        """
+
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.delete_consumer_groups(
+                some, request_timeout=self._request_s
+            )
+            return futures
+
+        gone = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+        self._ask("delete the group", names, send, ignored=gone)
+
+    def transaction_timeout_max_ms(self) -> int:
+        """The longest transaction.timeout.ms that the brokers take; Kafka's default if unknown."""
+        name = "transaction.max.timeout.ms"
+        try:
+            brokers = self._client.list_topics(timeout=self._request_s).brokers
+            asked = _kafka.ConfigResource(_kafka.ResourceType.BROKER, str(min(brokers)))
+            futures = self._client.describe_configs([asked], request_timeout=self._request_s)
+            return int(futures[asked].result(2 * self._request_s)[name].value)
+        except (KafkaException, KeyError, TypeError, ValueError):
+            return _TRANSACTION_MAX_MS
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics and wait until none is there; what is not there already is no error."""

@@ -1,0 +1,156 @@
+"""The hand-over of a backfill to its live application: which way, and where it stands.
+
+There are two ways. The driver writes everything in one transaction (`handover_driver`), or the
+executors write it in parts, and the offsets come last (`handover_partitioned`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from spark_bridge.errors import CannotBackfillError
+from spark_bridge.handover_driver import driver_fits, hand_over_by_driver
+from spark_bridge.handover_lead import other_is_open
+from spark_bridge.handover_notes import check_id, is_in_parts
+from spark_bridge.handover_partitioned import (
+    finish_partitioned,
+    hand_over_partitioned,
+    left_to_write,
+)
+from spark_bridge.handover_report import HandOverReport
+from spark_bridge.handover_target import Target
+from spark_bridge.handover_units import RowFacts
+from spark_bridge.job import Application
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.records import Results
+
+__all__ = ["Found", "HandOverReport", "check_target", "find", "finish", "hand_over"]
+
+DRIVER_ROWS_MAX = 5_000_000
+"""How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
+
+Handover = Literal["auto", "driver", "partitioned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of a backfill with an id.
+
+    Args:
+        plan: the one that is open; to be followed again.
+        in_parts: whether it is handed over in parts, and goes on so.
+        is_done: whether it was handed over already: there is nothing to do.
+    """
+
+    plan: BackfillPlan | None = None
+    in_parts: bool = False
+    is_done: bool = False
+
+
+def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
+    """Look whether a backfill was begun before.
+
+    Args:
+        application: what it is for.
+        backfill_id: of the backfill.
+        target: the application on its cluster; None takes the real one.
+
+    Raises:
+        CannotBackfillError: another one is open, or this one is being dropped.
+    """
+    check_id(backfill_id)
+    target = target or Target.live(application)
+    notes = target.notes()
+    opened = notes.open_head
+    if opened is None:
+        return Found(is_done=notes.state_of(backfill_id) == "done")
+    head = opened[1]
+    if head.id != backfill_id or head.state == "dropping":
+        dropping = head.state == "dropping"
+        raise CannotBackfillError(other_is_open(target.group, head.id, drop=dropping))
+    plan = notes.plan()
+    if plan is None:
+        raise CannotBackfillError(
+            f"the plan of backfill {backfill_id} cannot be read back: notes of it have expired; "
+            "drop it"
+        )
+    return Found(plan, in_parts=is_in_parts(head))
+
+
+def check_target(
+    application: Application,
+    plan: BackfillPlan,
+    *,
+    reset: bool,
+    target: Target | None = None,
+) -> None:
+    """See, before Spark starts, that the application can be handed something.
+
+    Args:
+        application: what it is for.
+        plan: what is to be read.
+        reset: whether what it has may be replaced.
+        target: the application on its cluster; None takes the real one.
+
+    Raises:
+        CannotBackfillError: it runs, or has what may not be replaced.
+    """
+    target = target or Target.live(application)
+    target.refuse_members()
+    target.refuse_offsets(plan, reset=reset)
+    target.refuse_rows(plan, reset=reset)
+
+
+def finish(application: Application, plan: BackfillPlan, *, reset: bool) -> HandOverReport | None:
+    """End a hand-over in parts, if all of them are written: Spark need not run for it.
+
+    Args:
+        application: what it is for.
+        plan: the one that is open.
+        reset: whether what the application has may be replaced.
+
+    Returns:
+        What was done, or None where parts are missing.
+    """
+    target = Target.live(application)
+    if left_to_write(application, plan, target=target):
+        return None
+    return finish_partitioned(application, plan, reset=reset, target=target)
+
+
+def hand_over(
+    results: Results,
+    application: Application,
+    *,
+    handover: Handover = "auto",
+    outputs: str = "write",
+    reset: bool = False,
+) -> HandOverReport:
+    """Hand over what was computed.
+
+    Args:
+        results: what was computed.
+        application: what it is for.
+        handover: "driver", "partitioned", or "auto": by size, and as it was begun.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it.
+        BackfillError: it did not come to its end; the message says how to go on.
+    """
+    target = Target.live(application)
+    facts = RowFacts.of(results)
+    if handover == "auto":
+        handover = _chosen(results, target, facts)
+    hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
+    return hand(results, application, outputs=outputs, reset=reset, facts=facts, target=target)
+
+
+def _chosen(results: Results, target: Target, facts: RowFacts) -> Handover:
+    opened = target.notes().open_head
+    if opened is not None and opened[1].id == results.plan.id and is_in_parts(opened[1]):
+        return "partitioned"
+    fits = facts.total <= DRIVER_ROWS_MAX and driver_fits(facts.total, target)
+    return "driver" if fits else "partitioned"

@@ -1,0 +1,190 @@
+"""Hands a backfill over in one transaction of the driver.
+
+Executors have computed the rows and keep them; the driver streams them into a transaction: state
+into changelogs, records into sinks, at last the offsets of the inputs. Nothing is visible before
+the commit, so until then it can be begun anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from spark_bridge.errors import BackfillError, CannotBackfillError
+from spark_bridge.handover_clients import transaction_timeout_ms
+from spark_bridge.handover_lead import Lead, fenced
+from spark_bridge.handover_report import HandOverReport
+from spark_bridge.handover_rows import RowWriter
+from spark_bridge.handover_target import Target
+from spark_bridge.handover_units import RowFacts, UnitCounts
+from spark_bridge.job import Application
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.records import Results
+from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError, StreamsError
+
+__all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
+
+ATTEMPTS_MAX = 3
+"""How often the transaction is begun, where what went wrong may pass."""
+
+
+def driver_fits(rows: int, target: Target) -> bool:
+    """Whether the brokers keep a transaction open for as long as so many rows may take."""
+    return transaction_timeout_ms(rows) <= target.admin.transaction_timeout_max_ms()
+
+
+def hand_over_by_driver(
+    results: Results,
+    application: Application,
+    *,
+    outputs: str = "write",
+    reset: bool = False,
+    facts: RowFacts | None = None,
+    target: Target | None = None,
+    probe: Probe = no_probe,
+) -> HandOverReport:
+    """Write everything in one transaction.
+
+    Args:
+        results: what was computed.
+        application: what it is for.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+        facts: of the results, where they are known.
+        target: the application on its cluster; None takes the real one.
+        probe: called between the steps, for tests.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
+        BackfillError: it did not come to its end; nothing is visible.
+    """
+    begun = time.monotonic()
+    facts = facts or RowFacts.of(results)
+    target = target or Target.live(application)
+    if not driver_fits(facts.total, target):
+        raise CannotBackfillError(
+            f"{facts.total} rows may take {transaction_timeout_ms(facts.total)} ms, and the "
+            "brokers abort transactions after "
+            f"{target.admin.transaction_timeout_max_ms()} ms; pass handover='partitioned', or "
+            "raise the brokers' transaction.max.timeout.ms"
+        )
+    prepare_topics_for(target, facts, outputs=outputs)
+    timeout_ms = transaction_timeout_ms(facts.total)
+    lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=probe)
+    try:
+        lead.open(results.plan, "driver", reset=reset)
+        work = _OneTransaction(lead, target, results, probe, outputs == "write", reset)
+        counts = work.repeat()
+    except ProducerFencedError as error:
+        raise fenced(results.plan.id, error) from error
+    finally:
+        lead.producer.close()
+    return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
+
+
+def prepare_topics_for(target: Target, facts: RowFacts, *, outputs: str) -> None:
+    """See that topics keep what is about to be written, before anything is.
+
+    Raises:
+        CannotBackfillError: one would not.
+    """
+    if outputs == "write":
+        target.refuse_short_sinks(facts.oldest("sink"))
+    target.protect_windows(facts.oldest("changelog"))
+
+
+def live_offsets(
+    target: Target, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
+) -> Offsets:
+    """What the application begins from: every input partition with what tasks know of it.
+
+    Raises:
+        BackfillError: a task has said nothing.
+    """
+    ends = target.ends(plan)
+    silent = sorted(ends.keys() - progress.keys())
+    if silent:
+        raise BackfillError(
+            f"no task has told its progress for {', '.join(map(str, silent[:3]))}: not all rows "
+            "of the backfill are there; run it again with the same id"
+        )
+    return {place: CommittedOffset(end, progress[place]) for place, end in ends.items()}
+
+
+class _OneTransaction:
+    """The transaction, as often as it is begun."""
+
+    def __init__(
+        self,
+        lead: Lead,
+        target: Target,
+        results: Results,
+        probe: Probe,
+        with_sinks: bool,
+        reset: bool,
+    ) -> None:
+        self._lead = lead
+        self._target = target
+        self._results = results
+        self._probe = probe
+        self._with_sinks = with_sinks
+        self._reset = reset
+        self._counts = UnitCounts()
+
+    def repeat(self) -> UnitCounts:
+        """Write and commit; begin anew after errors that may pass.
+
+        Raises:
+            BackfillError: it failed for good. The plan is not open any more, unless the message
+                says so.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return self._write()
+            except (AbortableError, OutcomeUnknownError) as error:
+                self._target.log.warning("handover_repeated", attempt=attempt, reason=str(error))
+                if self._lead.renew():
+                    return self._counts
+                if attempt == ATTEMPTS_MAX:
+                    self._give_up(error)
+                    raise BackfillError(
+                        f"the transaction of backfill {self._results.plan.id} failed {attempt} "
+                        f"times, at last with: {error}; nothing is visible: see that the brokers "
+                        "are well, and run it again"
+                    ) from error
+            except ProducerFencedError:
+                raise
+            except BaseException as error:
+                self._give_up(error)
+                raise
+        raise AssertionError("unreachable")
+
+    def _give_up(self, error: BaseException) -> None:
+        """Let the application start: nothing of the backfill is there."""
+        try:
+            if self._lead.renew():
+                return
+            self._lead.close_with("dropped")
+        except StreamsError as second:
+            raise BackfillError(
+                f"{error}; nothing is visible, but backfill {self._results.plan.id} is still open "
+                f"({second}): run it again with the same id, or drop it"
+            ) from error
+
+    def _write(self) -> UnitCounts:
+        plan, producer = self._results.plan, self._lead.producer
+        old = self._target.old_keys(self._target.changelogs(plan), reset=self._reset)
+        producer.begin()
+        writer = RowWriter(
+            producer, with_sinks=self._with_sinks, old=old, now_ms=self._target.now_ms()
+        )
+        self._counts = writer.counts
+        for batch in self._results.batches():
+            writer.write(batch)
+        writer.forget_old(sorted(old))
+        producer.pressure(self._lead.timeout_s)
+        self._probe("handover_written")
+        live = live_offsets(self._target, plan, writer.progress)
+        self._lead.finish(plan, live, reset=self._reset, begun=True)
+        return writer.counts

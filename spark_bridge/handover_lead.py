@@ -1,0 +1,214 @@
+"""The driver's part of a hand-over: it opens the plan, and ends it in one transaction.
+
+There is one lead for an application at a time: they share a transactional.id, and a later one
+fences those before it. So whatever is committed here was not decided by somebody else meanwhile.
+
+         ┌──────────────► done      offsets of the application, in the same transaction
+    open ┤
+         └► dropping ───► dropped   nothing of it is left
+
+A plan that is opened is read back before members are looked for: see `streams.backfill_gate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_bridge.errors import BackfillError, CannotBackfillError
+from spark_bridge.handover_clients import group_metadata, make_producer
+from spark_bridge.handover_notes import How, check_id, digest_of, is_in_parts
+from spark_bridge.handover_target import Target
+from spark_bridge.plan import BackfillPlan
+from streams.backfill_gate import NoteState, backfill_group
+from streams.clients import Offsets, Probe
+from streams.errors import OutcomeUnknownError, ProducerFencedError
+
+__all__ = ["Lead"]
+
+
+class Lead:
+    """See the module.
+
+    Args:
+        target: the application.
+        backfill_id: of the backfill.
+        timeout_ms: after which the brokers abort one of its transactions.
+        probe: called between the steps, for tests.
+    """
+
+    def __init__(self, target: Target, backfill_id: str, *, timeout_ms: int, probe: Probe) -> None:
+        check_id(backfill_id)
+        self._target = target
+        self._id = backfill_id
+        self._probe = probe
+        self._group = backfill_group(target.group)
+        self._settings = target.producer_settings(self._group, timeout_ms)
+        self.timeout_s = timeout_ms / 1000
+        """How long one of its transactions may take."""
+        self.producer = make_producer(self._settings, self.timeout_s)
+        """Whose transactions are the lead's."""
+        self.notes = target.notes()
+        """What was there when it was last looked."""
+        self._log = target.log
+
+    def take_over(self) -> None:
+        """Fence whoever had the lead, and see what is there then.
+
+        Raises:
+            CannotBackfillError: another backfill is open.
+        """
+        self._refuse_others()
+        self.producer.init()
+        self.notes = self._target.notes()
+        self._refuse_others()
+
+    def _refuse_others(self) -> None:
+        opened = self.notes.open_head
+        if opened is not None and opened[1].id != self._id:
+            raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
+
+    def is_open(self, plan: BackfillPlan, how: How) -> bool:
+        """Whether this very plan is open.
+
+        Raises:
+            CannotBackfillError: it is to go on in another way, or this id is used up.
+        """
+        state = self.notes.state_of(self._id)
+        if state == "done":
+            raise CannotBackfillError(
+                f"backfill {self._id} of {self._target.group} was handed over already; give the "
+                "new one another id"
+            )
+        if state == "dropping":
+            raise CannotBackfillError(other_is_open(self._target.group, self._id, drop=True))
+        opened = self.notes.open_head
+        if opened is None:
+            return False
+        head = opened[1]
+        if head.digest == digest_of(plan, how):
+            return True
+        if not is_in_parts(head):
+            return False  # one transaction leaves nothing behind
+        what = f"backfill {self._id} of {self._target.group} is open, and parts may be written"
+        if how == "driver":
+            raise CannotBackfillError(f"{what}: go on with handover='partitioned', or drop it")
+        raise CannotBackfillError(
+            f"{what} that follow another plan than this one; run spark_bridge.backfill with this "
+            "id, which reads the plan back, or drop it"
+        )
+
+    def open(self, plan: BackfillPlan, how: How, *, reset: bool) -> bool:
+        """Open the plan, unless it is; from now on the application does not start.
+
+        Returns:
+            Whether it was open already.
+
+        Raises:
+            CannotBackfillError: the application runs, or has what may not be replaced.
+        """
+        self.take_over()
+        resumed = self.is_open(plan, how)
+        self._target.refuse_members()
+        self._target.refuse_offsets(plan, reset=reset)
+        if resumed:
+            self._probe("handover_opened")
+            return True
+        self._target.refuse_rows(plan, reset=reset)
+        self.commit({self._group: self.notes.opened(plan, how)})
+        self.notes = self._target.notes()
+        assert self.is_open(plan, how), "the plan was committed and is not there"
+        self._log.info("handover_opened", backfill=plan.id, how=how, records=plan.records)
+        self._probe("handover_opened")
+        try:
+            self._target.refuse_members()
+        except CannotBackfillError:
+            self.close_with("dropped")
+            raise
+        return False
+
+    def commit(self, offsets: Mapping[str, Offsets], *, begun: bool = False) -> None:
+        """Commit offsets of groups in one transaction.
+
+        Args:
+            offsets: of each group.
+            begun: whether the transaction is open and has records already.
+        """
+        if not begun:
+            self.producer.begin()
+        for group, some in offsets.items():
+            if some:
+                metadata = group_metadata(self._target.config.admin_config(), group)
+                self.producer.send_offsets(some, metadata)
+        self.producer.commit()
+
+    def finish(self, plan: BackfillPlan, live: Offsets, *, reset: bool, begun: bool) -> None:
+        """Commit the application's offsets, and with them that the plan is done.
+
+        Args:
+            plan: the one that is open.
+            live: what the application begins from.
+            reset: whether it may have offsets.
+            begun: as for `commit`.
+
+        Raises:
+            CannotBackfillError: the application runs, or has offsets.
+        """
+        self._target.refuse_members()
+        self._target.refuse_offsets(plan, reset=reset)
+        self._probe("handover_checked")
+        done = self.notes.become(plan.id, "done")
+        self.commit({self._target.group: live, self._group: done}, begun=begun)
+        self.notes = self._target.notes()
+        self._probe("handover_committed")
+        self._log.info("handover_committed", backfill=plan.id, inputs=len(live))
+
+    def close_with(self, state: NoteState) -> None:
+        """Commit what has become of the plan."""
+        self.commit({self._group: self.notes.become(self._id, state)})
+        self.notes = self._target.notes()
+        self._log.info("handover_ended", backfill=self._id, state=state)
+
+    def renew(self) -> bool:
+        """Take a new producer, which decides what the last one left, and look what came of it.
+
+        Returns:
+            Whether the hand-over is done after all.
+        """
+        self.producer.close()
+        self.producer = make_producer(self._settings, self.timeout_s)
+        self.producer.init()
+        self.notes = self._target.notes()
+        return self.notes.state_of(self._id) == "done"
+
+    def certain(self, call: Callable[[], None]) -> None:
+        """Make a call that ends the hand-over, and find out what came of it where it does not say.
+
+        Raises:
+            BackfillError: another driver has taken over.
+        """
+        try:
+            call()
+        except ProducerFencedError as error:
+            raise fenced(self._id, error) from error
+        except OutcomeUnknownError:
+            if not self.renew():
+                raise
+
+
+def fenced(backfill_id: str, error: ProducerFencedError) -> BackfillError:
+    """What a lead says that is none any more."""
+    return BackfillError(
+        f"another driver has taken backfill {backfill_id} over, or a transaction took longer than "
+        f"it may ({error}); see that one driver runs, and run the backfill again with the same id"
+    )
+
+
+def other_is_open(application_id: str, backfill_id: str, *, drop: bool = False) -> str:
+    """Say that a backfill is in the way."""
+    what = f"backfill {backfill_id} of {application_id} is "
+    if drop:
+        return f"{what}being dropped; finish that with headrace backfill --drop {backfill_id}"
+    return (
+        f"{what}open; finish it with headrace backfill --id {backfill_id}, or drop it with "
+        f"headrace backfill --drop {backfill_id}"
+    )

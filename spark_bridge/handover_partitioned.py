@@ -1,0 +1,217 @@
+"""Hands a backfill over in parts: a transaction for each unit, from the executors, then the flip.
+
+Kafka commits nothing of several producers at once, so the parts are visible before the whole is:
+the application is kept from starting meanwhile (`streams.backfill_gate`), but who reads its sinks
+sees them fill up part by part. State and offsets become the application's with the flip: one
+transaction that commits its offsets, and that the plan is done.
+
+A driver that dies leaves the plan open. The next one with the same id reads it back, finds which
+parts are written, and does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from spark_bridge.errors import BackfillError
+from spark_bridge.handover_clients import transaction_timeout_ms
+from spark_bridge.handover_driver import live_offsets, prepare_topics_for
+from spark_bridge.handover_lead import Lead, fenced
+from spark_bridge.handover_notes import marker_group
+from spark_bridge.handover_report import HandOverReport
+from spark_bridge.handover_target import Target
+from spark_bridge.handover_units import RowFacts, Unit, UnitCounts, units_of
+from spark_bridge.handover_worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
+from spark_bridge.job import Application
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.read import consumer_opener
+from spark_bridge.records import Results
+from streams.clients import Probe, TopicPartition, no_probe
+from streams.errors import ProducerFencedError, StreamsError
+
+__all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write"]
+
+
+def hand_over_partitioned(
+    results: Results,
+    application: Application,
+    *,
+    outputs: str = "write",
+    reset: bool = False,
+    facts: RowFacts | None = None,
+    target: Target | None = None,
+    probe: Probe = no_probe,
+    unit_probe: UnitProbe = no_unit_probe,
+) -> HandOverReport:
+    """Write each unit in a transaction of its own, then the offsets.
+
+    Args:
+        results: what was computed; all that is not written yet must be there.
+        application: what it is for.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+        facts: of the results, where they are known.
+        target: the application on its cluster; None takes the real one.
+        probe: called between the steps of the driver, for tests.
+        unit_probe: called between the steps of executors, for tests; it must travel.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
+        BackfillError: it did not come to its end; the message says how to go on.
+    """
+    begun = time.monotonic()
+    facts = facts or RowFacts.of(results)
+    target = target or Target.live(application)
+    plan = results.plan
+    units = units_of(application, plan)
+    prepare_topics_for(target, facts, outputs=outputs)
+    lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
+    counts = UnitCounts()
+    try:
+        lead.open(plan, "partitioned", reset=reset)
+        missing = _missing(target, plan, units)
+        if missing:
+            write = _writer(
+                target,
+                lead,
+                plan,
+                units,
+                timeout_ms=transaction_timeout_ms(facts.largest(units)),
+                with_sinks=outputs == "write",
+                reset=reset,
+                probe=unit_probe,
+            )
+            counts = _run(results, write)
+        probe("handover_written")
+        _flip(lead, target, plan, units, reset=reset)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    finally:
+        lead.producer.close()
+    found = len(units) - len(missing)
+    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
+
+
+def left_to_write(
+    application: Application, plan: BackfillPlan, *, target: Target | None = None
+) -> tuple[Unit, ...]:
+    """The units of a plan that no attempt has committed yet."""
+    target = target or Target.live(application)
+    return _missing(target, plan, units_of(application, plan))
+
+
+def finish_partitioned(
+    application: Application,
+    plan: BackfillPlan,
+    *,
+    reset: bool = False,
+    target: Target | None = None,
+    probe: Probe = no_probe,
+) -> HandOverReport:
+    """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
+
+    Args:
+        application: what it is for.
+        plan: the one that is open.
+        reset: replace what the application has.
+        target: the application on its cluster; None takes the real one.
+        probe: called between the steps, for tests.
+
+    Raises:
+        BackfillError: units are missing.
+    """
+    begun = time.monotonic()
+    target = target or Target.live(application)
+    units = units_of(application, plan)
+    lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
+    try:
+        lead.open(plan, "partitioned", reset=reset)
+        _flip(lead, target, plan, units, reset=reset)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    finally:
+        lead.producer.close()
+    return HandOverReport(
+        "partitioned", UnitCounts(), len(units), len(units), time.monotonic() - begun
+    )
+
+
+def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    places = [place for unit in units for place in unit.inputs]
+    found = target.groups.committed_at(marker_group(plan), places)
+    return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
+
+
+def _writer(
+    target: Target,
+    lead: Lead,
+    plan: BackfillPlan,
+    units: tuple[Unit, ...],
+    *,
+    timeout_ms: int,
+    with_sinks: bool,
+    reset: bool,
+    probe: UnitProbe,
+) -> WriteUnit:
+    longest_ms = target.admin.transaction_timeout_max_ms()
+    timeout_ms = min(timeout_ms, longest_ms)
+    opened = lead.notes.open_head
+    assert opened is not None, "the plan is not open"
+    return WriteUnit(
+        plan=plan.to_text(),
+        units=units,
+        head=opened[0],
+        clients=target.config.admin_config(),
+        producer=target.producer_settings("", timeout_ms),
+        consumer=consumer_opener(target.config) if reset else None,
+        with_sinks=with_sinks,
+        now_ms=target.now_ms(),
+        timeout_s=timeout_ms / 1000,
+        probe=probe,
+    )
+
+
+def _run(results: Results, write: WriteUnit) -> UnitCounts:
+    """Have Spark write what is not written.
+
+    Raises:
+        BackfillError: a task failed too often.
+    """
+    try:
+        rows: list[Any] = results.frame.mapInArrow(write, REPORT_DDL).collect()
+    except StreamsError:
+        raise
+    except Exception as error:
+        raise BackfillError(
+            f"a part of backfill {results.plan.id} could not be written: {_said(error)}; the plan "
+            "stays open, and so the application does not start: correct the cause and run the "
+            "backfill again with the same id, or drop it"
+        ) from error
+    counts = UnitCounts()
+    for row in rows:
+        counts.add(UnitCounts(row["changelog"], row["sink"], row["tombstones"]))
+    return counts
+
+
+def _said(error: Exception) -> str:
+    """The last line of what an executor raised."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return lines[-1] if lines else f"{type(error).__name__}: {error}"
+
+
+def _flip(
+    lead: Lead, target: Target, plan: BackfillPlan, units: Sequence[Unit], *, reset: bool
+) -> None:
+    """Make the parts the application's.
+
+    Raises:
+        BackfillError: a unit is not written.
+    """
+    places: list[TopicPartition] = [place for unit in units for place in unit.inputs]
+    found = target.groups.committed_at(marker_group(plan), places)
+    progress = {place: committed.metadata for place, committed in found.items()}
+    live = live_offsets(target, plan, progress)
+    lead.certain(lambda: lead.finish(plan, live, reset=reset, begun=False))
+    target.forget_group(marker_group(plan))

@@ -1,0 +1,199 @@
+"""Writes one unit of a backfill, in a transaction of its own: what runs in Spark's tasks.
+
+A task may run twice, at the same time too. Each attempt first fences those before it, then looks
+for what only a committed attempt leaves: the progress of the unit's inputs, as offsets of the
+plan's own group, committed in the transaction that has the rows. So one attempt writes, and those
+that come later find that it has.
+
+    init ─► plan still open? ─► progress there? ── yes ─► nothing to do
+                                     └─ no ─► rows, tombstones, progress ─► commit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from spark_bridge.errors import BackfillError
+from spark_bridge.handover_clients import group_metadata, make_producer
+from spark_bridge.handover_notes import digest_of, marker_group, transactional_id
+from spark_bridge.handover_rows import OldKeys, RowWriter, read_old_keys
+from spark_bridge.handover_units import Unit, unit_of
+from spark_bridge.plan import BackfillPlan
+from spark_bridge.read import OpenConsumer
+from streams.backfill_gate import BackfillNote, backfill_group
+from streams.clients import CommittedOffset, Offsets, TopicPartition
+
+__all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
+
+REPORT_DDL = "unit string, written boolean, changelog long, sink long, tombstones long"
+_REPORT = pa.schema(
+    [
+        pa.field("unit", pa.string()),
+        pa.field("written", pa.bool_()),
+        pa.field("changelog", pa.int64()),
+        pa.field("sink", pa.int64()),
+        pa.field("tombstones", pa.int64()),
+    ]
+)
+
+UnitProbe = Callable[[str, str], Any]
+"""Called in executors with a step and the unit's name, so that tests can fail there."""
+
+
+def no_unit_probe(step: str, unit: str) -> None:
+    """Do nothing: what runs in production."""
+
+
+class UnitReport(NamedTuple):
+    """What one task did: the unit, whether it wrote it, and how many records."""
+
+    unit: str
+    written: bool
+    changelog: int = 0
+    sink: int = 0
+    tombstones: int = 0
+
+
+def markers_of(plan: BackfillPlan, unit: Unit, progress: Mapping[TopicPartition, str]) -> Offsets:
+    """The offsets that say that a unit is written, with what its tasks know of their inputs.
+
+    Raises:
+        BackfillError: not all of that is known.
+    """
+    silent = sorted(set(unit.inputs) - progress.keys())
+    if silent:
+        raise BackfillError(
+            f"unit {unit.name} has no rows that tell the progress for "
+            f"{', '.join(map(str, silent[:3]))}: not all of what was computed is there"
+        )
+    return {p: CommittedOffset(plan.ends.get(p, 0), progress[p]) for p in unit.inputs}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnit:
+    """What Spark calls for each of its partitions: takes rows, yields one report.
+
+    Args:
+        plan: the one that is open, as text.
+        units: all of them.
+        head: where its first note is.
+        clients: librdkafka's settings of clients that ask.
+        producer: those of the producer, but for its identity.
+        consumer: makes the consumer that reads changelogs, or None where they are empty.
+        with_sinks: whether records for topics outside of the application are written.
+        now_ms: the timestamp of tombstones, the same in each attempt.
+        timeout_s: how long calls repeat themselves after temporary errors, in seconds.
+        probe: called between the steps, for tests.
+    """
+
+    plan: str
+    units: tuple[Unit, ...]
+    head: TopicPartition
+    clients: Mapping[str, Any]
+    producer: Mapping[str, Any]
+    consumer: OpenConsumer | None
+    with_sinks: bool
+    now_ms: int
+    timeout_s: float
+    probe: UnitProbe = no_unit_probe
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the unit whose rows these are."""
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        by_task = {task: unit for unit in self.units for task in unit.tasks}
+        unit = unit_of(by_task, _task(first))
+        report = self._write(unit, _chained(first, batches))
+        columns = [
+            pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+    def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+        log = structlog.get_logger().bind(unit=unit.name)
+        plan = BackfillPlan.from_text(self.plan)
+        identity = transactional_id(plan, unit.name)
+        settings = {**self.producer, "transactional.id": identity}
+        producer = make_producer(settings, self.timeout_s)
+        try:
+            producer.init()
+            self.probe("begun", unit.name)
+            if self._is_written(plan, unit):
+                log.info("unit_found")
+                return UnitReport(unit.name, written=False)
+            old = self._old_keys(unit)
+            producer.begin()
+            writer = RowWriter(producer, with_sinks=self.with_sinks, old=old, now_ms=self.now_ms)
+            for batch in batches:
+                _check_tasks(batch, unit)
+                writer.write(batch)
+                self.probe("batch", unit.name)
+            writer.forget_old(unit.changelogs)
+            producer.pressure(self.timeout_s)
+            self.probe("written", unit.name)
+            group = marker_group(plan)
+            markers = markers_of(plan, unit, writer.progress)
+            producer.send_offsets(markers, group_metadata(self.clients, group))
+            producer.commit()
+            self.probe("committed", unit.name)
+        finally:
+            producer.close()
+        counts = writer.counts
+        log.info("unit_written", changelog=counts.changelog, sink=counts.sink)
+        return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
+
+    def _is_written(self, plan: BackfillPlan, unit: Unit) -> bool:
+        """Whether an attempt has committed the unit.
+
+        Raises:
+            BackfillError: the plan is not open any more.
+        """
+        from streams.group_offsets import MemberlessGroup
+
+        groups = MemberlessGroup(self.clients, timeout_s=self.timeout_s, stopping=lambda: False)
+        found = groups.committed_at(backfill_group(plan.application_id), [self.head])
+        note = BackfillNote.decode(found[self.head].metadata) if found else None
+        digest = digest_of(plan, "partitioned")
+        if note is None or (note.state, note.id, note.digest) != ("open", plan.id, digest):
+            raise BackfillError(
+                f"backfill {plan.id} is not open any more: another driver has ended it"
+            )
+        return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
+
+    def _old_keys(self, unit: Unit) -> OldKeys:
+        from streams.admin import LiveAdmin
+
+        if self.consumer is None or not unit.changelogs:
+            return {}
+        admin = LiveAdmin(self.clients, timeout_s=self.timeout_s)
+        starts = admin.start_offsets(unit.changelogs)
+        ends = admin.stable_offsets(unit.changelogs)
+        ranges = {place: (starts[place], ends[place]) for place in unit.changelogs}
+        return read_old_keys(self.consumer, ranges, timeout_s=self.timeout_s)
+
+
+def _task(batch: pa.RecordBatch) -> tuple[int, int]:
+    return batch.column("sub")[0].as_py(), batch.column("d")[0].as_py()
+
+
+def _check_tasks(batch: pa.RecordBatch, unit: Unit) -> None:
+    """See that Spark kept the rows of each unit to themselves."""
+    subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
+    foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
+    if foreign:
+        raise BackfillError(
+            f"rows of unit {unit.name} and of others are in one partition of Spark; see that "
+            "nothing changes the partitions of a cached frame"
+        )
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
