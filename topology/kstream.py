@@ -299,6 +299,7 @@ class KStream(StreamJoins[K, V]):
         *,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
+        partitioner: Function | None = None,
         name: str | None = None,
     ) -> None:
         """Write the records to a topic, under their own timestamps and headers.
@@ -307,6 +308,8 @@ class KStream(StreamJoins[K, V]):
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
             key: serde of keys; None takes that of the stream.
             value: serde of values; None takes that of the stream.
+            partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
+                partition, several, none, or None for that of the key.
             name: name of the node; None generates one.
 
         Raises:
@@ -315,7 +318,9 @@ class KStream(StreamJoins[K, V]):
         edge = self._with_serdes(key, value)
         node_name = edge.draft.names.node("KSTREAM-SINK-", name)
         target = topic if callable(topic) else legal(topic, "topic")
-        edge.draft.add(Sink(node_name, (edge.node,), target, edge.key, edge.value))
+        edge.draft.add(
+            Sink(node_name, (edge.node,), target, edge.key, edge.value, partitioner=partitioner)
+        )
 
     def to_table(
         self,

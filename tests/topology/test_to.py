@@ -75,3 +75,18 @@ def test_a_topic_name_that_is_no_string_is_an_error_of_the_sink() -> None:
     driver = driver_of(lambda s: s.to(lambda k, v: v, name="chosen"))
     with pytest.raises(RecordError, match="node chosen"):
         driver.input("in").send("a", 5)
+
+
+def test_a_partitioner_says_where_records_go() -> None:
+    """To one partition, to several, to none, or where the key goes."""
+    chosen = {"one": 1, "both": (0, 2), "none": (), "key's": None}
+
+    def partition(topic: str, key: str, value: str, partitions: int) -> Any:
+        assert (topic, partitions) == ("out", 3)
+        return chosen[value]
+
+    driver = driver_of(lambda s: s.to("out", partitioner=partition), partitions=3)
+    driver.input("in").send_many([("k", value) for value in chosen])
+    found = sorted((record.value, record.partition) for record in driver.output("out").read_all())
+    hashed = partition_for_key(b"k", 3)
+    assert found == [("both", 0), ("both", 2), ("key's", hashed), ("one", 1)]
