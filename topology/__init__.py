@@ -36,6 +36,7 @@ from topology.suppressed import BufferConfig, Suppressed
 from topology.time_windowed import TimeWindowedKStream
 from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
 from topology.timestamps import InputRecord, TimestampExtractor
+from topology.versioned_store import VersionedStore
 from topology.windows import (
     JoinWindows,
     SessionWindows,
@@ -88,6 +89,7 @@ __all__ = [
     "UnlimitedWindows",
     "ValueAndTimestamp",
     "ValueTransformerWithKey",
+    "VersionedStore",
     "Window",
     "WindowStore",
     "Windowed",
