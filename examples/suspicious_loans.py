@@ -6,12 +6,9 @@ those of the same loan in the forty days before it. The time is the one in the p
     headrace topics create loan-payments suspicious-payments
     headrace run examples.suspicious_loans:app
 
-It reads one topic. Keys are text, values are JSON:
+It reads the first topic and writes the second. Keys are text, values are JSON:
 
     loan-payments        loan  {"id": "p7", "cents": 25000, "at": "2024-05-01T12:00:00Z"}
-
-It writes one, with each pair of payments that do not go together, and why:
-
     suspicious-payments  loan  {"payment": "p7", "before": "p6", "reason": "too close together"}
 """
 
@@ -68,9 +65,10 @@ def suspicious_loans(
         value=serdes.json_of(Payment),
         timestamps=lambda payment, _: payment.value.at,
     )
-    pairs = payments.join(payments, lambda *pair: pair, FORTY_DAYS_BEFORE, store="payments")
-    suspicious = pairs.flat_map_values(suspicions)
-    suspicious.to(suspicious_payments, value=serdes.json_of(Suspicion))
+    pairs = payments.join(
+        payments, lambda payment, before: (payment, before), FORTY_DAYS_BEFORE, store="payments"
+    )
+    pairs.flat_map_values(suspicions).to(suspicious_payments, value=serdes.json_of(Suspicion))
     return builder.build()
 
 
