@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any, Literal, get_args
 
 from spark_bridge.errors import BackfillError, CannotBackfillError
@@ -30,9 +29,6 @@ Handover = Literal["auto", "driver", "partitioned"]
 OrderChoice = Literal["auto", "exact", "combine"]
 Cutover = Mapping[TopicPartition, int] | datetime
 Source = Mapping[str, Any] | Literal["connector"] | None
-
-DRIVER_ROWS_MAX = 20_000_000
-"""How many rows the driver hands over in one transaction where nobody says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,8 @@ class Report:
         plan: what it read.
         stages: what ran.
         rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
-        handover: what the hand-over says of itself; None where there was none.
+        handover: what the hand-over says of itself (see `spark_bridge.handover_report`); None
+            where there was none, as after an earlier attempt that was complete.
         seconds: how long everything took.
     """
 
@@ -147,43 +144,80 @@ not 'random'
     """
     begun = time.monotonic()
     _check_words(outputs=(outputs, Outputs), handover=(handover, Handover))
-    computed = compute(
-        topology,
-        settings,
-        spark=spark,
-        until=until,
-        source=source,
-        cutover=cutover,
-        outputs=outputs,
-        order=order,
-        id=id,
-        dry_run=dry_run,
-    )
-    report = Report(computed.plan)
-    if not dry_run:
-        report = _finish(computed, on_stage, handover, outputs=outputs, reset=reset)
+    _check_words(order=(order, OrderChoice))
+    attempt = _Attempt(topology, settings, outputs, reset)
+    id = id or _new_id()  # noqa: A001
+    report = None if dry_run else attempt.ended(id)
+    if report is None:
+        computed = compute(
+            topology, settings, spark=spark, until=until, source=source, cutover=cutover,
+            outputs=outputs, order=order, id=id, dry_run=dry_run, plan=attempt.plan,
+        )  # fmt: skip
+        report = Report(computed.plan)
+        if not dry_run:
+            report = attempt.finish(computed, on_stage, handover)
     return replace(report, seconds=time.monotonic() - begun)
 
 
-def _finish(
-    computed: Computation,
-    on_stage: Callable[[StageReport], None] | None,
-    handover: Handover,
-    *,
-    outputs: Outputs,
-    reset: bool,
-) -> Report:
-    """Run the stages and hand over what they made."""
-    try:
-        stages = computed.run(on_stage)
-        results = computed.results
-        rows = results.counts
-        if handover == "auto":
-            handover = "driver" if sum(rows.values()) <= DRIVER_ROWS_MAX else "partitioned"
-        handed = _hand_over(handover, results, computed.config, outputs=outputs, reset=reset)
-    finally:
-        computed.release()
-    return Report(computed.plan, stages, rows, handed)
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A backfill as it meets the application on its cluster.
+
+    Args:
+        plan: that of an earlier attempt, once it is found.
+    """
+
+    topology: Topology
+    settings: Mapping[str, object] | StreamsConfig
+    outputs: Outputs
+    reset: bool
+    plan: BackfillPlan | None = None
+    _in_parts: bool = False
+
+    def ended(self, backfill_id: str) -> Report | None:
+        """Look for an earlier attempt; the report, if it needs nothing that Spark computes."""
+        from spark_bridge.handover import find, finish
+        from spark_bridge.job import Application
+
+        application = Application.of(self.topology, self.settings)
+        found = find(application, backfill_id)
+        self.plan, self._in_parts = found.plan, found.in_parts
+        if found.plan is None:
+            return None
+        if found.is_done:
+            return Report(found.plan)
+        if not found.in_parts:
+            return None
+        handed = finish(application, found.plan, outputs=self.outputs, reset=self.reset)
+        return None if handed is None else Report(found.plan, handover=handed)
+
+    def finish(
+        self,
+        computed: Computation,
+        on_stage: Callable[[StageReport], None] | None,
+        handover: Handover,
+    ) -> Report:
+        """Run the stages and hand over what they made."""
+        from spark_bridge.handover import check_target, hand_over
+        from spark_bridge.job import Application
+
+        application = Application.of(self.topology, self.settings)
+        try:
+            if not self._in_parts:
+                check_target(application, computed.plan, reset=self.reset)
+            stages = computed.run(on_stage)
+            results = computed.results
+            rows = results.counts
+            handed = hand_over(
+                results,
+                application,
+                handover=handover,
+                outputs=self.outputs,
+                reset=self.reset,
+            )
+        finally:
+            computed.release()
+        return Report(computed.plan, stages, rows, handed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,23 +400,6 @@ class _Archives:
             frames.append(frame)
             known.update(facts)
         return frames, known
-
-
-def _hand_over(
-    how: str, results: Any, config: StreamsConfig, *, outputs: Outputs, reset: bool
-) -> Any:
-    module, function = _HANDOVERS[how]
-    try:
-        write = getattr(import_module(module), function)
-    except ImportError as error:
-        raise NotImplementedError(f"the hand-over {how!r} is not there yet") from error
-    return write(results, config, outputs=outputs, reset=reset)
-
-
-_HANDOVERS = {
-    "driver": ("spark_bridge.handover_driver", "hand_over_by_driver"),
-    "partitioned": ("spark_bridge.handover_partitioned", "hand_over_partitioned"),
-}
 
 
 def _check_words(**given: tuple[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.handover_driver import driver_fits, hand_over_by_driver
+from spark_bridge.handover_drop import DropReport, drop_backfill
 from spark_bridge.handover_lead import other_is_open
 from spark_bridge.handover_notes import check_id, is_in_parts
 from spark_bridge.handover_partitioned import (
@@ -25,7 +26,16 @@ from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.records import Results
 
-__all__ = ["Found", "HandOverReport", "check_target", "find", "finish", "hand_over"]
+__all__ = [
+    "DropReport",
+    "Found",
+    "HandOverReport",
+    "check_target",
+    "drop_backfill",
+    "find",
+    "finish",
+    "hand_over",
+]
 
 DRIVER_ROWS_MAX = 5_000_000
 """How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
@@ -38,7 +48,7 @@ class Found:
     """What there is of a backfill with an id.
 
     Args:
-        plan: the one that is open; to be followed again.
+        plan: the one that it follows.
         in_parts: whether it is handed over in parts, and goes on so.
         is_done: whether it was handed over already: there is nothing to do.
     """
@@ -63,19 +73,19 @@ def find(application: Application, backfill_id: str, *, target: Target | None = 
     target = target or Target.live(application)
     notes = target.notes()
     opened = notes.open_head
-    if opened is None:
-        return Found(is_done=notes.state_of(backfill_id) == "done")
-    head = opened[1]
-    if head.id != backfill_id or head.state == "dropping":
-        dropping = head.state == "dropping"
-        raise CannotBackfillError(other_is_open(target.group, head.id, drop=dropping))
-    plan = notes.plan()
+    if opened is not None and (opened[1].id, opened[1].state) != (backfill_id, "open"):
+        dropping = opened[1].state == "dropping"
+        raise CannotBackfillError(other_is_open(target.group, opened[1].id, drop=dropping))
+    head = notes.head_of(backfill_id)
+    if head is None or head.state == "dropped":
+        return Found()
+    plan = notes.plan_of(head)
     if plan is None:
         raise CannotBackfillError(
-            f"the plan of backfill {backfill_id} cannot be read back: notes of it have expired; "
-            "drop it"
+            f"backfill {backfill_id} is {head.state}, and its plan cannot be read back any more: "
+            "take another id, and drop this one if it is open"
         )
-    return Found(plan, in_parts=is_in_parts(head))
+    return Found(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
 
 
 def check_target(
@@ -102,13 +112,16 @@ def check_target(
     target.refuse_rows(plan, reset=reset)
 
 
-def finish(application: Application, plan: BackfillPlan, *, reset: bool) -> HandOverReport | None:
+def finish(
+    application: Application, plan: BackfillPlan, *, outputs: str, reset: bool
+) -> HandOverReport | None:
     """End a hand-over in parts, if all of them are written: Spark need not run for it.
 
     Args:
         application: what it is for.
         plan: the one that is open.
-        reset: whether what the application has may be replaced.
+        outputs: as it was begun with.
+        reset: likewise.
 
     Returns:
         What was done, or None where parts are missing.
@@ -116,7 +129,7 @@ def finish(application: Application, plan: BackfillPlan, *, reset: bool) -> Hand
     target = Target.live(application)
     if left_to_write(application, plan, target=target):
         return None
-    return finish_partitioned(application, plan, reset=reset, target=target)
+    return finish_partitioned(application, plan, outputs=outputs, reset=reset, target=target)
 
 
 def hand_over(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.handover_clients import transaction_timeout_ms
 from spark_bridge.handover_lead import Lead, fenced
+from spark_bridge.handover_notes import Terms
 from spark_bridge.handover_report import HandOverReport
 from spark_bridge.handover_rows import RowWriter
 from spark_bridge.handover_target import Target
@@ -73,7 +74,7 @@ def hand_over_by_driver(
     timeout_ms = transaction_timeout_ms(facts.total)
     lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=probe)
     try:
-        lead.open(results.plan, "driver", reset=reset)
+        lead.open(results.plan, Terms("driver", outputs, reset))
         work = _OneTransaction(lead, target, results, probe, outputs == "write", reset)
         counts = work.repeat()
     except ProducerFencedError as error:

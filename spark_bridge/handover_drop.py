@@ -87,7 +87,7 @@ def drop_from(
         if opened is None:
             raise BackfillError(_not_open(target.group, backfill_id, lead))
         target.refuse_members()
-        plan = lead.notes.plan()
+        plan = lead.notes.plan_of(opened[1])
         in_parts = is_in_parts(opened[1])
         if opened[1].state == "open":
             lead.close_with("dropping")
@@ -106,8 +106,8 @@ def drop_from(
 
 
 def _not_open(group: str, backfill_id: str, lead: Lead) -> str:
-    state = lead.notes.state_of(backfill_id)
-    known = f"it is {state}" if state is not None else "nothing is known of it"
+    head = lead.notes.head_of(backfill_id)
+    known = f"it is {head.state}" if head is not None else "nothing is known of it"
     return f"no backfill {backfill_id} of {group} is open: {known}; there is nothing to drop"
 
 

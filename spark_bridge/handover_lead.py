@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.handover_clients import group_metadata, make_producer
-from spark_bridge.handover_notes import How, check_id, digest_of, is_in_parts
+from spark_bridge.handover_notes import Terms, check_id, is_in_parts
 from spark_bridge.handover_target import Target
 from spark_bridge.plan import BackfillPlan
 from streams.backfill_gate import NoteState, backfill_group
@@ -67,37 +67,33 @@ class Lead:
         if opened is not None and opened[1].id != self._id:
             raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
 
-    def is_open(self, plan: BackfillPlan, how: How) -> bool:
+    def is_open(self, plan: BackfillPlan, terms: Terms) -> bool:
         """Whether this very plan is open.
 
         Raises:
             CannotBackfillError: it is to go on in another way, or this id is used up.
         """
-        state = self.notes.state_of(self._id)
-        if state == "done":
+        head = self.notes.head_of(self._id)
+        if head is None or head.state == "dropped":
+            return False
+        if head.state == "done":
             raise CannotBackfillError(
                 f"backfill {self._id} of {self._target.group} was handed over already; give the "
                 "new one another id"
             )
-        if state == "dropping":
+        if head.state == "dropping":
             raise CannotBackfillError(other_is_open(self._target.group, self._id, drop=True))
-        opened = self.notes.open_head
-        if opened is None:
-            return False
-        head = opened[1]
-        if head.digest == digest_of(plan, how):
+        if head.digest == terms.digest(plan):
             return True
         if not is_in_parts(head):
             return False  # one transaction leaves nothing behind
         what = f"backfill {self._id} of {self._target.group} is open, and parts may be written"
-        if how == "driver":
-            raise CannotBackfillError(f"{what}: go on with handover='partitioned', or drop it")
         raise CannotBackfillError(
-            f"{what} that follow another plan than this one; run spark_bridge.backfill with this "
-            "id, which reads the plan back, or drop it"
+            f"{what} on other terms than these: go on with the same plan, handover='partitioned' "
+            "and the same outputs= and reset= as it was begun with, or drop it"
         )
 
-    def open(self, plan: BackfillPlan, how: How, *, reset: bool) -> bool:
+    def open(self, plan: BackfillPlan, terms: Terms) -> bool:
         """Open the plan, unless it is; from now on the application does not start.
 
         Returns:
@@ -107,17 +103,17 @@ class Lead:
             CannotBackfillError: the application runs, or has what may not be replaced.
         """
         self.take_over()
-        resumed = self.is_open(plan, how)
+        resumed = self.is_open(plan, terms)
         self._target.refuse_members()
-        self._target.refuse_offsets(plan, reset=reset)
+        self._target.refuse_offsets(plan, reset=terms.reset)
         if resumed:
             self._probe("handover_opened")
             return True
-        self._target.refuse_rows(plan, reset=reset)
-        self.commit({self._group: self.notes.opened(plan, how)})
+        self._target.refuse_rows(plan, reset=terms.reset)
+        self.commit({self._group: self.notes.opened(plan, terms)})
         self.notes = self._target.notes()
-        assert self.is_open(plan, how), "the plan was committed and is not there"
-        self._log.info("handover_opened", backfill=plan.id, how=how, records=plan.records)
+        assert self.is_open(plan, terms), "the plan was committed and is not there"
+        self._log.info("handover_opened", backfill=plan.id, how=terms.how, records=plan.records)
         self._probe("handover_opened")
         try:
             self._target.refuse_members()
@@ -178,7 +174,8 @@ class Lead:
         self.producer = make_producer(self._settings, self.timeout_s)
         self.producer.init()
         self.notes = self._target.notes()
-        return self.notes.state_of(self._id) == "done"
+        head = self.notes.head_of(self._id)
+        return head is not None and head.state == "done"
 
     def certain(self, call: Callable[[], None]) -> None:
         """Make a call that ends the hand-over, and find out what came of it where it does not say.
@@ -206,9 +203,10 @@ def fenced(backfill_id: str, error: ProducerFencedError) -> BackfillError:
 def other_is_open(application_id: str, backfill_id: str, *, drop: bool = False) -> str:
     """Say that a backfill is in the way."""
     what = f"backfill {backfill_id} of {application_id} is "
+    command = f"headrace backfill ... --drop --id {backfill_id}"
     if drop:
-        return f"{what}being dropped; finish that with headrace backfill --drop {backfill_id}"
+        return f"{what}being dropped; finish that with {command}"
     return (
-        f"{what}open; finish it with headrace backfill --id {backfill_id}, or drop it with "
-        f"headrace backfill --drop {backfill_id}"
+        f"{what}open; finish it with headrace backfill ... --id {backfill_id}, or drop it with "
+        f"{command}"
     )

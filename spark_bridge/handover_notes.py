@@ -21,8 +21,8 @@ from streams.progress import MAX_BYTES
 __all__ = [
     "How",
     "Notes",
+    "Terms",
     "check_id",
-    "digest_of",
     "is_in_parts",
     "marker_group",
     "note_places",
@@ -34,6 +34,7 @@ How = Literal["driver", "partitioned"]
 
 _PART_BYTES = MAX_BYTES - 160
 """Room for the other words of a note: see `check_id`."""
+_ORDER: tuple[NoteState, ...] = ("open", "dropping", "done", "dropped")
 _ID = re.compile(r"[a-zA-Z0-9._-]{1,64}")
 
 
@@ -64,9 +65,35 @@ dashes and underscores
         )
 
 
-def digest_of(plan: BackfillPlan, how: How) -> str:
-    """What tells this plan from others with the same id, and how it is handed over."""
-    return how[0] + hashlib.sha256(plan.to_text().encode()).hexdigest()[:15]
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a plan is handed over; a second attempt has to keep to them.
+
+    Args:
+        how: in one transaction, or in parts.
+        outputs: whether records for topics outside of the application are written.
+        reset: whether what the application has is replaced.
+
+    >>> Terms("driver").code
+    'dwn'
+    """
+
+    how: How
+    outputs: str = "write"
+    reset: bool = False
+
+    @property
+    def code(self) -> str:
+        """What a digest begins with."""
+        return self.how[0] + self.outputs[0] + ("r" if self.reset else "n")
+
+    def digest(self, plan: BackfillPlan) -> str:
+        """What tells this plan on these terms from others with the same id."""
+        return self.code + _hash(plan)
+
+
+def _hash(plan: BackfillPlan) -> str:
+    return hashlib.sha256(plan.to_text().encode()).hexdigest()[:16]
 
 
 def is_in_parts(note: BackfillNote) -> bool:
@@ -85,8 +112,7 @@ def marker_group(plan: BackfillPlan) -> str:
     Its offsets are part of the transaction that writes the unit: they are there if, and only if,
     everything else is.
     """
-    digest = digest_of(plan, "partitioned")
-    return f"{backfill_group(plan.application_id)}-{plan.id}-{digest}"
+    return f"{backfill_group(plan.application_id)}-{plan.id}-{_hash(plan)}"
 
 
 def note_places(
@@ -135,39 +161,33 @@ class Notes:
         """The first note of the backfill that is open, if one is."""
         return next(((p, note) for p, note in self.heads.items() if note.is_open), None)
 
-    def state_of(self, backfill_id: str) -> NoteState | None:
-        """What has become of a backfill, as far as it is known; an open one counts first."""
-        states = {note.state for note in self.heads.values() if note.id == backfill_id}
-        order: tuple[NoteState, ...] = ("open", "dropping", "done", "dropped")
-        return next((state for state in order if state in states), None)
+    def head_of(self, backfill_id: str) -> BackfillNote | None:
+        """The first note of a backfill; an open one counts first."""
+        heads = [note for note in self.heads.values() if note.id == backfill_id]
+        return min(heads, key=lambda note: _ORDER.index(note.state), default=None)
 
-    def plan(self) -> BackfillPlan | None:
-        """The plan that is open; None where there is none, or where not all of it is there.
+    def plan_of(self, head: BackfillNote) -> BackfillPlan | None:
+        """The plan that a first note belongs to; None where not all of it is there.
 
         Raises:
             BackfillError: another version of the bridge wrote it.
         """
-        opened = self.open_head
-        if opened is None:
-            return None
-        head = opened[1]
         parts = {
             note.index: note.part
             for note in self.found.values()
             if (note.id, note.digest, note.count) == (head.id, head.digest, head.count)
-            and note.is_open
         }
         if len(parts) < head.count:
             return None
         plan = BackfillPlan.from_text("".join(parts[i] for i in range(head.count)))
-        if digest_of(plan, "driver")[1:] != head.digest[1:]:
+        if not head.digest.endswith(_hash(plan)):
             raise BackfillError(
                 f"the plan of backfill {plan.id} cannot be read back as it was written; drop it "
                 "with the version that began it"
             )
         return plan
 
-    def opened(self, plan: BackfillPlan, how: How) -> Offsets:
+    def opened(self, plan: BackfillPlan, terms: Terms) -> Offsets:
         """The notes that open a plan.
 
         Raises:
@@ -180,7 +200,7 @@ class Notes:
                 f"the plan takes {len(text)} bytes of offset metadata, and there are "
                 f"{len(self.places)} partitions for it; hand over with handover='driver'"
             )
-        digest, count = digest_of(plan, how), len(parts)
+        digest, count = terms.digest(plan), len(parts)
         notes = (
             BackfillNote("open", plan.id, digest, i, count, part) for i, part in enumerate(parts)
         )
@@ -190,13 +210,9 @@ class Notes:
         }
 
     def become(self, plan_id: str, state: NoteState) -> Offsets:
-        """The notes that say what has become of the backfill that is open.
-
-        A plan that is being dropped is still needed, and stays.
-        """
+        """The note that says what has become of the backfill that is open; its plan stays."""
         opened = self.open_head
         assert opened is not None, f"no backfill is open, {plan_id} neither"
         place, head = opened
         assert head.id == plan_id, f"{head.id} is open, not {plan_id}"
-        note = replace(head, state=state) if state == "dropping" else head.becomes(state)
-        return {place: CommittedOffset(0, note.encode())}
+        return {place: CommittedOffset(0, replace(head, state=state).encode())}

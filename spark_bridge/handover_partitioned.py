@@ -19,7 +19,7 @@ from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import transaction_timeout_ms
 from spark_bridge.handover_driver import live_offsets, prepare_topics_for
 from spark_bridge.handover_lead import Lead, fenced
-from spark_bridge.handover_notes import marker_group
+from spark_bridge.handover_notes import Terms, marker_group
 from spark_bridge.handover_report import HandOverReport
 from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import RowFacts, Unit, UnitCounts, units_of
@@ -70,7 +70,7 @@ def hand_over_partitioned(
     lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
     counts = UnitCounts()
     try:
-        lead.open(plan, "partitioned", reset=reset)
+        lead.open(plan, Terms("partitioned", outputs, reset))
         missing = _missing(target, plan, units)
         if missing:
             write = _writer(
@@ -106,6 +106,7 @@ def finish_partitioned(
     application: Application,
     plan: BackfillPlan,
     *,
+    outputs: str = "write",
     reset: bool = False,
     target: Target | None = None,
     probe: Probe = no_probe,
@@ -115,6 +116,7 @@ def finish_partitioned(
     Args:
         application: what it is for.
         plan: the one that is open.
+        outputs: as it was begun with.
         reset: replace what the application has.
         target: the application on its cluster; None takes the real one.
         probe: called between the steps, for tests.
@@ -127,7 +129,7 @@ def finish_partitioned(
     units = units_of(application, plan)
     lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
     try:
-        lead.open(plan, "partitioned", reset=reset)
+        lead.open(plan, Terms("partitioned", outputs, reset))
         _flip(lead, target, plan, units, reset=reset)
     except ProducerFencedError as error:
         raise fenced(plan.id, error) from error
@@ -163,6 +165,7 @@ def _writer(
         plan=plan.to_text(),
         units=units,
         head=opened[0],
+        digest=opened[1].digest,
         clients=target.config.admin_config(),
         producer=target.producer_settings("", timeout_ms),
         consumer=consumer_opener(target.config) if reset else None,

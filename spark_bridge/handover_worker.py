@@ -21,7 +21,7 @@ import structlog
 
 from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import group_metadata, make_producer
-from spark_bridge.handover_notes import digest_of, marker_group, transactional_id
+from spark_bridge.handover_notes import marker_group, transactional_id
 from spark_bridge.handover_rows import OldKeys, RowWriter, read_old_keys
 from spark_bridge.handover_units import Unit, unit_of
 from spark_bridge.plan import BackfillPlan
@@ -83,6 +83,7 @@ class WriteUnit:
         plan: the one that is open, as text.
         units: all of them.
         head: where its first note is.
+        digest: what that note says.
         clients: librdkafka's settings of clients that ask.
         producer: those of the producer, but for its identity.
         consumer: makes the consumer that reads changelogs, or None where they are empty.
@@ -95,6 +96,7 @@ class WriteUnit:
     plan: str
     units: tuple[Unit, ...]
     head: TopicPartition
+    digest: str
     clients: Mapping[str, Any]
     producer: Mapping[str, Any]
     consumer: OpenConsumer | None
@@ -160,8 +162,7 @@ class WriteUnit:
         groups = MemberlessGroup(self.clients, timeout_s=self.timeout_s, stopping=lambda: False)
         found = groups.committed_at(backfill_group(plan.application_id), [self.head])
         note = BackfillNote.decode(found[self.head].metadata) if found else None
-        digest = digest_of(plan, "partitioned")
-        if note is None or (note.state, note.id, note.digest) != ("open", plan.id, digest):
+        if note is None or (note.state, note.id, note.digest) != ("open", plan.id, self.digest):
             raise BackfillError(
                 f"backfill {plan.id} is not open any more: another driver has ended it"
             )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from streams.clients import CommittedOffset, Log, TopicPartition
@@ -48,7 +48,7 @@ class BackfillNote:
     Args:
         state: what has become of the hand-over.
         id: of the backfill.
-        digest: of the plan's text.
+        digest: of the plan's text, and on what terms it is handed over.
         index: the number of this part.
         count: how many parts there are.
         part: of the text, without spaces.
@@ -72,10 +72,6 @@ class BackfillNote:
     def is_open(self) -> bool:
         """Whether the application may not run."""
         return self.state in ("open", "dropping")
-
-    def becomes(self, state: NoteState) -> BackfillNote:
-        """The note of the same backfill later on; the plan is not needed any more."""
-        return replace(self, state=state, index=0, count=1, part="")
 
     def encode(self) -> str:
         """Return the text to commit."""

@@ -232,7 +232,7 @@ class BackfillOpenError(StreamsError):
         >>> print(BackfillOpenError("shop", "bf-1"))
         backfill bf-1 of the application shop is open, and its state may be half written, so \
 nothing was started; finish it with `headrace backfill ... --id bf-1`, or drop it with `headrace \
-backfill ... --drop bf-1`, then start
+backfill ... --drop --id bf-1`, then start
     """
 
     def __init__(self, application_id: str, backfill_id: str, *, is_dropped: bool = False) -> None:
@@ -242,7 +242,7 @@ backfill ... --drop bf-1`, then start
         self.is_dropped = is_dropped
 
     def __str__(self) -> str:
-        drop = f"`headrace backfill ... --drop {self.backfill_id}`"
+        drop = f"`headrace backfill ... --drop --id {self.backfill_id}`"
         what = f"backfill {self.backfill_id} of the application {self.application_id}"
         if self.is_dropped:
             return (
