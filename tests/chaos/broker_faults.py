@@ -23,11 +23,13 @@ def leader_of(at: Battlefield, slot: Slot, choose: random.Random) -> tuple[str, 
     sub, partition = choose.choice(tasks).split("_")
     kinds = ("input", "output", "changelog") if sub == "0" else ("repartition", "changelog")
     prefix, kind = at.prefix, choose.choice(kinds)
+    stores = [store for store, home in application.STORES.items() if home == int(sub)]
+    between = application.REPARTITIONS[max(0, int(sub) - 1)]
     topic = {
-        "input": application.topic(prefix, "orders"),
-        "output": application.topic(prefix, "account-totals"),
-        "changelog": application.changelog_topic(prefix, "totals" if sub == "0" else "regions"),
-        "repartition": application.repartition_topic(prefix),
+        "input": application.topic(prefix, choose.choice(list(application.INPUTS))),
+        "output": application.topic(prefix, choose.choice(application.OUTPUTS_OF_TASKS)),
+        "changelog": application.changelog_topic(prefix, choose.choice(stores)),
+        "repartition": application.repartition_topic(prefix, between),
     }[kind]
     return f"{kind} {topic}-{partition}", at.cluster.leader(topic, int(partition))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -17,6 +17,7 @@ from tests.chaos.expectations import (
 from tests.chaos.history import History, Place, Record
 from tests.chaos.sequences import (
     OrderJudge,
+    Seen,
     by_key,
     compare,
     each_key,
@@ -79,18 +80,31 @@ def _is_copy(record: Record, order: Order) -> bool:
 def check_counts(history: History, judge: OrderJudge, *, caches: bool) -> None:
     """The counts of each account are 1, 2, 3 … up to its number of orders."""
     for partition, log in history.of("account-counts").items():
-        place = Place("account-counts", partition)
         accounts = judge.expected.by_account.get(partition, {})
-        for key, seen, orders in each_key(by_key(log), accounts):
-            counts = [read_count(one.value) for one in seen]
-            if _is_right(counts, range(1, len(orders) + 1), caches=caches):
-                continue
-            found = [
-                (one.offset, orders[count - 1].n if 0 < count <= len(orders) else f"count {count}")
-                for one, count in zip(seen, counts, strict=True)
-            ]
-            wanted = [order.n for order in orders]
-            judge.judge(place, compare(found, wanted, caches=caches), f" for {text(key)}")
+        check_counted(
+            Place("account-counts", partition), by_key(log), accounts, judge, caches=caches
+        )
+
+
+def check_counted(
+    place: Place,
+    found_of: Mapping[bytes | None, list[Seen]],
+    orders_of: Mapping[bytes, Sequence[Order]],
+    judge: OrderJudge,
+    *,
+    caches: bool,
+) -> None:
+    """The counts of each key are 1, 2, 3 … up to its number of orders."""
+    for key, seen, orders in each_key(found_of, orders_of):
+        counts = [read_count(one.value) for one in seen]
+        if _is_right(counts, range(1, len(orders) + 1), caches=caches):
+            continue
+        found = [
+            (one.offset, orders[count - 1].n if 0 < count <= len(orders) else f"count {count}")
+            for one, count in zip(seen, counts, strict=True)
+        ]
+        wanted = [order.n for order in orders]
+        judge.judge(place, compare(found, wanted, caches=caches), f" for {text(key)}")
 
 
 def check_totals(history: History, judge: OrderJudge, *, caches: bool) -> None:
@@ -128,11 +142,11 @@ def check_figures(findings: Findings, where: str, found: Total, right: Total) ->
         findings.add("lost", where, f"{found} holds too little; right is {right}")
 
 
-def check_changes(history: History, judge: OrderJudge, *, caches: bool) -> None:
+def check_changes(history: History, judge: OrderJudge, topic: str, *, caches: bool) -> None:
     """Each change of the table comes out, in the order of its key."""
     expected = judge.expected
-    for partition, log in history.of("account-changes").items():
-        place = Place("account-changes", partition)
+    for partition, log in history.of(topic).items():
+        place = Place(topic, partition)
         accounts = expected.changes.get(partition, {})
         for key, mixed, wanted in each_key(by_key(log), accounts):
             seen = [one for one in mixed if is_change(one.value)]

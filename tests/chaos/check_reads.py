@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import compress, islice
 
-from tests.chaos.application import INPUTS, OUTPUTS, REPARTITION
+from tests.chaos.application import INPUTS, OUTPUTS, REPARTITIONS
 from tests.chaos.history import History, Log, Observations, Place, digest
 from tests.chaos.verdict import Findings
 
@@ -31,7 +31,7 @@ def check_hanging(history: History, findings: Findings) -> None:
 def check_offsets(history: History, findings: Findings, *, drained: bool) -> None:
     """The group's offsets are within the logs, and at their ends when all was to be processed."""
     for place, log in history.logs.items():
-        if place.topic not in INPUTS and place.topic != REPARTITION:
+        if place.topic not in INPUTS and place.topic not in REPARTITIONS:
             continue
         committed = history.committed.get(place)
         offset = 0 if committed is None else committed.offset

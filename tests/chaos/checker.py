@@ -10,8 +10,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.chaos.application import OUTPUTS, REPARTITION
+from tests.chaos.application import OUTPUTS, REPARTITION, REPARTITIONS
 from tests.chaos.check_at_least_once import check_at_least_once
+from tests.chaos.check_joins import check_limits, check_payments
+from tests.chaos.check_kept import check_kept
 from tests.chaos.check_outputs import (
     check_changes,
     check_counts,
@@ -22,6 +24,8 @@ from tests.chaos.check_outputs import (
 from tests.chaos.check_reads import check_hanging, check_observed, check_offsets
 from tests.chaos.check_regions import check_regions, check_repartition
 from tests.chaos.check_state import check_changelogs, check_stores
+from tests.chaos.check_tallies import check_tallies, check_tiers
+from tests.chaos.check_windows import check_windows, recount_windows
 from tests.chaos.expectations import Expected, recount
 from tests.chaos.history import History
 from tests.chaos.sequences import OrderJudge
@@ -72,10 +76,18 @@ def _check(history: History, guarantee: Guarantee, *, caches: bool, drained: boo
         check_marks(history, judge)
         check_counts(history, judge, caches=caches)
         check_totals(history, judge, caches=caches)
-        check_changes(history, judge, caches=caches)
+        for topic in ("account-changes", "order-limits"):
+            check_changes(history, judge, topic, caches=caches)
         check_regions(history, judge, caches=caches)
+        recounted = recount_windows(expected)
+        check_windows(history, judge, recounted, caches=caches)
+        check_limits(history, judge, caches=caches)
+        check_payments(history, judge)
+        check_tallies(history, judge)
+        check_tiers(history, expected, findings, caches=caches)
         _check_offsets_have_outputs(history, judge, caches=caches)
         check_changelogs(history, expected, findings, judge.unread)
+        check_kept(history, expected, recounted, findings, caches=caches)
     check_stores(history, findings)
     return findings.verdict()
 
@@ -100,7 +112,9 @@ def _check_offsets_have_outputs(history: History, judge: OrderJudge, *, caches: 
 
 def _outputs(n: int, judge: OrderJudge, *, caches: bool) -> set[str]:
     """Where an order can be seen in the transaction that processes it."""
-    found = {"echo", REPARTITION} if judge.sees_repartition else {"echo"}
+    found = {"echo", "order-limits"}
+    if judge.sees_repartition:
+        found.add(REPARTITION)
     if n % 10 == 0:
         found.add("account-changes")
     return found if caches else found | {"account-counts", "account-totals"}
@@ -118,9 +132,10 @@ def _count(history: History, expected: Expected, findings: Findings) -> None:
     figures["changes of accounts"] = sum(
         len(changes) for keys in expected.changes.values() for changes in keys.values()
     )
+    figures["payments"] = sum(map(len, expected.payments.values()))
     figures["accounts"] = sum(map(len, expected.by_account.values()))
     figures["regions"] = len(expected.by_region)
-    for topic in (*OUTPUTS, REPARTITION):
+    for topic in (*OUTPUTS, *REPARTITIONS):
         logs = history.of(topic).values()
         figures[f"records in {topic}"] = sum(sum(log.committed) for log in logs)
         figures[f"records in {topic}, aborted"] = sum(len(log) - sum(log.committed) for log in logs)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
 
+from tests.chaos.application import STORES
+from tests.chaos.check_kept import EXPIRES_AFTER_MS
+from tests.chaos.check_state import OUTPUT_OF
 from tests.chaos.history import Place, Record
 from tests.chaos.perfect import Draft
 from tests.chaos.verdict import Kind
@@ -45,7 +48,7 @@ def deserves(*kinds: Kind, caches: tuple[bool, ...] = (False, True)) -> Callable
     return register
 
 
-def _choose(draft: Draft, rng: random.Random, topic: str) -> tuple[Place, int]:
+def choose(draft: Draft, rng: random.Random, topic: str) -> tuple[Place, int]:
     """A committed record of a topic: its place, and its index in the log."""
     records = [
         (place, index)
@@ -57,7 +60,7 @@ def _choose(draft: Draft, rng: random.Random, topic: str) -> tuple[Place, int]:
     return rng.choice(records)
 
 
-def _remove(draft: Draft, place: Place, index: int) -> Record:
+def remove(draft: Draft, place: Place, index: int) -> Record:
     """Remove a record from a log, and from what the concurrent reader saw of it."""
     record = draft.logs[place].pop(index)
     if place in draft.observed:
@@ -65,7 +68,7 @@ def _remove(draft: Draft, place: Place, index: int) -> Record:
     return record
 
 
-def _last_of_key(draft: Draft, place: Place, index: int) -> int:
+def last_of_key(draft: Draft, place: Place, index: int) -> int:
     log = draft.logs[place]
     key = log[index].key
     return max(i for i, record in enumerate(log) if record.committed and record.key == key)
@@ -82,7 +85,7 @@ def _swap(log: list[Record], one: int, other: int) -> None:
 
 @deserves("lost", "torn_transaction", "offset_without_output")
 def an_order_is_not_copied(draft: Draft, rng: random.Random) -> None:
-    _remove(draft, *_choose(draft, rng, "echo"))
+    remove(draft, *choose(draft, rng, "echo"))
 
 
 @deserves("lost", "torn_transaction", "offset_without_output")
@@ -94,39 +97,39 @@ def a_tenth_order_is_not_among_the_changes(draft: Draft, rng: random.Random) -> 
         for index, record in enumerate(log)
         if record.committed and (record.value or b"").startswith(b'{"amount"')
     ]
-    _remove(draft, *rng.choice(log))
+    remove(draft, *rng.choice(log))
 
 
 @deserves("lost", "torn_transaction", caches=(False,))
 def a_count_is_missing(draft: Draft, rng: random.Random) -> None:
-    _remove(draft, *_choose(draft, rng, "account-counts"))
+    remove(draft, *choose(draft, rng, "account-counts"))
 
 
 @deserves("lost", "torn_transaction")
 def the_last_count_of_a_key_is_missing(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "account-counts")
-    _remove(draft, place, _last_of_key(draft, place, index))
+    place, index = choose(draft, rng, "account-counts")
+    remove(draft, place, last_of_key(draft, place, index))
 
 
 @deserves("lost", "torn_transaction", caches=(False,))
 def a_total_is_missing(draft: Draft, rng: random.Random) -> None:
-    _remove(draft, *_choose(draft, rng, "account-totals"))
+    remove(draft, *choose(draft, rng, "account-totals"))
 
 
 @deserves("lost", "torn_transaction")
 def an_order_is_not_repartitioned(draft: Draft, rng: random.Random) -> None:
-    _remove(draft, *_choose(draft, rng, "by-region"))
+    remove(draft, *choose(draft, rng, "by-region"))
 
 
 @deserves("lost", "offset_without_output", caches=(False,))
 def an_order_is_not_in_its_region(draft: Draft, rng: random.Random) -> None:
-    _remove(draft, *_choose(draft, rng, "region-totals"))
+    remove(draft, *choose(draft, rng, "region-totals"))
 
 
 @deserves("lost")
 def the_last_total_of_a_region_is_missing(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "region-totals")
-    _remove(draft, place, _last_of_key(draft, place, index))
+    place, index = choose(draft, rng, "region-totals")
+    remove(draft, place, last_of_key(draft, place, index))
 
 
 @deserves("lost", "offset_without_output", caches=(False,))
@@ -138,14 +141,14 @@ def a_change_of_the_table_is_missing(draft: Draft, rng: random.Random) -> None:
         for index, record in enumerate(log)
         if record.committed and (record.value or b"{").startswith(b'{"change"')
     ]
-    _remove(draft, *rng.choice(log))
+    remove(draft, *rng.choice(log))
 
 
 @deserves("lost")
 def an_amount_is_left_out_of_a_sum(draft: Draft, rng: random.Random) -> None:
     topic = rng.choice(["account-totals", "region-totals"])
-    place, index = _choose(draft, rng, topic)
-    index = _last_of_key(draft, place, index)
+    place, index = choose(draft, rng, topic)
+    index = last_of_key(draft, place, index)
     record = draft.logs[place][index]
     total = orjson.loads(record.value or b"")
     total["sum"] -= 1
@@ -164,7 +167,7 @@ def input_is_left_over(draft: Draft, rng: random.Random) -> None:
 @deserves("doubled")
 def a_record_is_written_again(draft: Draft, rng: random.Random) -> None:
     topics = ["echo", "account-counts", "account-totals", "account-changes", "region-totals"]
-    place, index = _choose(draft, rng, rng.choice([*topics, "by-region"]))
+    place, index = choose(draft, rng, rng.choice([*topics, "by-region"]))
     record = draft.logs[place][index]
     assert record.key is not None
     draft.add(place, record.key, record.value, record.timestamp)
@@ -175,13 +178,13 @@ def a_record_is_written_again(draft: Draft, rng: random.Random) -> None:
 @deserves("doubled")
 def there_is_a_record_of_no_input(draft: Draft, rng: random.Random) -> None:
     topic = rng.choice(["echo", "account-counts", "account-totals", "region-totals"])
-    place, index = _choose(draft, rng, topic)
+    place, index = choose(draft, rng, topic)
     draft.add(place, draft.logs[place][index].key or b"", b"other", 1)
 
 
 @deserves("doubled", caches=(False,))
 def an_aggregate_counts_twice(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, rng.choice(["account-totals", "region-totals"]))
+    place, index = choose(draft, rng, rng.choice(["account-totals", "region-totals"]))
     log = draft.logs[place]
     key = log[index].key
     for i, record in enumerate(log[index:], index):
@@ -196,7 +199,7 @@ def an_aggregate_counts_twice(draft: Draft, rng: random.Random) -> None:
 
 @deserves("out_of_sequence")
 def two_copies_are_swapped(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "echo")
+    place, index = choose(draft, rng, "echo")
     others = [
         i for i, r in enumerate(draft.logs[place]) if r.committed and abs(i - index) in (1, 2, 3)
     ]
@@ -208,7 +211,7 @@ def two_copies_are_swapped(draft: Draft, rng: random.Random) -> None:
 @deserves("out_of_sequence", caches=(False,))
 def two_values_of_a_key_are_swapped(draft: Draft, rng: random.Random) -> None:
     topic = rng.choice(["account-counts", "account-totals"])
-    place, index = _choose(draft, rng, topic)
+    place, index = choose(draft, rng, topic)
     log = draft.logs[place]
     same = [i for i, r in enumerate(log) if r.committed and r.key == log[index].key and i != index]
     if not same:
@@ -224,7 +227,7 @@ def two_orders_of_a_partition_change_places_on_the_way(draft: Draft, rng: random
         if place.topic == "orders"
         for record in log
     }
-    place, index = _choose(draft, rng, "by-region")
+    place, index = choose(draft, rng, "by-region")
     log = draft.logs[place]
     home = partition_of[log[index].value]
     same = [
@@ -240,7 +243,7 @@ def two_orders_of_a_partition_change_places_on_the_way(draft: Draft, rng: random
 
 @deserves("aborted_read")
 def an_order_was_aborted_after_all(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "orders")
+    place, index = choose(draft, rng, "orders")
     draft.logs[place][index] = draft.logs[place][index]._replace(committed=False)
 
 
@@ -275,19 +278,19 @@ def an_aborted_order_is_copied(draft: Draft, rng: random.Random) -> None:
 
 @deserves("torn_transaction")
 def an_offset_is_behind_its_output(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "orders")
+    place, index = choose(draft, rng, "orders")
     draft.committed[place] = draft.logs[place][index].offset
 
 
 @deserves("torn_transaction", caches=(False,))
 def an_offset_of_the_table_is_behind_its_output(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "accounts")
+    place, index = choose(draft, rng, "accounts")
     draft.committed[place] = draft.logs[place][index].offset
 
 
 @deserves("torn_transaction")
 def an_offset_between_the_sub_topologies_is_behind(draft: Draft, rng: random.Random) -> None:
-    place, _ = _choose(draft, rng, "by-region")
+    place, _ = choose(draft, rng, "by-region")
     # From the start: with caches only the last order of each commit shows.
     draft.committed[place] = 0
 
@@ -295,14 +298,14 @@ def an_offset_between_the_sub_topologies_is_behind(draft: Draft, rng: random.Ran
 @deserves("lost", "torn_transaction")
 def one_partition_of_a_transaction_was_aborted(draft: Draft, rng: random.Random) -> None:
     """The marker of one partition says abort, those of the others commit."""
-    place, index = _choose(draft, rng, rng.choice(["echo", "by-region"]))
+    place, index = choose(draft, rng, rng.choice(["echo", "by-region"]))
     _abort_around(draft, place, index)
 
 
 @deserves("lost", "torn_transaction")
 def the_last_transaction_of_a_partition_was_aborted(draft: Draft, rng: random.Random) -> None:
     topic = rng.choice(["account-counts", "account-totals", "region-totals"])
-    place, _ = _choose(draft, rng, topic)
+    place, _ = choose(draft, rng, topic)
     log = draft.logs[place]
     _abort_around(draft, place, max(i for i, record in enumerate(log) if record.committed))
 
@@ -357,7 +360,7 @@ def _choose_row(
 
 
 def _one_more_order(draft: Draft, rng: random.Random) -> tuple[Place, int, Record]:
-    place, index = _choose(draft, rng, "orders")
+    place, index = choose(draft, rng, "orders")
     record = draft.logs[place][index]
     order = orjson.loads(record.value or b"")
     order["n"] += 1 << 50
@@ -373,7 +376,7 @@ def an_offset_is_ahead_of_its_output(draft: Draft, rng: random.Random) -> None:
 
 @deserves("offset_without_output")
 def an_offset_is_beyond_the_end(draft: Draft, rng: random.Random) -> None:
-    place, _ = _choose(draft, rng, "orders")
+    place, _ = choose(draft, rng, "orders")
     draft.committed[place] = draft.ends[place] + 1
 
 
@@ -391,14 +394,17 @@ def a_row_of_a_changelog_is_wrong(draft: Draft, rng: random.Random) -> None:
 
 @deserves("changelog_mismatch")
 def a_key_is_in_no_changelog(draft: Draft, rng: random.Random) -> None:
-    there = {(place, key) for place, rows in draft.rows.items() for key in rows}
-    place, key = rng.choice(sorted(there))
+    place, key = _choose_local(draft, rng, (*OUTPUT_OF, "accounts"))
     kept = [record for record in draft.changelogs[place] if record.key != key]
     draft.changelogs[place] = kept
 
 
-def _choose_local(draft: Draft, rng: random.Random) -> tuple[Place, bytes]:
-    return rng.choice([(place, key) for place, rows in draft.rows.items() for key in rows])
+def _choose_local(
+    draft: Draft, rng: random.Random, stores: Sequence[str] = tuple(STORES)
+) -> tuple[Place, bytes]:
+    rows = draft.rows.items()
+    there = [(place, key) for place, own in rows if place.topic in stores for key in own]
+    return rng.choice(sorted(there))
 
 
 @deserves("store_mismatch")
@@ -414,7 +420,8 @@ def a_local_row_is_wrong(draft: Draft, rng: random.Random) -> None:
 
 @deserves("store_mismatch")
 def a_local_row_is_missing(draft: Draft, rng: random.Random) -> None:
-    place, key = _choose_local(draft, rng)
+    kept_for_ever = [store for store in STORES if store not in EXPIRES_AFTER_MS]
+    place, key = _choose_local(draft, rng, kept_for_ever)
     del draft.rows[place][key]
 
 
@@ -500,6 +507,6 @@ def a_reader_got_other_bytes(draft: Draft, rng: random.Random) -> None:
 
 @deserves("non_monotonic_read")
 def a_reader_got_what_was_aborted(draft: Draft, rng: random.Random) -> None:
-    place, index = _choose(draft, rng, "account-counts")
+    place, index = choose(draft, rng, "account-counts")
     log = draft.logs[place]
     log[index] = log[index]._replace(committed=False)

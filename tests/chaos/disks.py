@@ -10,7 +10,7 @@ from state.codec import decode_timestamped
 from state.errors import StateError
 from state.rocks import RocksMemory, RocksTaskState
 from state.spec import StoreSpec
-from tests.chaos.application import STORES, application_id
+from tests.chaos.application import LAYOUTS_OF, STORES, application_id
 from tests.chaos.history import StoreDump
 
 _TASK = re.compile(r"(\d+)_(\d+)(?:\.g(\d+))?")
@@ -40,7 +40,7 @@ def _read_task(path: Path, sub: int, partition: int) -> Iterator[StoreDump]:
     names = [store for store, home in STORES.items() if home == sub]
     memory = RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
     try:
-        state = RocksTaskState(path / "rocksdb", [StoreSpec(n) for n in names], memory=memory)
+        state = RocksTaskState(path / "rocksdb", [_spec(n) for n in names], memory=memory)
     except StateError as error:
         yield from (StoreDump(n, partition, f"{path} ({error})", None, {}) for n in names)
         return
@@ -51,11 +51,16 @@ def _read_task(path: Path, sub: int, partition: int) -> Iterator[StoreDump]:
         state.close()
 
 
+def _spec(store: str) -> StoreSpec:
+    return StoreSpec(store, layout=LAYOUTS_OF.get(store, "plain"))
+
+
 def _read_store(state: RocksTaskState, name: str, partition: int, path: Path) -> StoreDump:
     position = state.position(name)
     offset = None if position is None else position.offset
     try:
-        rows = {key: decode_timestamped(row) for key, row in state.store(name).scan()}
+        store = _spec(name).rows.view(state.store(name))
+        rows = {key: decode_timestamped(row) for key, row in store.scan()}
     except StateError as error:
         return StoreDump(name, partition, f"{path} ({error})", None, {})
     return StoreDump(name, partition, str(path), offset, rows)

@@ -41,9 +41,10 @@ class Left:
 
 
 def inputs(prefix: str) -> dict[str, int]:
-    """Topics that the group reads, with their partitions; the repartition topic is one."""
+    """Topics that the group reads, with their partitions; the repartition topics are among them."""
     found = {application.topic(prefix, name): count for name, count in application.INPUTS.items()}
-    return {**found, application.repartition_topic(prefix): application.PARTITIONS}
+    between = (application.repartition_topic(prefix, n) for n in application.REPARTITIONS)
+    return {**found, **dict.fromkeys(between, application.PARTITIONS)}
 
 
 def left(bootstrap: str, prefix: str) -> list[Left]:

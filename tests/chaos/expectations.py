@@ -28,6 +28,14 @@ class Order(NamedTuple):
     timestamp: int
 
 
+class Payment(NamedTuple):
+    """A payment as it lies in its partition."""
+
+    number: int
+    key: bytes
+    timestamp: int
+
+
 class Total(NamedTuple):
     """What an aggregate holds."""
 
@@ -54,23 +62,30 @@ class Expected:
         orders: those that count, in the order of each partition.
         by_account: the same, by partition and key.
         by_region: the same, by region; they come from several partitions.
-        changes: the changes of the table that count, by partition and key.
+        changes: the changes of the table that count, by partition and key; the deletion of what
+            is not there is none.
+        payments: those that count, in the order of each partition.
         known: every committed order by its number.
         pending: numbers of committed orders at or beyond the group's offset.
         aborted: numbers of orders that were not committed.
         pending_changes: changes of the table at or beyond the group's offset.
         aborted_changes: changes that were not committed.
+        aborted_payments: numbers of payments that were not committed.
+        pending_payments: numbers of committed payments at or beyond the group's offset.
     """
 
     orders: dict[int, list[Order]] = field(default_factory=lambda: defaultdict(list))
     by_account: dict[int, dict[bytes, list[Order]]] = field(default_factory=dict)
     by_region: dict[bytes, list[Order]] = field(default_factory=lambda: defaultdict(list))
     changes: dict[int, dict[bytes, list[Change]]] = field(default_factory=dict)
+    payments: dict[int, list[Payment]] = field(default_factory=lambda: defaultdict(list))
     known: dict[int, Order] = field(default_factory=dict)
     pending: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
     pending_changes: set[Change] = field(default_factory=set)
     aborted_changes: set[Change] = field(default_factory=set)
+    aborted_payments: set[int] = field(default_factory=set)
+    pending_payments: set[int] = field(default_factory=set)
 
     def marks(self, partition: int) -> list[Order]:
         """The orders of a partition that go to the changes."""
@@ -84,6 +99,8 @@ def recount(history: History) -> Expected:
         _orders(expected, partition, log, _offset(history, Place("orders", partition)))
     for partition, log in history.of("accounts").items():
         _changes(expected, partition, log, _offset(history, Place("accounts", partition)))
+    for partition, log in history.of("payments").items():
+        _payments(expected, partition, log, _offset(history, Place("payments", partition)))
     # A producer may try again with the same numbers.
     expected.aborted -= expected.known.keys()
     for accounts in expected.changes.values():
@@ -138,10 +155,27 @@ def _changes(expected: Expected, partition: int, log: Log, offset: int) -> None:
         if not record.committed:
             expected.aborted_changes.add(change)
         elif record.offset < offset:
-            changes[record.key].append(change)
+            before = changes[record.key]
+            # Nothing comes of the deletion of a row that is not there.
+            if record.value is not None or (before and before[-1].value is not None):
+                before.append(change)
         else:
             expected.pending_changes.add(change)
-    expected.changes[partition] = dict(changes)
+    expected.changes[partition] = {key: found for key, found in changes.items() if found}
+
+
+def _payments(expected: Expected, partition: int, log: Log, offset: int) -> None:
+    for record in log:
+        assert record.key is not None
+        assert record.value is not None
+        number = orjson.loads(record.value)["payment"]
+        if not record.committed:
+            expected.aborted_payments.add(number)
+        elif record.offset < offset:
+            payment = Payment(number, record.key, record.timestamp)
+            expected.payments[partition].append(payment)
+        else:
+            expected.pending_payments.add(number)
 
 
 def running(orders: Iterable[Order]) -> Iterator[Total]:

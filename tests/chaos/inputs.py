@@ -1,8 +1,8 @@
 """The input of a run: made from a seed, numbered so that loss, doubling and order show.
 
-Each order has a number of its own, ``n``. Batches are transactions of the input's producers: most
-are committed, some aborted, and some are left open until the broker aborts them. Only what was
-committed counts.
+Each order has a number of its own, ``n``, and so have payments and changes. Batches are
+transactions of the input's producers: most are committed, some aborted, and some are left open
+until the broker aborts them. Only what was committed counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Outcome = Literal["committed", "aborted", "open"]
 _FIRST_TIMESTAMP_MS = 1_700_000_000_000
 _STEP_MS = 100
 """Between two records, so that each attempt of a batch has timestamps of its own."""
+_LATE_MS = 5_000
+"""How late an order or a payment comes at most."""
 _AGAIN = 1 << 40
 """Added to the numbers of a batch each time that it has to be written again."""
 
@@ -55,6 +57,8 @@ class InputPlan:
         regions: how many keys behind the repartition topic.
         batch: records of a transaction.
         changes: the share of changes of accounts among the records.
+        payments: the share of payments among them.
+        late: the share of orders and payments that come late.
         aborted: the share of batches that are aborted.
         open: the share of batches that are left open.
     """
@@ -65,6 +69,8 @@ class InputPlan:
     regions: int = 12
     batch: int = 100
     changes: float = 0.1
+    payments: float = 0.15
+    late: float = 0.2
     aborted: float = 0.1
     open: float = 0.0
 
@@ -84,8 +90,11 @@ class InputPlan:
             own = sequence if outcome == "committed" else Counter(sequence)
             records: list[InputRecord] = []
             while len(records) < self.batch and left > 0:
-                if rng.random() < self.changes:
+                draw = rng.random()
+                if draw < self.changes:
                     records.append(self._change(rng, number))
+                elif draw < self.changes + self.payments:
+                    records.append(self._payment(rng, number))
                 else:
                     records.append(self._order(rng, number, own))
                     left -= outcome == "committed"
@@ -93,7 +102,7 @@ class InputPlan:
             yield Batch(outcome, tuple(records))
 
     def _order(self, rng: random.Random, n: int, sequence: Counter[int]) -> InputRecord:
-        account = int(rng.random() ** 2 * self.accounts)
+        account = self._account(rng)
         sequence[account] += 1
         order = {
             "amount": rng.randrange(1, 1 << 30),
@@ -101,7 +110,18 @@ class InputPlan:
             "region": f"region-{rng.randrange(self.regions)}",
             "seq": sequence[account],
         }
-        return InputRecord("orders", _key(account), orjson.dumps(order), _timestamp(n))
+        return InputRecord("orders", _key(account), orjson.dumps(order), self._time(rng, n))
+
+    def _payment(self, rng: random.Random, n: int) -> InputRecord:
+        payment = orjson.dumps({"payment": n})
+        return InputRecord("payments", _key(self._account(rng)), payment, self._time(rng, n))
+
+    def _account(self, rng: random.Random) -> int:
+        return int(rng.random() ** 2 * self.accounts)
+
+    def _time(self, rng: random.Random, n: int) -> int:
+        late = rng.randrange(_LATE_MS) // _STEP_MS if rng.random() < self.late else 0
+        return _timestamp(n - late)
 
     def _change(self, rng: random.Random, n: int) -> InputRecord:
         account = _key(rng.randrange(self.accounts))
@@ -224,7 +244,7 @@ def _renumbered(record: InputRecord, attempt: int) -> InputRecord:
     timestamp = record.timestamp + attempt
     if record.value is None:
         return record._replace(timestamp=timestamp)
-    name = "n" if record.topic == "orders" else "change"
+    name = {"orders": "n", "accounts": "change", "payments": "payment"}[record.topic]
     fields = orjson.loads(record.value)
     fields[name] += attempt * _AGAIN
     return record._replace(value=orjson.dumps(fields), timestamp=timestamp)

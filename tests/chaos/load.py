@@ -1,4 +1,4 @@
-"""The input, written while things fail: orders and accounts, some of them in transactions.
+"""The input, written while things fail: orders, payments and accounts, some in transactions.
 
 python -m tests.chaos.load '{"bootstrap": "...", "prefix": "", "rate": 600, "seed": 1, ...}'
 
@@ -15,8 +15,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import orjson
@@ -30,6 +31,19 @@ OPEN_MS = 3_000
 """How long the broker waits for a transaction that its producer has forgotten."""
 _TICK_S = 0.02
 _ACCOUNT_EVERY = 12
+_PAYMENT_EVERY = 4
+_LATE_SHARE = 0.1
+_LATE_MS = 6_000
+"""How late an order or a payment is at most: beyond the grace periods of all windows."""
+
+
+class Written(NamedTuple):
+    """A record of an input."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    timestamp: int
 
 
 class Numbers:
@@ -45,17 +59,26 @@ class Numbers:
             return self._next - 1
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Orders:
     """Makes the records of the inputs."""
 
-    def __init__(self, seed: str, numbers: Numbers, prefix: str) -> None:
+    def __init__(
+        self, seed: str, numbers: Numbers, prefix: str, *, now_ms: Callable[[], int] = _now_ms
+    ) -> None:
+        self._now_ms = now_ms
         self._choose = random.Random(seed)
         self._numbers = numbers
         self._orders = application.topic(prefix, "orders")
         self._accounts = application.topic(prefix, "accounts")
+        self._payments = application.topic(prefix, "payments")
 
-    def next(self) -> tuple[str, bytes, bytes | None]:
-        """A topic, a key and a value, as `inputs` makes them."""
+    def next(self) -> Written:
+        """A record as `inputs` makes them, of this moment or some time ago."""
+        now_ms = self._now_ms()
         choose, number = self._choose, self._numbers.take()
         account = b"account-%06d" % min(
             choose.randrange(ACCOUNTS), choose.randrange(ACCOUNTS)
@@ -63,10 +86,16 @@ class Orders:
         if number % _ACCOUNT_EVERY == 0:
             change = {"change": number, "limit": choose.randrange(1_000)}
             is_end = choose.random() < 0.1
-            return self._accounts, account, None if is_end else orjson.dumps(change)
+            return Written(
+                self._accounts, account, None if is_end else orjson.dumps(change), now_ms
+            )
+        if choose.random() < _LATE_SHARE:
+            now_ms -= choose.randrange(_LATE_MS)
+        if number % _PAYMENT_EVERY == 1:
+            return Written(self._payments, account, orjson.dumps({"payment": number}), now_ms)
         region = f"region-{choose.randrange(REGIONS):02d}"
         order = {"amount": choose.randrange(1, 1 << 30), "n": number, "region": region}
-        return self._orders, account, orjson.dumps(order)
+        return Written(self._orders, account, orjson.dumps(order), now_ms)
 
 
 class Load:
@@ -122,7 +151,7 @@ class Load:
             if self._limit and self.counts["written"] >= self._limit:
                 owed = 0.0
             while owed >= 1 and not self._stop.is_set():
-                self._produce(producer, *orders.next())
+                self._produce(producer, orders.next())
                 owed -= 1
             producer.poll(0)
             if now >= next_report:
@@ -132,7 +161,7 @@ class Load:
         transactions.join()
         # The last records of all partitions are plain ones.
         for _ in range(2_000):
-            self._produce(producer, *orders.next())
+            self._produce(producer, orders.next())
         left = producer.flush(180)
         self.counts["failed"] += left
         self._write_report()
@@ -150,12 +179,10 @@ class Load:
             }
         )
 
-    def _produce(
-        self, producer: confluent_kafka.Producer, topic: str, key: bytes, value: bytes | None
-    ) -> None:
+    def _produce(self, producer: confluent_kafka.Producer, record: Written) -> None:
         while True:
             try:
-                producer.produce(topic, value, key)
+                producer.produce(record.topic, record.value, record.key, timestamp=record.timestamp)
             except BufferError:
                 producer.poll(0.1)
             else:
@@ -214,12 +241,13 @@ class Load:
     ) -> None:
         producer.begin_transaction()
         # One account, so that an open transaction holds up one partition and not all.
-        topic, key, value = orders.next()
+        record = orders.next()
+        key = record.key
         for _ in range(choose.randrange(1, 30)):
-            producer.produce(topic, value, key)
-            while (following := orders.next())[0] != topic:
+            producer.produce(record.topic, record.value, key, timestamp=record.timestamp)
+            while (following := orders.next()).topic != record.topic:
                 pass
-            value = following[2]
+            record = following
         producer.flush(5)
         if ending == "committed":
             producer.commit_transaction(20)

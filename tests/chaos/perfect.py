@@ -7,7 +7,7 @@ at random. Written apart from the checker: values are encoded here, and decoded 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,15 @@ from zlib import crc32
 
 import orjson
 
-from tests.chaos.application import INPUTS, OUTPUTS, PARTITIONS, REPARTITION, STORES
+from tests.chaos.application import (
+    BY_TIER,
+    INPUTS,
+    OUTPUTS,
+    PARTITIONS,
+    REPARTITION,
+    REPARTITIONS,
+    STORES,
+)
 from tests.chaos.history import (
     Committed,
     History,
@@ -28,6 +36,12 @@ from tests.chaos.history import (
     digest,
 )
 from tests.chaos.inputs import Batch
+from tests.chaos.perfect_windows import (
+    PerfectJoin,
+    PerfectTally,
+    PerfectWindows,
+    tier_changes,
+)
 
 Row = tuple[int, bytes]
 Write = tuple[Place, bytes, "bytes | None", int]
@@ -114,7 +128,11 @@ class PerfectRun:
         self._caches = caches
         self._totals: dict[Place, dict[bytes, dict[str, int]]] = defaultdict(dict)
         self._done: dict[Place, int] = defaultdict(int)
-        for topic in (*INPUTS, *OUTPUTS, REPARTITION):
+        self._tiers: dict[bytes, dict[str, int]] = {}
+        self._windows = [PerfectWindows() for _ in range(PARTITIONS)]
+        self._joins = [PerfectJoin() for _ in range(PARTITIONS)]
+        self._tallies = [PerfectTally(partition) for partition in range(PARTITIONS)]
+        for topic in (*INPUTS, *OUTPUTS, *REPARTITIONS):
             for partition in range(PARTITIONS):
                 self.draft.logs[Place(topic, partition)] = []
         for store in STORES:
@@ -139,7 +157,7 @@ class PerfectRun:
         return self.draft
 
     def _tasks(self) -> list[tuple[int, int]]:
-        tasks = [(sub, partition) for sub in (0, 1) for partition in range(PARTITIONS)]
+        tasks = [(sub, partition) for sub in (0, 1, 2) for partition in range(PARTITIONS)]
         self._rng.shuffle(tasks)
         return tasks
 
@@ -167,22 +185,22 @@ class PerfectRun:
 
     def _turn(self, sub: int, partition: int) -> bool:
         """One transaction of a task; whether there was anything to do."""
-        topics = ("orders", "accounts") if sub == 0 else (REPARTITION,)
+        topics = (tuple(INPUTS), (REPARTITION,), (BY_TIER,))[sub]
         places = [Place(topic, partition) for topic in topics]
-        batch: list[tuple[str, Record]] = []
+        queues: list[tuple[str, deque[Record]]] = []
         ends = {}
         for place in places:
             log = self.draft.logs[place]
             start = self._done[place]
             end = min(len(log), start + self._rng.randrange(1, 60))
-            batch += [(place.topic, record) for record in log[start:end] if record.committed]
+            queues.append((place.topic, deque(r for r in log[start:end] if r.committed)))
             ends[place] = end
         if all(ends[place] == self._done[place] for place in places):
             return False
-        batch.sort(key=lambda one: one[1].timestamp)
         task = _Task(self, partition)
-        for topic, record in batch:
-            task.process(topic, record)
+        while queues := [(topic, queue) for topic, queue in queues if queue]:
+            topic, queue = min(queues, key=lambda one: one[1][0].timestamp)
+            task.process(topic, queue.popleft())
         writes = task.writes()
         if self._rng.random() < 0.2:
             self._transaction(writes, is_committed=False)
@@ -221,16 +239,58 @@ class _Task:
         self._held: dict[tuple[str, bytes], tuple[bytes | None, int]] = {}
 
     def process(self, topic: str, record: Record) -> None:
+        """Take one record."""
         key, value, timestamp = record.key, record.value, record.timestamp
         assert key is not None
         if topic == "accounts":
-            self._row("accounts", "account-changes", key, value, timestamp)
+            self._change(key, value, timestamp)
+        else:
+            assert value is not None
+            fields = orjson.loads(value)
+            if topic == "orders":
+                self._order(key, value, fields, timestamp)
+            elif topic == "payments":
+                join = self._run._joins[self.partition]
+                join.take_payment(self, key, fields["payment"], timestamp)
+            elif topic == BY_TIER:
+                self._tier(key, fields, timestamp)
+            else:
+                self._fold("regions", "region-totals", key, fields, timestamp)
+        if topic in INPUTS:
+            self._run._tallies[self.partition].pass_time(self, timestamp)
+
+    def _change(self, key: bytes, value: bytes | None, timestamp: int) -> None:
+        old, _ = self._present("accounts", key)
+        if old is None and value is None:
             return
-        assert value is not None
-        order = orjson.loads(value)
-        if topic == REPARTITION:
-            self._fold("regions", "region-totals", key, order, timestamp)
-            return
+        self._row("accounts", "account-changes", key, value, timestamp)
+        self._row("accounts", "order-limits", key, value, timestamp)
+        if not self._run._caches:
+            self._tell_tiers(old, value, timestamp)
+
+    def _tell_tiers(self, old: bytes | None, new: bytes | None, timestamp: int) -> None:
+        for tier, change in tier_changes(old, new):
+            place = Place(BY_TIER, crc32(tier) % PARTITIONS)
+            self._writes.append((place, tier, orjson.dumps(change), timestamp))
+
+    def _tier(self, tier: bytes, change: dict[str, Any], timestamp: int) -> None:
+        total = self._run._tiers.setdefault(tier, {"joined": 0, "left": 0, "limits": 0})
+        if change["old"] is not None:
+            total["left"] += 1
+            total["limits"] -= change["old"]
+        if change["new"] is not None:
+            total["joined"] += 1
+            total["limits"] += change["new"]
+        self._row("tiers", "tier-totals", tier, orjson.dumps(total), timestamp)
+
+    def _order(self, key: bytes, value: bytes, order: dict[str, Any], timestamp: int) -> None:
+        run, n = self._run, order["n"]
+        run._windows[self.partition].take(self, key, timestamp)
+        row, _ = self._present("accounts", key)
+        met = None if row is None else orjson.loads(row)["change"]
+        self._write("order-limits", key, orjson.dumps({"n": n, "row": met}), timestamp)
+        run._joins[self.partition].take_order(self, key, n, timestamp)
+        run._tallies[self.partition].take_order(self, n)
         self._write("echo", key, value, timestamp)
         if order["n"] % 10 == 0:
             self._write("account-changes", key, value, timestamp)
@@ -241,7 +301,38 @@ class _Task:
         place = Place(REPARTITION, crc32(region) % PARTITIONS)
         self._writes.append((place, region, value, timestamp))
 
+    def keep(self, store: str, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Change a row."""
+        self.rows[store, key] = (value, timestamp)
+
+    def tell(self, topic: str, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Write a result at once."""
+        if topic == "tallies":
+            self._writes.append((Place(topic, crc32(key) % PARTITIONS), key, value, timestamp))
+        else:
+            self._write(topic, key, value, timestamp)
+
+    def hold(self, topic: str, key: bytes, value: bytes | None, timestamp: int) -> None:
+        """Write a result at once, or at the commit where there are caches."""
+        if self._run._caches:
+            self._held[topic, key] = (value, timestamp)
+        else:
+            self._write(topic, key, value, timestamp)
+
+    def _present(self, store: str, key: bytes) -> tuple[bytes | None, int]:
+        """A row as it is now."""
+        if (store, key) in self.rows:
+            return self.rows[store, key]
+        row = self._run.draft.rows[Place(store, self.partition)].get(key)
+        return (None, -1) if row is None else (row[1], row[0])
+
     def writes(self) -> list[Write]:
+        """Everything that is committed together."""
+        if self._run._caches:
+            for (store, key), (value, timestamp) in self.rows.items():
+                if store == "accounts":
+                    row = self._run.draft.rows[Place(store, self.partition)].get(key)
+                    self._tell_tiers(None if row is None else row[1], value, timestamp)
         held = [
             (Place(topic, self.partition), key, value, timestamp)
             for (topic, key), (value, timestamp) in self._held.items()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tests.chaos.application import (
     INPUTS,
     OUTPUTS,
-    REPARTITION,
+    REPARTITIONS,
     STORES,
     application_id,
     changelog_topic,
@@ -34,7 +34,7 @@ def topic_names(prefix: str) -> dict[str, str]:
     outside = {topic(prefix, name): name for name in (*INPUTS, *OUTPUTS)}
     return {
         **outside,
-        repartition_topic(prefix): REPARTITION,
+        **{repartition_topic(prefix, name): name for name in REPARTITIONS},
         **{changelog_topic(prefix, store): f"{store}-changelog" for store in STORES},
     }
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chaos import window_damages
 from tests.chaos.checker import check
 from tests.chaos.damages import CASES, Case, a_record_is_written_again
 from tests.chaos.history import Place
@@ -14,6 +15,7 @@ from tests.chaos.inputs import InputPlan
 from tests.chaos.perfect import Draft, PerfectRun
 from tests.chaos.verdict import KINDS
 
+assert window_damages.__doc__, "its cases are in CASES once it is imported"
 seeds = st.integers(0, 1 << 32)
 examples = settings(max_examples=8, deadline=None)
 

@@ -11,7 +11,16 @@ import confluent_kafka
 import pytest
 
 from tests.chaos import application
-from tests.chaos.application import INPUTS, OUTPUTS, application_id, topic
+from tests.chaos.application import (
+    INPUTS,
+    OUTPUTS,
+    PARTITIONS,
+    REPARTITIONS,
+    STORES,
+    application_id,
+    repartition_topic,
+    topic,
+)
 from tests.chaos.checker import Verdict, check
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.expectations import recount
@@ -61,7 +70,8 @@ class Run:
         # First: before the broker has aborted what was left open, not all of it can be read.
         if any(kafka.ends(self.bootstrap, n) != self._stable_ends(n) for n in names):
             return False
-        return all(map(self._is_processed, [*names, application.repartition_topic(self.prefix)]))
+        between = [repartition_topic(self.prefix, name) for name in REPARTITIONS]
+        return all(map(self._is_processed, [*names, *between]))
 
     def _is_processed(self, name: str) -> bool:
         last = {r.partition: r.offset for r in kafka.read(self.bootstrap, name)}
@@ -127,7 +137,7 @@ def test_a_run_is_found_sound_and_then_what_was_done_to_it(
     assert verdict.ok, verdict.report()
     assert verdict.figures["orders"] == PLAN.orders
     assert verdict.figures["orders of aborted transactions"] > PLAN.orders / 10
-    assert verdict.figures["local stores"] == 16
+    assert verdict.figures["local stores"] == PARTITIONS * len(STORES)
     assert verdict.figures["stores behind their changelogs"] == 0
     assert verdict.figures["markers"] > 4 * len(OUTPUTS)
     assert verdict.figures["records seen by the concurrent reader"] > PLAN.orders

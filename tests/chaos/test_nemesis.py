@@ -71,12 +71,14 @@ def test_corruption_changes_a_file(tmp_path: Path) -> None:
 
 def test_orders_of_a_seed_are_the_same_and_numbered_once() -> None:
     def first(count: int) -> list[Any]:
-        orders = Orders("seed", Numbers(), "x-")
+        orders = Orders("seed", Numbers(), "x-", now_ms=lambda: 1_700_000_000_000)
         return [orders.next() for _ in range(count)]
 
     assert first(50) == first(50)
     assert len(set(first(500))) == 500
-    assert {topic for topic, _, _ in first(50)} == {"x-orders", "x-accounts"}
+    topics = {record.topic for record in first(50)}
+    assert topics == {"x-orders", "x-accounts", "x-payments"}
+    assert len({record.timestamp for record in first(50)}) > 1, "nothing comes late"
 
 
 @pytest.fixture
