@@ -151,6 +151,13 @@ class Producer(Protocol):
     def begin(self) -> None:
         """Begin a transaction; nothing reaches the broker before the first send."""
 
+    def settle(self) -> None:
+        """Return when no changelog's record can outlive what was sent before it.
+
+        Without a transaction that means to wait for the brokers. A row that is written while what
+        followed from it is lost would not be followed by it again.
+        """
+
     def send_changelog(
         self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
     ) -> None:

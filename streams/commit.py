@@ -8,7 +8,8 @@
 
 A failure before 4 leaves nothing behind: the transaction is aborted and the buffers are dropped. A
 failure between 4 and 5 leaves local state one commit behind, which the restore replays. Under
-at-least-once the steps are the same, with everything flushed in 4 before the offsets are committed.
+at-least-once the steps are the same, with everything flushed in 4 before the offsets are committed,
+and the output before 2: no row may be in a changelog while what followed from it is lost.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Commit:
     def write_changelogs(self, tasks: Sequence[Task]) -> list[dict[str, Delta]]:
         """Step 2."""
         all_deltas = []
+        if any(task.spec.changelogs for task in tasks):
+            self.producer.settle()
         for task in tasks:
             self.protect(task)
             deltas = task.deltas()

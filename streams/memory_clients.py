@@ -226,6 +226,9 @@ class _MemoryProducer:
     def _limit(self, topic: str) -> int:
         return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
 
+    def settle(self) -> None:
+        """What was sent is there at once."""
+
     def send_changelog(
         self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
     ) -> None:

@@ -270,6 +270,9 @@ class TransactionalProducer(_LiveProducer):
         self._call("send", self._client.begin_transaction)
         self._is_open = True
 
+    def settle(self) -> None:
+        """Nothing to wait for: what is sent becomes visible together, or not at all."""
+
     def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
         """Write a store's delta; the report of the last record says where it ends."""
         self._check_sizes(place.topic, rows)
@@ -384,6 +387,17 @@ class PlainProducer(_LiveProducer):
     def begin(self) -> None:
         """Nothing to begin without transactions."""
 
+    def settle(self) -> None:
+        """Wait until everything is on the brokers; refuse to go on if any record failed."""
+        deadline = self._clock.monotonic_s() + self._timeout_s
+        while self._flush(1.0) > 0 and self._failure is None:
+            if self._clock.monotonic_s() > deadline:
+                raise OutcomeUnknownError(
+                    f"{len(self._client)} records were not acknowledged within "
+                    f"{self._timeout_s:.0f} s; check that the brokers are reachable"
+                )
+        self._check()
+
     def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
         """Write a store's delta."""
         self._check_sizes(place.topic, rows)
@@ -395,14 +409,7 @@ class PlainProducer(_LiveProducer):
 
     def commit(self) -> None:
         """Flush, refuse to go on if any record failed, then commit the offsets."""
-        deadline = self._clock.monotonic_s() + self._timeout_s
-        while self._flush(1.0) > 0 and self._failure is None:
-            if self._clock.monotonic_s() > deadline:
-                raise OutcomeUnknownError(
-                    f"{len(self._client)} records were not acknowledged within "
-                    f"{self._timeout_s:.0f} s; check that the brokers are reachable"
-                )
-        self._check()
+        self.settle()
         if self._offsets:
             self._commit_offsets(self._offsets)
 
