@@ -28,10 +28,11 @@ from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import consumer_opener
 from spark_bridge.records import Results
+from streams.backfill_gate import BackfillNote
 from streams.clients import Probe, TopicPartition, no_probe
 from streams.errors import ProducerFencedError, StreamsError
 
-__all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write"]
+__all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit_writer"]
 
 
 def hand_over_partitioned(
@@ -73,9 +74,11 @@ def hand_over_partitioned(
         lead.open(plan, Terms("partitioned", outputs, reset))
         missing = _missing(target, plan, units)
         if missing:
-            write = _writer(
+            opened = lead.notes.open_head
+            assert opened is not None, "the plan is not open"
+            write = unit_writer(
                 target,
-                lead,
+                opened,
                 plan,
                 units,
                 timeout_ms=transaction_timeout_ms(facts.largest(units)),
@@ -146,26 +149,35 @@ def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple
     return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
 
 
-def _writer(
+def unit_writer(
     target: Target,
-    lead: Lead,
+    head: tuple[TopicPartition, BackfillNote],
     plan: BackfillPlan,
     units: tuple[Unit, ...],
     *,
     timeout_ms: int,
     with_sinks: bool,
     reset: bool,
-    probe: UnitProbe,
+    probe: UnitProbe = no_unit_probe,
 ) -> WriteUnit:
-    longest_ms = target.admin.transaction_timeout_max_ms()
-    timeout_ms = min(timeout_ms, longest_ms)
-    opened = lead.notes.open_head
-    assert opened is not None, "the plan is not open"
+    """Make what executors call.
+
+    Args:
+        target: the application on its cluster.
+        head: the first note of the plan, and where it is.
+        plan: the one that is open.
+        units: of the plan.
+        timeout_ms: how long the transaction of a unit may take; the brokers have a bound, too.
+        with_sinks: whether records for topics outside of the application are written.
+        reset: whether what the application has is replaced.
+        probe: called between the steps of executors, for tests.
+    """
+    timeout_ms = min(timeout_ms, target.admin.transaction_timeout_max_ms())
     return WriteUnit(
         plan=plan.to_text(),
         units=units,
-        head=opened[0],
-        digest=opened[1].digest,
+        head=head[0],
+        digest=head[1].digest,
         clients=target.config.admin_config(),
         producer=target.producer_settings("", timeout_ms),
         consumer=consumer_opener(target.config) if reset else None,

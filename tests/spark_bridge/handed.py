@@ -8,6 +8,8 @@ from typing import Any
 
 from spark_bridge.backfill import Computation, compute
 from spark_bridge.job import Application
+from spark_bridge.plan import BackfillPlan
+from tests.spark_bridge.local_rows import computed, plan_of
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
@@ -56,19 +58,34 @@ class Handed:
         self.topology = word_count(self.source, self.sink)
         self.words: Counter[str] = Counter()
         self._written = 0
+        self._live: list[str] = []
 
     @property
     def application(self) -> Application:
         return Application.of(self.topology, self.settings)
 
-    def write(self, count: int) -> None:
-        """Write lines behind those that are there."""
+    def write(self, count: int, *, live: bool = False) -> None:
+        """Write lines behind those that are there; `live` ones are in no plan."""
         lines = [line(n) for n in range(self._written, self._written + count)]
         records = [(str(n).encode(), text.encode()) for n, text in enumerate(lines)]
         kafka.write(self.bootstrap, self.source, records, timestamp=START_MS + self._written)
         self._written += count
+        self._live += lines if live else []
         for text in lines:
             self.words.update(text.split())
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What another process needs to know."""
+        return {"settings": self.settings, "source": self.source, "sink": self.sink}
+
+    def plan(self, backfill_id: str) -> BackfillPlan:
+        """Plan a backfill."""
+        return plan_of(self.topology, self.settings, backfill_id)
+
+    def computed(self, plan: BackfillPlan) -> Any:
+        """Run the stages, without Spark (a `LocalResults`)."""
+        return computed(self.topology, self.settings, plan)
 
     def compute(self, spark: Any, backfill_id: str, **more: Any) -> Computation:
         """Run the stages."""
@@ -118,11 +135,11 @@ class Handed:
 
     def go_on_live(self, count: int = 30) -> None:
         """Write more lines, run the application over them, and recount everything."""
-        before = self._written
-        self.write(count)
+        self.write(count, live=True)
         with live(self.topology, self.settings) as app:
-            expected = sum(len(line(n).split()) for n in range(before, before + count)) + count
-            app.wait_processed(expected)
+            # A line is one record, and each of its words is one of the repartition topic.
+            app.wait_processed(sum(1 + len(text.split()) for text in self._live))
             restored = sum(r.total or 0 for r in app.restored)
         assert restored > 0, "it did not start warm"
+        self._live = []
         self.check_recount()
