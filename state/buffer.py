@@ -16,7 +16,7 @@ stored object: for mutable values that others may see.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
@@ -121,8 +121,14 @@ class Buffer:
         mine = self._dirty_keys(start, end)
         if reverse:
             mine.reverse()
+        return self._merged(mine, self._committed.scan(start, end, reverse=reverse), reverse)
+
+    def _merged(
+        self, mine: list[bytes], committed: Iterable[tuple[bytes, bytes]], reverse: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """The rows of keys that were written, and the committed ones of the others."""
         position = 0
-        for key, stored in self._committed.scan(start, end, reverse=reverse):
+        for key, stored in committed:
             while position < len(mine) and (
                 mine[position] > key if reverse else mine[position] < key
             ):

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from state.buffer import ABSENT, ATOMS, Buffer, Entry
-from state.codec import TIMESTAMP, decode_timestamped
+from state.codec import TIMESTAMP
 from state.errors import ValueEncodingError
 from state.store import CommittedStore, Delta
 from state.versions import (
@@ -149,23 +149,10 @@ class VersionedBuffer(Buffer):
             ),
             reverse=reverse,
         )
-        position = 0
-        for key, stored in LatestVersions(self._committed).scan(start, end, reverse=reverse):
-            while position < len(mine) and (
-                mine[position] > key if reverse else mine[position] < key
-            ):
-                yield from self._last_row(mine[position])
-                position += 1
-            if position < len(mine) and mine[position] == key:
-                yield from self._last_row(key)
-                position += 1
-                continue
-            time, data = decode_timestamped(stored)
-            yield key, self._decode(data), time
-        for key in mine[position:]:
-            yield from self._last_row(key)
+        committed = LatestVersions(self._committed).scan(start, end, reverse=reverse)
+        return self._merged(mine, committed, reverse)
 
-    def _last_row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
+    def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, time = self.get(key)
         if value is not None:
             yield key, value, time

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from state.buffer import Buffer
 from topology.operators.number import Number
@@ -26,6 +26,7 @@ __all__ = [
     "OperatorSpec",
     "Receive",
     "Replay",
+    "StreamSpec",
     "TableView",
     "TaskFacts",
 ]
@@ -144,3 +145,17 @@ class OperatorSpec(Protocol):
 
     def view(self, context: OperatorContext, /) -> TableView | None:
         """The rows of the table that it makes, or None where it makes none."""
+
+
+class StreamSpec:
+    """What steps whose results are a stream's have in common, if they read the record alone."""
+
+    __slots__ = ()
+
+    is_table: ClassVar[bool] = False
+    needs_old: ClassVar[bool] = False
+    needs_record: ClassVar[bool] = False
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """There are no rows to read."""
+        return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from topology.errors import TopologyError
-from topology.operators.context import Headers, Operator, OperatorContext, TableView
+from topology.operators.context import Headers, Operator, OperatorContext, StreamSpec
 from topology.processors import (
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -108,34 +108,18 @@ class _FunctionProcessor:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class Process(StreamSpec):
     """Runs processors; with `fixed_key` they are those of ``process_values``."""
+
+    needs_record: ClassVar[bool] = True
+    """Processors may ask where a record was read."""
 
     supplier: Supplier
     fixed_key: bool = False
 
-    @property
-    def is_table(self) -> bool:
-        """A processor's results are a stream."""
-        return False
-
-    @property
-    def needs_old(self) -> bool:
-        """Processors are not told of old values."""
-        return False
-
-    @property
-    def needs_record(self) -> bool:
-        """Processors may ask where a record was read."""
-        return True
-
     def make(self, context: OperatorContext, /) -> Operator:
         """Make the processor of one task."""
         return _Running(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """There are no rows to read."""
-        return None
 
 
 class _Running:

@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.context import Headers, OperatorContext, StreamSpec
 from topology.operators.join_rows import SideRows
 from topology.operators.join_waiting import Join, Waiting
 from topology.operators.lateness import split_late
@@ -43,33 +43,8 @@ class Waits:
     late_match: LateMatch
 
 
-class _StreamStep:
-    """What is the same for both steps."""
-
-    __slots__ = ()
-
-    @property
-    def is_table(self) -> bool:
-        """Its results are a stream's."""
-        return False
-
-    @property
-    def needs_old(self) -> bool:
-        """It reads a stream."""
-        return False
-
-    @property
-    def needs_record(self) -> bool:
-        """It reads the record's key, value, time and headers alone."""
-        return False
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """It makes no table."""
-        return None
-
-
 @dataclass(frozen=True, slots=True)
-class KeepSide(_StreamStep):
+class KeepSide(StreamSpec):
     """The step that keeps the records of one side.
 
     Args:
@@ -86,7 +61,7 @@ class KeepSide(_StreamStep):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide(_StreamStep):
+class JoinSide(StreamSpec):
     """The step that joins the records of one side with those of the other.
 
     Args:

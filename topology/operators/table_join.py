@@ -11,13 +11,13 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.context import Headers, OperatorContext, StreamSpec
 
 __all__ = ["TableJoin"]
 
 
 @dataclass(frozen=True, slots=True)
-class TableJoin:
+class TableJoin(StreamSpec):
     """What a join of a stream with a table is (see `topology.operators.context`).
 
     Args:
@@ -32,28 +32,9 @@ class TableJoin:
     with_key: bool
     left: bool
 
-    @property
-    def is_table(self) -> bool:
-        """Its results are a stream's."""
-        return False
-
-    @property
-    def needs_old(self) -> bool:
-        """It reads a stream."""
-        return False
-
-    @property
-    def needs_record(self) -> bool:
-        """It reads the record's key, value, time and headers alone."""
-        return False
-
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""
         return _Join(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """It makes no table."""
-        return None
 
 
 class _Join:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from state.codec import TIMESTAMP
 from topology.join_serdes import PostponedKey
 from topology.operators.buffered import Buffered
-from topology.operators.context import Headers, OperatorContext, TableView
+from topology.operators.context import Headers, OperatorContext, StreamSpec
 
 __all__ = ["PostponedTableJoin"]
 
@@ -23,7 +23,7 @@ _NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class PostponedTableJoin:
+class PostponedTableJoin(StreamSpec):
     """What such a join is (see `topology.operators.context`).
 
     Args:
@@ -35,10 +35,6 @@ class PostponedTableJoin:
         grace_ms: for how long.
     """
 
-    is_table: ClassVar[bool] = False
-    needs_old: ClassVar[bool] = False
-    needs_record: ClassVar[bool] = False
-
     table: str
     joiner: Callable[..., Any]
     with_key: bool
@@ -49,10 +45,6 @@ class PostponedTableJoin:
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""
         return _Join(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """It makes no table."""
-        return None
 
 
 class _Join:
