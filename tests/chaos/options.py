@@ -72,9 +72,9 @@ def parse(arguments: Sequence[str]) -> Options:
         each=_or(given.each, 1 if quick else 8),
         faults=_or(given.faults, 12 if quick else 150),
         records=_or(given.records, 30_000 if quick else 1_000_000),
-        rate=_or(given.rate, 400 if quick else 700),
+        rate=_or(given.rate, 250 if quick else 700),
         fault_s=_or(given.fault_seconds, 170.0 if quick else 2_400.0),
-        drain_s=60.0 if quick else 180.0,
+        drain_s=90.0 if quick else 180.0,
         directory=directory,
         # How many fit into five minutes depends on the machine and what else runs there.
         complete=not quick,
