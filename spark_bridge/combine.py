@@ -7,80 +7,83 @@ way there, as it does with a cache: fewer updates, the same last one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spark_bridge.order import Order
 from topology import serdes
-from topology.compiler import Headers
-from topology.graph import Aggregate, Node, Operator, Source, Topology
+from topology.graph import Aggregate, Node, Operator, Sink, Source, Topology
 from topology.operators.cogroup import CogroupInput, CogroupMerge
+from topology.operators.context import Headers, OperatorContext, Receive, TableView
+from topology.operators.context import Operator as RunningOperator
 from topology.operators.foreign_key_join import _Spec as ForeignKeyStep
 from topology.operators.keyed_fold import KeyedFold
 from topology.operators.primary_key_join import JoinMerge, JoinSide
 from topology.operators.table_group import SelectGroup, TableFold
 
-__all__ = ["Partials", "combinable", "with_partials"]
+__all__ = ["combinable", "reaches_time", "with_partials"]
 
 PARTIALS_MAX = 500_000
 """How many keys are counted at a time."""
 
-_encode = serdes.long.serialize
+_COUNTED = (str, bytes, int)
+"""Types of keys that are equal only where their bytes are; ``1 == 1.0 == True`` are not."""
 
-Partial = tuple["bytes | None", bytes, int, "Headers | None", Order, int]
+
+@dataclass(frozen=True, slots=True)
+class CountPartials:
+    """Counts the records of each key; tells all counts at a flush."""
+
+    is_table: bool = field(default=False, init=False)
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> RunningOperator:
+        """Make the operator of one task."""
+        return _Counting(context.forward)
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """There is no table."""
+        return None
 
 
-class Partials:
-    """The counts of one repartition topic in one task.
+class _Counting:
+    """Hot path: `process` runs for each record."""
 
-    >>> partials = Partials()
-    >>> for time in (5, 7, 6):
-    ...     partials.add(b"a", b"value", time, None, (7, 0, time))
-    >>> partials.add(b"a", None, 9, None, (9, 0, 9))
-    >>> [(key, serdes.long.deserialize(n), time) for key, n, time, *_ in partials.take()]
-    [(b'a', 3, 7)]
-    """
+    def __init__(self, forward: Receive) -> None:
+        counts: dict[Any, list[Any]] = {}
+        known = counts.get
+        self._counts = counts
+        self._forward = forward
+        # The counts do not count as held back: they have a bound of their own.
+        self.pending: dict[Any, Any] = {}
 
-    __slots__ = ("_counts",)
+        def process(key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+            del old
+            if value is None:
+                return  # a null does not count
+            if key.__class__ not in _COUNTED:
+                forward(key, 1, None, timestamp, headers)
+                return
+            count = known(key)
+            if count is None:
+                counts[key] = [1, timestamp, headers]
+                if len(counts) >= PARTIALS_MAX:
+                    self.flush()
+                return
+            count[0] += 1
+            if timestamp > count[1]:
+                count[1] = timestamp
+            count[2] = headers
 
-    def __init__(self) -> None:
-        self._counts: dict[bytes | None, list[Any]] = {}
+        self.process = process
 
-    def add(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers | None,
-        order: Order,
-    ) -> None:
-        """Count a record; one with a null value does not count."""
-        if value is None:
-            return
-        known = self._counts.get(key)
-        if known is None:
-            self._counts[key] = [1, timestamp, headers, order]
-            return
-        known[0] += 1
-        if timestamp > known[1]:
-            known[1] = timestamp
-        known[2] = headers
-        known[3] = order
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it is time to take them."""
-        return len(self._counts) >= PARTIALS_MAX
-
-    def take(self) -> Iterator[Partial]:
-        """Yield key, encoded count, time, headers, order and number, and begin again.
-
-        The headers and the order are those of the key's last record.
-        """
-        counts, self._counts = self._counts, {}
-        for number, (key, (count, timestamp, headers, order)) in enumerate(counts.items()):
-            yield key, _encode(count), timestamp, headers, order, number
+    def flush(self) -> None:
+        """Forward what was counted, under the headers of each key's last record."""
+        counts = list(self._counts.items())
+        self._counts.clear()
+        for key, (count, timestamp, headers) in counts:
+            self._forward(key, count, None, timestamp, headers)
 
 
 def combinable(topology: Topology) -> frozenset[str]:
@@ -111,20 +114,22 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
     """Let the counts behind these repartition topics add up partial counts."""
     if not topics:
         return topology
-    changed = {
-        node.name
-        for node in topology.nodes
-        if isinstance(node, Source) and node.internal and node.topics[0] in topics
-    }
-
-    def adding(node: Node) -> Node:
-        if isinstance(node, Source) and node.name in changed:
-            return replace(node, value=serdes.long)
-        if isinstance(node, Aggregate) and changed.intersection(node.parents):
-            return replace(node, op="aggregate", initializer=_zero, function=_plus)
-        return node
-
-    return Topology(tuple(map(adding, topology.nodes)), topology.stores)
+    nodes: list[Node] = []
+    changed: set[str] = set()
+    for node in topology.nodes:
+        if isinstance(node, Sink) and node.internal and node.topic in topics:
+            counting = f"{node.name}-partials"
+            spec = CountPartials()
+            nodes.append(Operator(counting, node.parents, spec=spec, reads_value=False))
+            nodes.append(replace(node, parents=(counting,), value=serdes.long))
+        elif isinstance(node, Source) and node.internal and node.topics[0] in topics:
+            changed.add(node.name)
+            nodes.append(replace(node, value=serdes.long))
+        elif isinstance(node, Aggregate) and changed.intersection(node.parents):
+            nodes.append(replace(node, op="aggregate", initializer=_zero, function=_plus))
+        else:
+            nodes.append(node)
+    return Topology(tuple(nodes), topology.stores)
 
 
 def _zero() -> int:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_bridge.combine import Partials
 from spark_bridge.murmur import partitions_of_keys
 from spark_bridge.order import Order
 from spark_bridge.records import HEADERS, STAGE
@@ -228,7 +227,6 @@ class Outputs:
         partitions: the partition count of each repartition topic.
         internal: the repartition topics.
         delivered: those of them that tasks of the same Spark task read.
-        combined: those of them that take counts instead of records.
         with_sinks: whether records for other topics are kept.
     """
 
@@ -239,14 +237,12 @@ class Outputs:
         partitions: Mapping[str, int],
         internal: Collection[str],
         delivered: Collection[str] = (),
-        combined: Collection[str] = (),
         with_sinks: bool = True,
     ) -> None:
         self._cause = cause
         self._partitions = partitions
         self._internal = frozenset(internal)
         self._delivered = frozenset(delivered)
-        self._partials = {topic: Partials() for topic in combined}
         self._with_sinks = with_sinks
         self._rows: dict[tuple[TaskId, str], _Rows] = {}
         self.deliveries: deque[Delivery] = deque()
@@ -256,7 +252,7 @@ class Outputs:
     def sender(self, task: TaskId) -> Send:
         """Return what a task sends with."""
         cause, internal, delivered = self._cause, self._internal, self._delivered
-        partials, with_sinks = self._partials, self._with_sinks
+        with_sinks = self._with_sinks
         records, sinks = self._of(task, "record"), self._of(task, "sink")
 
         def send(
@@ -269,8 +265,6 @@ class Outputs:
         ) -> None:
             if topic in delivered:
                 self._deliver(topic, value, key, partition, timestamp, headers)
-            elif topic in partials:
-                partials[topic].add(key, value, timestamp, headers, cause.order)
             elif topic in internal:
                 records.columns.append((topic, partition, key, value, timestamp, headers))
                 records.orders.append((cause.order, cause.next_number()))
@@ -319,16 +313,6 @@ class Outputs:
             if len(columns) >= BATCH_ROWS:
                 yield self._of(task, kind).batch(self._partitions)
                 columns = self._of(task, kind).columns
-
-    def flush_partials(self, task: TaskId, *, only_full: bool) -> None:
-        """Turn what was counted into records."""
-        records = self._of(task, "record")
-        for topic, partials in self._partials.items():
-            if only_full and not partials.is_full:
-                continue
-            for key, value, timestamp, headers, order, number in partials.take():
-                records.columns.append((topic, -1, key, value, timestamp, headers))
-                records.orders.append((order, number))
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield what fills a batch, or everything."""

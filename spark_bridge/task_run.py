@@ -96,13 +96,11 @@ class StageRun:
         written_here = {
             topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
         }
-        app_id = self._config.application_id
         self._outputs = Outputs(
             cause=self._cause,
             partitions=plan.partitions,
             internal=application.repartitions,
             delivered=read_here & written_here if self._is_circle else (),
-            combined={f"{app_id}-{topic}" for topic in job.combined} & written_here,
             with_sinks=job.with_sinks,
         )
         self._ids = ids
@@ -264,8 +262,7 @@ class StageRun:
             task.flush()
 
     def _bound_memory(self) -> None:
-        for task_id, task in self._tasks.items():
-            self._outputs.flush_partials(task_id, only_full=True)
+        for task in self._tasks.values():
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
                 self._flush()
                 self._write(task)
@@ -290,9 +287,9 @@ class StageRun:
     # -- the end -------------------------------------------------------------------------------
 
     def _end(self) -> Iterator[pa.RecordBatch]:
+        for task in self._tasks.values():
+            task.flush()  # also what does not count as held back
         self._flush()
-        for task_id in self._ids:
-            self._outputs.flush_partials(task_id, only_full=False)
         yield from self._outputs.take(everything=True)
         for task_id, task in self._tasks.items():
             progress = task.offsets({}, self._commit_id)

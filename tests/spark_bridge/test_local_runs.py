@@ -75,6 +75,7 @@ def compare(
     for one in sent[:cut]:
         put(both.cluster, one)
     hand_over(*backfilled(topology, settings, both.cluster), both.cluster, "test")
+    both.run()  # or what comes next might be what a worker that died had read
     for one in sent[cut:]:
         put(both.cluster, one)
         both.run()
