@@ -54,10 +54,6 @@ class ClusterFacts:
             **(self.admin.end_offsets(late) if late else {}),
         }
 
-    def end_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The ends of partitions, asked for now."""
-        return self.admin.end_offsets(places) if places else {}
-
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic; one that was not described before is asked for, once.
 

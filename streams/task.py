@@ -46,7 +46,7 @@ from topology.errors import (
 )
 from topology.graph import Store, stores_of
 from topology.operators.closing import close_idle
-from topology.operators.context import Number, Replay, TableView
+from topology.operators.context import Number, TableView
 from topology.punctuation import NEVER_MS
 from topology.task_facts import TaskFacts
 from topology.timestamps import Stamper
@@ -190,8 +190,6 @@ class Task:
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
     log: Log | None = None
-    replay_until: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Before which offsets records may have been read already, and had a part of their effect."""
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
@@ -203,13 +201,11 @@ class Task:
     _extra_values: dict[str, int] = field(init=False)
     _numbers: dict[str, Number] = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
-    _replay: Replay = field(init=False)
 
     def __post_init__(self) -> None:
         progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
         self.next_offset = {place: committed.offset for place, committed in self.start.items()}
         self.partition_time = {place: p.partition_time for place, p in progress.items()}
-        self._replay = Replay(self._may_replay())
         self._queues = {place: _Queue() for place in self.start}
         self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
         # Numbers that another writer of this group put there stay there.
@@ -235,7 +231,6 @@ class Task:
                 failed=errors.failed,
                 undecodable=errors.undecodable,
                 now_ms=self.now_ms,
-                replay=self._replay,
             )
         )
         self._require_room_for_numbers()
@@ -244,9 +239,6 @@ class Task:
             for place in self.start
             if place.topic in self._bound.stampers
         }
-
-    def _may_replay(self) -> bool:
-        return any(self.next_offset[p] < end for p, end in self.replay_until.items())
 
     def _require_room_for_numbers(self) -> None:
         """Refuse, before the first record, more numbers than fit beside an offset."""
@@ -558,7 +550,6 @@ class Task:
             self._buffers[name].committed()
         self.start = offsets
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
-        self._replay.on = self._replay.on and self._may_replay()
         self.moved = False
 
     def _local_rows(self, deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:

@@ -56,9 +56,6 @@ class Facts(Protocol):
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions for which nothing was ever committed."""
 
-    def end_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The ends of partitions, asked for now."""
-
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic that is written to."""
 
@@ -98,8 +95,6 @@ class _Found:
     committed: Mapping[TopicPartition, CommittedOffset | None]
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogFacts]
-    ends: Mapping[TopicPartition, int]
-    """The ends of inputs, where records may be read again that had some effect."""
 
 
 class _Patience:
@@ -329,7 +324,6 @@ class Tasks:
             committed,
             self._facts.first_offsets(unknown) if unknown else {},
             self._facts.changelogs(changelogs) if changelogs else {},
-            {} if self._exactly_once else self._facts.end_offsets(_stateful_inputs(slots)),
         )
 
     def _begin_looked_up(self) -> None:
@@ -342,7 +336,7 @@ class Tasks:
                 committed = {place: found.committed[place] for place in slot.inputs}
                 start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
                 slot.has_offsets = any(c is not None for c in committed.values())
-                self._begin(slot, start, found)
+                self._begin(slot, start, found.changelogs)
 
     def _committed(
         self, inputs: Sequence[TopicPartition]
@@ -360,7 +354,9 @@ class Tasks:
             self._patience.reset()
         return committed
 
-    def _begin(self, slot: _Slot, start: Offsets, found: _Found) -> None:
+    def _begin(
+        self, slot: _Slot, start: Offsets, facts: Mapping[TopicPartition, ChangelogFacts]
+    ) -> None:
         assert slot.home is not None
         with corruption_of(slot.id):
             self._drop_unlogged(slot, start)
@@ -375,14 +371,13 @@ class Tasks:
             send=self._make_send(),
             dropped=self._drop,
             write_line=self._write_line,
-            replay_until=_replay_until(slot, found),
             handlers=self._handlers,
             facts=self._make_facts(slot.id),
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
             log=self._log,
         )
-        if self._restorer.begin(slot.task, found.changelogs):
+        if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)
         else:
             self.run(slot.task)
@@ -445,17 +440,3 @@ class Tasks:
         # Powers of two: seen at once, and never a flood.
         if count & (count - 1) == 0:
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
-
-
-def _stateful_inputs(slots: Sequence[_Slot]) -> list[TopicPartition]:
-    """The inputs of tasks whose rows tell whether a record changes anything."""
-    return [p for slot in slots if slot.plan.program.sub_topology.stores for p in slot.inputs]
-
-
-def _replay_until(slot: _Slot, found: _Found) -> dict[TopicPartition, int]:
-    """Up to where somebody may have read a task's inputs before; nowhere where nobody ever did."""
-    topics = slot.plan.restored_from
-    rows = [found.changelogs[TopicPartition(topic, slot.id.partition)] for topic in topics]
-    if not slot.has_offsets and all(facts.end == facts.start for facts in rows):
-        return {}
-    return {place: found.ends[place] for place in slot.inputs if place in found.ends}

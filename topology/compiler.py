@@ -38,7 +38,7 @@ from topology.graph import (
 )
 from topology.holding import hold_of
 from topology.operators import aggregate, guarding, sink, source, stateless, table, update
-from topology.operators.context import Number, Replay, TableView, TaskFacts
+from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, OperatorMaker
 from topology.operators.versioned import OutOfOrder
@@ -105,8 +105,6 @@ class TaskEnvironment:
     """Called with the source, the error and the message; returns where it is to be passed over."""
     now_ms: Callable[[], int] = lambda: 0
     """Tells the wall-clock time in milliseconds since 1970."""
-    replay: Replay = field(default_factory=Replay)
-    """Whether changes that change nothing go on too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +301,7 @@ class _Assembler:
 
     def _preamble(self, w: Writer) -> None:
         gen = self._gen
-        names = ["send", "dropped", "write_line", "partitions_of", "task", "replay"]
+        names = ["send", "dropped", "write_line", "partitions_of", "task"]
         names += ["failed"] if gen.options.handles_errors else []
         names += ["undecodable"] if gen.options.skips_undecodable else []
         for name in names:

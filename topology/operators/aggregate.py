@@ -69,7 +69,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
             emit_update(gen, node, node.store, result, descend, kept=kept)
             return
         # A row that is not there needs no deleting.
-        with w.block(f"if {new} is not None or row_{i}[0] is not None or replay.on:"):
+        with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
             emit_update(gen, node, node.store, result, descend, kept=kept)
 
 

@@ -10,7 +10,7 @@ numbers that are committed beside the input offsets: after an abort a new one is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from state.buffer import Buffer
@@ -25,7 +25,6 @@ __all__ = [
     "OperatorContext",
     "OperatorSpec",
     "Receive",
-    "Replay",
     "StreamSpec",
     "TableView",
     "TaskFacts",
@@ -39,17 +38,6 @@ Receive = Callable[[Any, Any, Any, int, Headers], None]
 The old value is the one that was forwarded before for the key, where a table forwards; a stream
 gives None.
 """
-
-
-@dataclass(slots=True)
-class Replay:
-    """Whether a task may be reading records that were read before, and had some effect.
-
-    Without transactions a row can be in its changelog while what followed from it is lost. The
-    record is read again then, and changes nothing: it must go on all the same.
-    """
-
-    on: bool = False
 
 
 class TableView(Protocol):
@@ -105,7 +93,6 @@ class OperatorContext:
         failed: to be called with the error of a user's function, and key, value, timestamp and
             headers of the record, where the step goes on if a handler lets it. Where no handler
             does, it raises the error.
-        replay: whether changes that change nothing go on too.
     """
 
     node: str
@@ -122,7 +109,6 @@ class OperatorContext:
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
-    replay: Replay = field(default_factory=Replay)
 
 
 class OperatorSpec(Protocol):

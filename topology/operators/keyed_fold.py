@@ -51,7 +51,6 @@ class KeyedFolding:
         "_encode",
         "_forward",
         "_initializer",
-        "_replay",
         "_rows",
         "pending",
     )
@@ -63,7 +62,6 @@ class KeyedFolding:
         self._aggregator = spec.aggregator
         self._forward = context.forward
         self._caching = context.caching
-        self._replay = context.replay
         self.pending: MutableMapping[Any, Any] = {}
         """By row key: the key, the value that was forwarded last, the latest headers."""
 
@@ -74,7 +72,7 @@ class KeyedFolding:
         # A copy of its own where values can be changed in place: the old one is forwarded.
         mine = self._rows.get(row_key)[0]
         new = self._aggregator(key, value, self._initializer() if mine is None else mine)
-        if old is None and new is None and not self._replay.on:
+        if old is None and new is None:
             return
         if old is not None and before > timestamp:
             timestamp = before
@@ -91,5 +89,5 @@ class KeyedFolding:
         self.pending.clear()
         for row_key, (key, old, headers) in held:
             value, timestamp = self._rows.get(row_key)
-            if value is not None or old is not None or self._replay.on:
+            if value is not None or old is not None:
                 self._forward(key, value, old, timestamp, headers)

@@ -25,7 +25,6 @@ from topology.operators.context import (
     Number,
     OperatorContext,
     Receive,
-    Replay,
     TableView,
     TaskFacts,
     stop,
@@ -60,8 +59,6 @@ class _Environment(Protocol):
     def number(self) -> Callable[[str], Number]: ...
     @property
     def task(self) -> TaskFacts: ...
-    @property
-    def replay(self) -> Replay: ...
     @property
     def global_views(self) -> Mapping[str, TableView]: ...
     @property
@@ -113,7 +110,6 @@ class OperatorMaker:
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
             failed=self._failed(node.name),
-            replay=environment.replay,
         )
 
     def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:

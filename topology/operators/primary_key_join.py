@@ -182,14 +182,13 @@ class _Stored(_Sides):
 class _Unstored(_Sides):
     """A merge that computes the last result from the old values of both sides."""
 
-    __slots__ = ("_caching", "_encode", "_forward", "_old_is_read", "_replay", "pending")
+    __slots__ = ("_caching", "_encode", "_forward", "_old_is_read", "pending")
 
     def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
         super().__init__(spec, context)
         self._forward = context.forward
         self._old_is_read = context.old_is_read
         self._caching = context.caching
-        self._replay = context.replay
         self._encode = context.serdes(spec.keys)[0].serialize
         self.pending: MutableMapping[Any, Any] = {}
         """By row key: the key, both old values, the time and the headers of the last change."""
@@ -238,5 +237,5 @@ class _Unstored(_Sides):
                 old = self._joined(*before)
             except Exception:
                 old = None  # it failed then, too, and nothing was forwarded
-        if value is not None or old is not None or self._replay.on:
+        if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)

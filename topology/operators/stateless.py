@@ -124,7 +124,7 @@ def _map_change(
         w.line(f"before_{i} = {before}")
         was_there = f"before_{i} is not None"
     result = replace(result, old=f"before_{i}" if is_read else None)
-    with w.block(f"if value_{i} is not None or {was_there} or replay.on:"):
+    with w.block(f"if value_{i} is not None or {was_there}:"):
         if versioned:
             w.line(f"before_{i} = OutOfOrder(before_{i}) if late_{i} else before_{i}")
         _children(gen, node, result, descend)

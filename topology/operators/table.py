@@ -49,7 +49,7 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
             changed += f" or {new}.__class__ not in ATOMS and {encode}({new}) != {encode}({old})"
         w.line(f"changed_{i} = {changed}")
     with otherwise(gen):
-        with w.block(f"if changed_{i} or replay.on:"):
+        with w.block(f"if changed_{i}:"):
             emit_update(gen, node, node.store, result, descend, kept=kept)
         if any(s.name == node.store and s.source_topic is not None for s in gen.sub.stores):
             # A restore from the source finds the last record of each key, whatever changed.

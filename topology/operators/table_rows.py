@@ -45,7 +45,6 @@ class TableRows:
         "_caching",
         "_encode_value",
         "_forward",
-        "_replay",
         "encode_key",
         "get",
         "immutable",
@@ -63,7 +62,6 @@ class TableRows:
         self.put = buffer.put
         self._forward = context.forward
         self._caching = context.caching
-        self._replay = context.replay
         self.pending: dict[bytes, tuple[Any, Any, Headers]] = {}
         """By row key: the key, the value that was forwarded last, the latest headers."""
 
@@ -86,7 +84,7 @@ class TableRows:
             timestamp: of the change.
             headers: of the record that made it.
         """
-        if is_same(value, old, self._encode_value) and not self._replay.on:
+        if is_same(value, old, self._encode_value):
             return
         self.put(row_key, value, timestamp)
         if not self._caching:
@@ -101,5 +99,5 @@ class TableRows:
         self.pending.clear()
         for row_key, (key, old, headers) in held:
             value, timestamp = self.get(row_key)
-            if value is not None or old is not None or self._replay.on:
+            if value is not None or old is not None:
                 self._forward(key, value, old, timestamp, headers)

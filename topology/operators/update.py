@@ -112,5 +112,5 @@ def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow],
             return
         _decode_held(gen, node, store, "old")
         # A row that came and went since the last flush was never there for those below.
-        with w.block("if value is not None or old is not None or replay.on:"):
+        with w.block("if value is not None or old is not None:"):
             descend(flow)

@@ -74,7 +74,6 @@ class WindowRows:
         "_fold",
         "_immutable",
         "_old_is_read",
-        "_replay",
         "_results",
         "_row_key",
         "_size_ms",
@@ -105,7 +104,6 @@ class WindowRows:
         self.encode_key: Callable[[Any], bytes] = row_key.windowed.inner.serialize
         self._immutable = self._encoded.immutable
         self._old_is_read = context.old_is_read
-        self._replay = context.replay
         self._dirty = buffer.dirty
         self._fold = fold.compiled()
         self._size_ms = size_ms
@@ -139,7 +137,7 @@ class WindowRows:
             old, before = self.buffer.get(row_key)
             new = self._fold(key, value, old)
             if old is None:
-                if new is None and not self._replay.on:
+                if new is None:
                     return
             elif before > timestamp:
                 timestamp = before
@@ -148,7 +146,7 @@ class WindowRows:
             old, before = row
             new = self._fold(key, value, old)
             if old is None:
-                if new is None and not self._replay.on:
+                if new is None:
                     return
             elif before > timestamp:
                 timestamp = before
@@ -163,7 +161,7 @@ class WindowRows:
         forwarded = self.buffer.get(row_key)[0] if self._old_is_read else old
         new = self._fold(key, value, old)
         if old is None:
-            if new is None and not self._replay.on:
+            if new is None:
                 return
         elif before > timestamp:
             timestamp = before
@@ -229,7 +227,7 @@ class WindowRows:
             value, timestamp = self._dirty[row_key]
             if not self._immutable and value.__class__ is bytes:
                 value = self._encoded.deserialize(value)
-            if value is not None or old is not None or self._replay.on:
+            if value is not None or old is not None:
                 self._results(windowed, value, old, timestamp, headers)
 
     def of_key(self, key_bytes: bytes, first: int, last: int) -> Iterator[tuple[int, Any, int]]:
