@@ -1,0 +1,384 @@
+"""Hand-overs to an application on a real broker: what is visible when, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from spark_bridge.errors import BackfillError, CannotBackfillError
+from spark_bridge.handover import check_target, find
+from spark_bridge.handover_driver import hand_over_by_driver
+from spark_bridge.handover_drop import drop_backfill, drop_from
+from spark_bridge.handover_notes import marker_group
+from spark_bridge.handover_partitioned import hand_over_partitioned, unit_writer
+from spark_bridge.handover_target import Target
+from spark_bridge.handover_units import units_of
+from spark_bridge.job import Application
+from streams.backfill_gate import backfill_group
+from streams.clients import TopicPartition
+from streams.group_admin import GroupAdmin
+from tests.spark_bridge.handed import START_MS, Handed
+from tests.spark_bridge.local_rows import batches_of, computed, plan_of
+from tests.support import kafka
+from tests.support.live import live, settings_of
+from tests.support.processes import wait_until
+from tests.support.topics import Topics
+from topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
+
+LINES = 60
+RECORDS_A_LINE = 5
+"""Itself, and one of the repartition topic for each of its words."""
+WAYS = {"driver": hand_over_by_driver, "partitioned": hand_over_partitioned}
+BOTH = pytest.mark.parametrize("how", WAYS)
+
+
+@pytest.fixture
+def handed(topics: Topics, tmp_path: Path) -> Handed:
+    made = Handed(topics, tmp_path)
+    made.write(LINES)
+    return made
+
+
+def hand_over(handed: Handed, how: str, backfill_id: str = "bf-1", **more: Any) -> Any:
+    """Compute everything and hand it over."""
+    local = handed.computed(handed.plan(backfill_id))
+    return WAYS[how](local, handed.application, facts=local.frame.facts(), **more)
+
+
+def admin(topics: Topics) -> GroupAdmin:
+    return GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=30)
+
+
+class Stopped(Exception):  # noqa: N818 - no error: a driver that is gone
+    """Ends a hand-over in this process."""
+
+
+def stop_at(wanted: str) -> Callable[[str], None]:
+    def probe(step: str) -> None:
+        if step == wanted:
+            raise Stopped
+
+    return probe
+
+
+# -- what is visible when ----------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_the_live_application_goes_on_at_the_next_record(
+    topics: Topics, tmp_path: Path, how: str, guarantee: str
+) -> None:
+    """Under either guarantee; nothing is the application's before all is."""
+    handed = Handed(topics, tmp_path, processing_guarantee=guarantee)
+    handed.write(LINES)
+    seen = []
+
+    def look(step: str) -> None:
+        if step == "handover_written":
+            assert handed.offsets() == {}
+            if how == "driver":
+                handed.check_empty()
+            seen.append(step)
+
+    report = hand_over(handed, how, probe=look)
+    assert seen
+    assert report.how == how
+    assert report.counts.changelog == len(handed.words)
+    assert report.counts.sink == sum(handed.words.values())
+    handed.check_recount()
+    handed.go_on_live()
+
+
+def test_an_application_without_transactions_may_have_any_settings_of_its_producer(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """The hand-over's producers need others, and take them."""
+    handed = Handed(topics, tmp_path)
+    handed.settings |= {
+        "processing.guarantee": "at_least_once",
+        "producer.acks": "1",
+        "producer.enable.idempotence": False,
+        "producer.max.in.flight": 100,
+    }
+    handed.write(LINES)
+    hand_over(handed, "driver")
+    handed.check_recount()
+
+
+@BOTH
+def test_outputs_can_be_left_out(handed: Handed, how: str) -> None:
+    hand_over(handed, how, outputs="skip")
+    assert handed.outputs() == {}
+    assert handed.state() == dict(handed.words)
+    assert handed.offsets() == kafka.ends(handed.bootstrap, handed.source)
+
+
+def test_the_markers_of_a_finished_hand_over_are_taken_away(handed: Handed) -> None:
+    plan = handed.plan("bf-1")
+    local = handed.computed(plan)
+    hand_over_partitioned(local, handed.application, facts=local.frame.facts())
+    assert kafka.committed(handed.bootstrap, marker_group(plan), handed.source) == {}
+    assert kafka.committed(handed.bootstrap, backfill_group(handed.id), handed.source)
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def joined(handed: Handed) -> Iterator[Callable[[], None]]:
+    """Joins the application's group, as a worker would that does not look at the gate."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": handed.bootstrap, "group.id": handed.id}
+    )
+
+    def join() -> None:
+        consumer.subscribe([handed.source])
+        cluster = admin(handed.topics)
+
+        def is_member() -> bool:
+            consumer.poll(0.1)
+            return bool(cluster.members(handed.id))
+
+        wait_until(is_member, what="a member of the group")
+
+    yield join
+    consumer.close()
+
+
+def test_a_group_with_a_member_is_refused_before_anything_is_written(
+    handed: Handed, joined: Callable[[], None]
+) -> None:
+    plan = handed.plan("bf-1")
+    check_target(handed.application, plan, reset=False)
+    joined()
+    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+        check_target(handed.application, plan, reset=True)
+    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+        hand_over(handed, "driver")
+    assert find(handed.application, "bf-1").plan is None
+    handed.check_empty()
+
+
+@BOTH
+def test_a_member_that_joins_meanwhile_is_seen_right_before_the_offsets(
+    handed: Handed, joined: Callable[[], None], how: str
+) -> None:
+    def probe(step: str) -> None:
+        if step == "handover_written":
+            joined()
+
+    with pytest.raises(CannotBackfillError, match="stop all its workers"):
+        hand_over(handed, how, probe=probe)
+    assert handed.offsets() == {}
+    # One transaction leaves nothing; parts stay, and keep the application from starting.
+    assert (find(handed.application, "bf-1").plan is None) == (how == "driver")
+    if how == "driver":
+        handed.check_empty()
+
+
+def test_committed_offsets_and_rows_without_any_are_refused(handed: Handed) -> None:
+    plan = handed.plan("bf-1")
+    kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")])
+    with pytest.raises(CannotBackfillError, match=r"changelogs with rows .*reset=True"):
+        check_target(handed.application, plan, reset=False)
+    kafka.set_committed(handed.bootstrap, handed.id, handed.source, {1: 3})
+    with pytest.raises(CannotBackfillError, match=r"committed offsets .*reset=True"):
+        hand_over(handed, "driver")
+    check_target(handed.application, plan, reset=True)
+    assert handed.outputs() == {}
+
+
+def test_what_an_aborted_attempt_left_in_a_changelog_is_no_row(handed: Handed) -> None:
+    """Its records are there, and nobody reads them."""
+    with pytest.raises(Stopped):
+        hand_over(handed, "driver", probe=stop_at("handover_written"))
+    assert kafka.read(handed.bootstrap, handed.changelog, "read_uncommitted")
+    assert find(handed.application, "bf-1").plan is None
+    hand_over(handed, "driver")
+    handed.check_recount()
+
+
+def test_versions_of_before_cannot_be_replaced_row_by_row(topics: Topics, tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    source = topics.create("in")
+    builder.table(
+        source,
+        key=serdes.string,
+        value=serdes.string,
+        store=Materialized("v", history=timedelta(days=1)),
+    )
+    settings = settings_of(topics, tmp_path)
+    topology = builder.build()
+    plan = plan_of(topology, settings, "bf-1")
+    kafka.write(topics.bootstrap, f"{settings['application.id']}-v-changelog", [(b"k", b"v")])
+    with pytest.raises(CannotBackfillError, match="headrace reset first"):
+        check_target(Application.of(topology, settings), plan, reset=True)
+
+
+def test_a_sink_that_would_delete_the_records_is_refused_with_the_way_out(
+    topics: Topics, tmp_path: Path
+) -> None:
+    handed = Handed(topics, tmp_path)
+    handed.write(LINES)
+    admin(topics).alter_config(handed.sink, {"retention.ms": "86400000"})
+    with pytest.raises(CannotBackfillError) as raised:
+        hand_over(handed, "partitioned")
+    assert f"--entity-name {handed.sink} --add-config retention.ms=-1" in str(raised.value)
+    assert find(handed.application, "bf-1").plan is None
+    hand_over(handed, "partitioned", outputs="skip")
+    assert handed.state() == dict(handed.words)
+
+
+def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed) -> None:
+    local = handed.computed(handed.plan("bf-1"))
+    facts = local.frame.facts()
+    many = type(facts)({(0, 0): 100_000_000}, facts.oldest_ms)
+    with pytest.raises(CannotBackfillError, match="handover='partitioned'"):
+        hand_over_by_driver(local, handed.application, facts=many)
+
+
+# -- replacing what is there -------------------------------------------------------------------
+
+
+@BOTH
+def test_a_reset_replaces_rows_offsets_and_what_waits_between_sub_topologies(
+    handed: Handed, how: str
+) -> None:
+    """Old keys get tombstones, also in the local state of the host; old records are not counted."""
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(LINES * RECORDS_A_LINE)
+    old = set(handed.state())
+    ends = kafka.ends(handed.bootstrap, handed.source)
+    admin(handed.topics).delete_records(
+        {TopicPartition(handed.source, p): end for p, end in ends.items()}
+    )
+    kafka.write(handed.bootstrap, f"{handed.id}-by-word-repartition", [(b"waits", b"waits")])
+    handed.words.clear()
+    handed.write(LINES)
+    report = hand_over(handed, how, reset=True)
+    assert report.counts.tombstones == len(old - handed.words.keys()) > 0
+    assert handed.state() == dict(handed.words)
+    assert handed.offsets() == kafka.ends(handed.bootstrap, handed.source)
+    repartition = f"{handed.id}-by-word-repartition"
+    committed = kafka.committed(handed.bootstrap, handed.id, repartition)
+    assert committed == kafka.ends(handed.bootstrap, repartition)
+    handed.write(10, live=True)
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(10 * RECORDS_A_LINE)
+    assert handed.state() == dict(handed.words)
+
+
+# -- windows -----------------------------------------------------------------------------------
+
+
+def test_old_windows_are_kept_until_the_live_application_has_them(
+    topics: Topics, tmp_path: Path
+) -> None:
+    builder = StreamsBuilder()
+    source = topics.create("in")
+    (
+        builder.stream(source, key=serdes.string, value=serdes.string)
+        .group_by_key()
+        .windowed_by(TimeWindows(size=timedelta(minutes=1)))
+        .count(store="w")
+    )
+    topology: Topology = builder.build()
+    settings = settings_of(topics, tmp_path)
+    kafka.write(topics.bootstrap, source, [(b"k", b"v")] * 5, timestamp=START_MS)
+    local: Any = computed(topology, settings, plan_of(topology, settings, "bf-1"))
+    changelog = f"{settings['application.id']}-w-changelog"
+    assert admin(topics).describe([changelog])[changelog].retention_ms != -1
+    hand_over_by_driver(local, Application.of(topology, settings), facts=local.frame.facts())
+    assert admin(topics).describe([changelog])[changelog].retention_ms == -1
+    kafka.write(topics.bootstrap, source, [(b"k", b"v")], timestamp=START_MS + 10)
+    with live(topology, settings) as app:
+        app.wait_processed(1)
+    last = kafka.read(topics.bootstrap, changelog)[-1]
+    assert last.value is not None
+    assert serdes.long.deserialize(last.value) == 6
+
+
+# -- one backfill at a time, and the way back ---------------------------------------------------
+
+
+def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
+    with pytest.raises(Stopped):
+        hand_over(handed, "partitioned", probe=stop_at("handover_written"))
+    with pytest.raises(CannotBackfillError, match="--drop --id bf-1"):
+        find(handed.application, "bf-2")
+    with pytest.raises(CannotBackfillError, match="--drop --id bf-1"):
+        hand_over(handed, "driver", "bf-2")
+    # Nor may it go on otherwise than it was begun: parts with outputs are visible.
+    with pytest.raises(CannotBackfillError, match="on other terms"):
+        hand_over(handed, "driver", "bf-1")
+    plan = find(handed.application, "bf-1").plan
+    assert plan is not None
+    local = handed.computed(plan)
+    with pytest.raises(CannotBackfillError, match="on other terms"):
+        hand_over_partitioned(local, handed.application, outputs="skip", facts=local.frame.facts())
+    hand_over_partitioned(local, handed.application, facts=local.frame.facts())
+    handed.check_recount()
+
+
+def test_an_id_is_used_once(handed: Handed) -> None:
+    hand_over(handed, "driver")
+    assert find(handed.application, "bf-1").is_done
+    with pytest.raises(CannotBackfillError, match="another id"):
+        hand_over(handed, "driver", reset=True)
+
+
+def test_dropping_what_nobody_wrote_leaves_everything_as_it_was(handed: Handed) -> None:
+    with pytest.raises(Stopped):
+        hand_over(handed, "partitioned", probe=stop_at("handover_opened"))
+    with pytest.raises(CannotBackfillError, match=r"bf-1 of .* is open"):
+        drop_backfill(handed.topology, handed.settings, id="bf-2")
+    report = drop_backfill(handed.topology, handed.settings, id="bf-1")
+    assert not report.begins_anew
+    assert report.deleted == ()
+    with pytest.raises(BackfillError, match="it is dropped; there is nothing to drop"):
+        drop_backfill(handed.topology, handed.settings, id="bf-1")
+    hand_over(handed, "partitioned")
+    handed.check_recount()
+
+
+def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
+    """What is half written is deleted, and a writer that comes too late refuses."""
+    plan = handed.plan("bf-1")
+    local = handed.computed(plan)
+    with pytest.raises(Stopped):
+        hand_over_partitioned(
+            local, handed.application, facts=local.frame.facts(), probe=stop_at("handover_written")
+        )
+    target = Target.live(handed.application)
+    head = target.notes().open_head
+    assert head is not None
+    units = units_of(handed.application, plan)
+    late = unit_writer(target, head, plan, units, timeout_ms=60_000, with_sinks=True, reset=False)
+    report = drop_backfill(handed.topology, handed.settings, id="bf-1")
+    assert report.begins_anew
+    assert handed.changelog in report.deleted
+    with pytest.raises(BackfillError, match="not open any more"):
+        list(late(batches_of(local.frame.of(units[-1]))))
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(LINES * RECORDS_A_LINE)
+    assert handed.state() == dict(handed.words)
+
+
+def test_a_drop_that_was_interrupted_is_done_again(handed: Handed) -> None:
+    with pytest.raises(Stopped):
+        hand_over(handed, "partitioned", probe=stop_at("handover_written"))
+    application = handed.application
+    for step in ("drop_noted", "drop_deleted"):
+        with pytest.raises(Stopped):
+            drop_from(Target.live(application), application, "bf-1", probe=stop_at(step))
+        with pytest.raises(CannotBackfillError, match="being dropped"):
+            find(application, "bf-1")
+    assert drop_backfill(handed.topology, handed.settings, id="bf-1").begins_anew
+    hand_over(handed, "driver")
+    assert handed.state() == dict(handed.words)
