@@ -268,7 +268,7 @@ def _messages(batch: pa.RecordBatch, place: TopicPartition, numbers: Any) -> Ite
     for number, key, value, timestamp, headers in zip(numbers.tolist(), *columns, strict=True):
         if headers is not None:
             headers = [(pair["name"], pair["value"]) for pair in headers]
-        yield Row(place, number, key, value, timestamp, headers)
+        yield Row((place, number, key, value, timestamp, headers))
 
 
 def _stage_rows(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.RecordBatch:

@@ -31,74 +31,51 @@ NO_CAUSE: Order = (-1, -1, -1)
 CREATE_TIME = 1
 
 
-class Row:
-    """A record that did not come from Kafka's client (a `streams.clients.ReceivedMessage`)."""
+class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]):
+    """A record that did not come from Kafka's client (a `streams.clients.ReceivedMessage`).
 
-    __slots__ = ("_headers", "_key", "_offset", "_place", "_timestamp", "_value")
+    Made of its place, offset, key, value, timestamp and headers; the offset of a record that was
+    never in Kafka counts those before it. A tuple, as millions are made.
+    """
 
-    def __init__(
-        self,
-        place: TopicPartition,
-        offset: int,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: Headers | None,
-    ) -> None:
-        self._place = place
-        self._offset = offset
-        self._key = key
-        self._value = value
-        self._timestamp = timestamp
-        self._headers = headers
+    __slots__ = ()
 
     def topic(self) -> str:
         """The topic."""
-        return self._place.topic
+        return self[0].topic
 
     def partition(self) -> int:
         """The partition."""
-        return self._place.partition
+        return self[0].partition
 
     def offset(self) -> int:
-        """The offset; that of a record which was never in Kafka counts those before it."""
-        return self._offset
+        """The offset."""
+        return self[1]
 
     def key(self) -> bytes | None:
         """The key's bytes."""
-        return self._key
+        return self[2]
 
     def value(self) -> bytes | None:
         """The value's bytes."""
-        return self._value
+        return self[3]
 
     def timestamp(self) -> tuple[int, int]:
         """The kind of the timestamp and its milliseconds since 1970."""
-        return CREATE_TIME, self._timestamp
+        return CREATE_TIME, self[4]
 
     def headers(self) -> Headers | None:
         """The headers, or None where there are none."""
-        return self._headers
+        return self[5]
 
 
 class Cause:
-    """The record that is processed now, by its order, and how much it has made."""
+    """The record that is processed now, by its order."""
 
-    __slots__ = ("made", "of", "order")
+    __slots__ = ("order",)
 
     def __init__(self) -> None:
         self.order: Order = NO_CAUSE
-        self.of: Order = NO_CAUSE
-        """What `made` counts for."""
-        self.made = 0
-
-    def next_number(self) -> int:
-        """Count one more thing that the present record makes; records of one order count on."""
-        if self.order != self.of:
-            self.of, self.made = self.order, 0
-        number = self.made
-        self.made = number + 1
-        return number
 
 
 class Batch(list[Any]):
@@ -129,17 +106,20 @@ class Delivery(NamedTuple):
 class _Rows:
     """Rows of one task and kind, by columns."""
 
-    __slots__ = ("_kind", "_number", "_task", "columns", "orders")
+    __slots__ = ("_kind", "_made", "_number", "_of", "_task", "columns", "orders")
 
     def __init__(self, task: TaskId, kind: str) -> None:
         self._task = task
         self._kind = kind
         self._number = 0
+        self._of: Order = NO_CAUSE
+        self._made = 0
+        """How many records there are of the last cause."""
         self._clear()
 
     def _clear(self) -> None:
         self.columns: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
-        self.orders: list[tuple[Order, int]] = []
+        self.orders: list[Order] = []
 
     def batch(self, partitions: Mapping[str, int]) -> pa.RecordBatch:
         """Take the rows."""
@@ -147,25 +127,22 @@ class _Rows:
         topic, partition, key, value, timestamp, headers = zip(*self.columns, strict=True)
         keys = pa.array(key, pa.binary())
         if self._kind == "record":
-            (mts, src, off), seq = (
-                zip(*(order for order, _ in self.orders), strict=True),
-                [number for _, number in self.orders],
-            )
+            mts, src, off = zip(*self.orders, strict=True)
             order = [
                 pa.array(mts, pa.int64()),
                 pa.array(src, pa.int32()),
                 pa.array(off, pa.int64()),
-                pa.array(seq, pa.int32()),
+                pa.array(self._numbers(), pa.int32()),
             ]
             places = _places(topic, partition, keys, off, partitions)
         else:
             order = [pa.nulls(count, field.type) for field in list(STAGE)[-4:]]
-            places = pa.array(partition, pa.int32())
+            places = _column(partition, pa.int32())
         arrays = [
             _constant(self._task.sub_topology, pa.int32(), count),
             _constant(self._task.partition, pa.int32(), count),
             _constant(self._kind, pa.string(), count),
-            pa.array(topic, pa.string()),
+            _column(topic, pa.string()),
             places,
             pa.array(np.arange(self._number, self._number + count)),
             keys,
@@ -177,6 +154,24 @@ class _Rows:
         self._number += count
         self._clear()
         return pa.RecordBatch.from_arrays(arrays, schema=STAGE)
+
+    def _numbers(self) -> list[int]:
+        """Count what each cause made; rows of the same cause may be in the batch before."""
+        numbers, of, made = [], self._of, self._made
+        for order in self.orders:
+            if order is not of and order != of:
+                of, made = order, 0
+            numbers.append(made)
+            made += 1
+        self._of, self._made = of, made
+        return numbers
+
+
+def _column(values: Sequence[Any], kind: Any) -> Any:
+    """An array of values that are mostly all the same."""
+    if values.count(values[0]) == len(values):
+        return _constant(values[0], kind, len(values))
+    return pa.array(values, kind)
 
 
 def _constant(value: object, kind: Any, count: int) -> Any:
@@ -202,21 +197,23 @@ def _places(
     partitions: Mapping[str, int],
 ) -> Any:
     """The partition of each record: as it was chosen, else by the key's hash."""
+    if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
+        return pa.array(_hashed(keys, offsets, partitions[topics[0]]), pa.int32())
     places = np.array(chosen, np.int32)
     for topic in set(topics):
-        count = partitions[topic]
-        mine = places == -1
-        if len(set(topics)) > 1:
-            mine &= np.array([name == topic for name in topics])
-        if not mine.any():
-            continue
-        hashed = partitions_of_keys(keys, count)
-        if keys.null_count:
-            # Live, records without a key go anywhere; here to the same place each time.
-            nulls = np.asarray(keys.is_null())
-            hashed = np.where(nulls, np.array(offsets) % count, hashed)
-        places[mine] = hashed[mine]
+        mine = (places == -1) & np.array([name == topic for name in topics])
+        if mine.any():
+            places[mine] = _hashed(keys, offsets, partitions[topic])[mine]
     return pa.array(places, pa.int32())
+
+
+def _hashed(keys: Any, offsets: Sequence[int], count: int) -> Any:
+    hashed = partitions_of_keys(keys, count)
+    if keys.null_count:
+        # Live, records without a key go anywhere; here to the same place each time.
+        nulls = np.asarray(keys.is_null())
+        hashed = np.where(nulls, np.array(offsets) % count, hashed).astype(np.int32)
+    return hashed
 
 
 class Outputs:
@@ -267,7 +264,7 @@ class Outputs:
                 self._deliver(topic, value, key, partition, timestamp, headers)
             elif topic in internal:
                 records.columns.append((topic, partition, key, value, timestamp, headers))
-                records.orders.append((cause.order, cause.next_number()))
+                records.orders.append(cause.order)
             elif with_sinks:
                 sinks.columns.append((topic, partition, key, value, timestamp, headers))
 
@@ -295,7 +292,7 @@ class Outputs:
         place = TopicPartition(topic, partition)
         offset = self._next_offset.get(place, 0)
         self._next_offset[place] = offset + 1
-        row = Row(place, offset, key, value, timestamp, headers)
+        row = Row((place, offset, key, value, timestamp, headers))
         self.deliveries.append(Delivery(place, row, order))
 
     def add(

@@ -161,8 +161,12 @@ def ranges(
         cut = cuts.get(place)
         if cut is not None:
             _check_cut(place, cut, starts[place], stable[place])
+            if ends[place] < cut:
+                raise CannotBackfillError(
+                    f"until= ends {place} at offset {ends[place]}, and its archive reaches {cut}; "
+                    "take the records behind the end out of the archive"
+                )
             starts[place] = cut
-            ends[place] = max(cut, ends[place])
         elif place.topic in late:
             starts[place] = ends[place]
     # Nothing is there before the start, whatever the end that was asked for.

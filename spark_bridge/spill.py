@@ -28,29 +28,24 @@ _WRITE_BUFFER_BYTES = 64 << 20
 class _Store:
     """A store wherever it is now."""
 
-    __slots__ = ("_name", "_owner")
+    __slots__ = ("home",)
 
-    def __init__(self, owner: SpillingState, name: str) -> None:
-        self._owner = owner
-        self._name = name
-
-    @property
-    def _home(self) -> CommittedStore:
-        return self._owner.home.store(self._name)
+    def __init__(self, home: CommittedStore) -> None:
+        self.home = home
 
     def get(self, key: bytes) -> bytes | None:
-        return self._home.get(key)
+        return self.home.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._home.get_many(keys)
+        return self.home.get_many(keys)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        return self._home.scan(start, end, reverse=reverse)
+        return self.home.scan(start, end, reverse=reverse)
 
     def approximate_count(self) -> int:
-        return self._home.approximate_count()
+        return self.home.approximate_count()
 
 
 class SpillingState:
@@ -78,7 +73,7 @@ class SpillingState:
         self._directory: Path | None = None
         self.home: TaskState = MemoryTaskState(specs)
         """Where the rows are now."""
-        self._stores = {spec.name: _Store(self, spec.name) for spec in specs}
+        self._stores = {spec.name: _Store(self.home.store(spec.name)) for spec in specs}
 
     @property
     def is_on_disk(self) -> bool:
@@ -118,6 +113,8 @@ class SpillingState:
         disk.end_restore({spec.name: Position("", 0, 0, 0) for spec in self._specs})
         self.home.close()
         self.home = disk
+        for name, store in self._stores.items():
+            store.home = disk.store(name)
 
     def position(self, store_name: str) -> Position | None:
         """Return the position of a store."""

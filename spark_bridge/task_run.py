@@ -11,8 +11,11 @@ Nothing here depends on time, chance or earlier attempts, so a second attempt ma
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +39,8 @@ __all__ = ["StageRun", "run_stage"]
 
 RUN_RECORDS = 5000
 """How many records go through a task before its memory is looked at."""
+COLLECT_RECORDS = 50_000
+"""How many records there may be between two looks for garbage in circles."""
 HELD_BACK_BYTES = 250
 """What one held-back update costs, roughly."""
 
@@ -55,7 +60,24 @@ class run_stage:  # noqa: N801 - called as a function
         application, plan = self._job.open()
         opener = consumer_opener(application.config)
         run = StageRun(self._job, application, plan, context.partitionId(), opener)
-        yield from run.run(batches)
+        with _collector_off():
+            yield from run.run(batches)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Leave it to the run when to look for garbage in circles.
+
+    Records are no circles, and as many live for a while, the collector's own times take as long as
+    processing does.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class StageRun:
@@ -108,6 +130,7 @@ class StageRun:
         self._reader_of: dict[TopicPartition, Task] = {}
         self._records: dict[TaskId, int] = dict.fromkeys(ids, 0)
         self._dropped: dict[tuple[str, str], int] = {}
+        self._uncollected = 0
 
     def _task_ids(self, number: int) -> list[TaskId]:
         plans = self._application.plans
@@ -205,21 +228,12 @@ class StageRun:
         offsets: dict[TopicPartition, int] = {}
         for batch in batches:
             if batch.num_rows and "topic" in batch.schema.names:
-                rows, orders = _decoded(batch, offsets, self._sources)
-                yield Block(rows, orders)
+                yield from _decoded(batch, offsets, self._sources)
 
     def _feed(self, block: Block) -> None:
-        """Have records processed, by the tasks that read them."""
-        start, records = 0, block.records
-        while start < len(records):
-            place = TopicPartition(records[start].topic(), records[start].partition())
-            end = start + 1
-            while end < len(records) and _is_at(records[end], place):
-                end += 1
-            whole = start == 0 and end == len(records)
-            some = block if whole else Block(records[start:end], block.orders[start:end])
-            self._process(place, some)
-            start = end
+        """Have records processed by the task that reads them: a run is from one place."""
+        first = block.records[0]
+        self._process(TopicPartition(first.topic(), first.partition()), block)
         self._deliver()
 
     def _process(self, place: TopicPartition, block: Block) -> None:
@@ -262,6 +276,10 @@ class StageRun:
             task.flush()
 
     def _bound_memory(self) -> None:
+        self._uncollected += self._limit()
+        if self._uncollected >= COLLECT_RECORDS:
+            self._uncollected = 0
+            gc.collect(0)  # what is new alone: the state is large, and no garbage
         for task in self._tasks.values():
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
                 self._flush()
@@ -349,30 +367,58 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
     return partitions_of
 
 
-def _is_at(record: Any, place: TopicPartition) -> bool:
-    return bool(record.partition() == place.partition and record.topic() == place.topic)
-
-
 def _decoded(
     batch: pa.RecordBatch,
     offsets: dict[TopicPartition, int],
     sources: Mapping[TopicPartition, int],
-) -> tuple[list[Row], list[tuple[int, int, int]]]:
-    """Make records of rows; those of repartition topics are numbered as they come."""
-    names = ("topic", "partition", "key", "value", "timestamp", "headers", "mts", "src", "off")
-    columns = [batch.column(name).to_pylist() for name in names]
-    rows, orders = [], []
-    for topic, partition, key, value, timestamp, headers, mts, src, off in zip(
-        *columns, strict=True
-    ):
+) -> Iterator[Block]:
+    """Make records of rows, a block for each run from one place.
+
+    Records of repartition topics are numbered as they come.
+    """
+    names = ("topic", "partition", "key", "value", "timestamp", "mts", "src", "off")
+    columns = {name: batch.column(name) for name in names}
+    keys, values, times, mts, src, off = (columns[name].to_pylist() for name in names[2:])
+    headers = _headers_of(batch.column("headers"))
+    orders = list(zip(mts, src, off, strict=True))
+    for start, end in _runs(columns["topic"], columns["partition"]):
+        topic, partition = columns["topic"][start].as_py(), columns["partition"][start].as_py()
         place = TopicPartition(topic, partition)
         if place in sources:
-            offset = off
+            numbers: Iterable[int] = off[start:end]
         else:
-            offset = offsets.get(place, 0)
-            offsets[place] = offset + 1
-        if headers is not None:
-            headers = [(pair["name"], pair["value"]) for pair in headers]
-        rows.append(Row(place, offset, key, value, timestamp, headers))
-        orders.append((mts, src, off))
-    return rows, orders
+            first = offsets.get(place, 0)
+            offsets[place] = first + end - start
+            numbers = range(first, first + end - start)
+        rows = zip(
+            repeat(place, end - start),
+            numbers,
+            keys[start:end],
+            values[start:end],
+            times[start:end],
+            headers[start:end] if headers else repeat(None, end - start),
+            strict=True,
+        )
+        yield Block(list(map(Row, rows)), orders[start:end])
+
+
+def _headers_of(column: Any) -> list[Any]:
+    """The headers of each row; an empty list where no row has any."""
+    if column.null_count == len(column):
+        return []
+    return [
+        found and [(pair["name"], pair["value"]) for pair in found] for found in column.to_pylist()
+    ]
+
+
+def _runs(topics: Any, partitions: Any) -> Iterator[tuple[int, int]]:
+    """Where rows from one place begin and end."""
+    if len(topics.unique()) == 1 and len(partitions.unique()) == 1:
+        yield 0, len(topics)
+        return
+    places = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
+    start = 0
+    for at in range(1, len(places) + 1):
+        if at == len(places) or places[at] != places[start]:
+            yield start, at
+            start = at

@@ -32,7 +32,7 @@ def lowest_head_first(inputs: list[list[int]]) -> list[tuple[int, int]]:
 
 def blocks(number: int, timestamps: list[int], size: int) -> Iterator[Block]:
     place, largest = TopicPartition("t", number), -1
-    rows = iter([Row(place, n, None, None, time, None) for n, time in enumerate(timestamps)])
+    rows = iter([Row((place, n, None, None, time, None)) for n, time in enumerate(timestamps)])
     while some := list(islice(rows, size)):
         orders, largest = orders_of(some, number, largest)
         yield Block(some, orders)
