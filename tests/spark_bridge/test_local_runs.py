@@ -469,3 +469,13 @@ def test_a_time_as_the_end_leaves_what_is_not_older() -> None:
     until = datetime.fromtimestamp(YEAR_2023_MS / 1000 + 3, tz=UTC)
     plan, _ = backfilled(word_count(), {}, driver.cluster, until=until)
     assert plan.ends == {TopicPartition("lines", 0): 3}
+
+
+def test_a_second_attempt_makes_the_same_rows_in_the_same_order() -> None:
+    """So that Spark may run a task again, and a hand-over may leave out what is written."""
+    driver = TopologyTestDriver(word_count(), UNCACHED, partitions=3)
+    words(driver.cluster)
+    for number in range(20):  # without keys, which live go anywhere
+        put(driver.cluster, ("lines", None, f"w{number} again", 500))
+    first = backfilled(word_count(), UNCACHED, driver.cluster)
+    assert backfilled(word_count(), UNCACHED, driver.cluster) == first
