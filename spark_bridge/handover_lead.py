@@ -155,6 +155,8 @@ class Lead:
         done = self.notes.become(plan.id, "done")
         self.commit({self._target.group: live, self._group: done}, begun=begun)
         self.notes = self._target.notes()
+        if reset:
+            self._target.forget_topology()
         self._probe("handover_committed")
         self._log.info("handover_committed", backfill=plan.id, inputs=len(live))
 

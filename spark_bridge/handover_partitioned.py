@@ -30,7 +30,12 @@ from spark_bridge.read import consumer_opener
 from spark_bridge.records import Results
 from streams.backfill_gate import BackfillNote
 from streams.clients import Probe, TopicPartition, no_probe
-from streams.errors import ProducerFencedError, StreamsError
+from streams.errors import (
+    AbortableError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StreamsError,
+)
 
 __all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit_writer"]
 
@@ -228,5 +233,11 @@ def _flip(
     found = target.groups.committed_at(marker_group(plan), places)
     progress = {place: committed.metadata for place, committed in found.items()}
     live = live_offsets(target, plan, progress)
-    lead.certain(lambda: lead.finish(plan, live, reset=reset, begun=False))
+    try:
+        lead.certain(lambda: lead.finish(plan, live, reset=reset, begun=False))
+    except (AbortableError, OutcomeUnknownError) as error:
+        raise BackfillError(
+            f"everything of backfill {plan.id} is written, but its offsets could not be committed: "
+            f"{error}; run it again with the same id, which does that alone"
+        ) from error
     target.forget_group(marker_group(plan))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ from spark_bridge.planning import HistoryAdmin
 from spark_bridge.read import OpenConsumer, consumer_opener
 from streams.clients import CommittedOffset, Log, TopicPartition
 from streams.config import StreamsConfig
-from streams.errors import StreamsError
+from streams.deployed import GroupOffsets, forget
+from streams.errors import GroupDeniedError, StreamsError
 from streams.reset_plan import Member
 from streams.retention import FOR_EVER, window_topics
 from streams.topic_plan import TopicFacts, topic_names
@@ -48,7 +50,7 @@ class TargetAdmin(HistoryAdmin, Protocol):
         """Delete topics and wait until none is there."""
 
 
-class GroupCluster(Protocol):
+class GroupCluster(GroupOffsets, Protocol):
     """Offsets of groups; the live one is `streams.group_offsets.MemberlessGroup`."""
 
     def committed_at(
@@ -282,6 +284,11 @@ class Target:
                     "grant AlterConfigs on it"
                 ) from error
             self.log.warning("retention_suspended", topic=name, oldest_window_ms=oldest_ms[name])
+
+    def forget_topology(self) -> None:
+        """Compare the next start with nothing: what was deployed before is replaced."""
+        with suppress(GroupDeniedError):  # then nothing was kept there either
+            forget(self.group, self.groups)
 
     def forget_group(self, group: str) -> None:
         """Delete a group that is not needed any more; otherwise it expires."""

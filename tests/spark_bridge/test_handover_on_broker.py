@@ -21,11 +21,12 @@ from spark_bridge.handover_units import units_of
 from spark_bridge.job import Application
 from streams.backfill_gate import backfill_group
 from streams.clients import TopicPartition
+from streams.errors import TopologyChangedError
 from streams.group_admin import GroupAdmin
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import batches_of, computed, plan_of
 from tests.support import kafka
-from tests.support.live import live, settings_of
+from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
 from topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
@@ -272,6 +273,62 @@ def test_a_reset_replaces_rows_offsets_and_what_waits_between_sub_topologies(
     with live(handed.topology, handed.settings) as app:
         app.wait_processed(10 * RECORDS_A_LINE)
     assert handed.state() == dict(handed.words)
+
+
+def test_a_reset_lets_another_topology_start_with_what_it_was_given(handed: Handed) -> None:
+    """Where state would be lost the application refuses to start; here it is replaced."""
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(LINES * RECORDS_A_LINE)
+    builder = StreamsBuilder()
+    (
+        builder.stream(handed.source, key=serdes.string, value=serdes.string)
+        .group_by_key()
+        .count(store="by-key")
+    )
+    changed = builder.build()
+    assert isinstance(Live(changed, handed.settings).failure(), TopologyChangedError)
+    local: Any = computed(changed, handed.settings, plan_of(changed, handed.settings, "bf-1"))
+    application = Application.of(changed, handed.settings)
+    hand_over_by_driver(local, application, facts=local.frame.facts(), reset=True)
+    with live(changed, handed.settings) as app:
+        app.wait_running()
+
+
+# -- joins that go round in a circle ------------------------------------------------------------
+
+
+@BOTH
+def test_sub_topologies_that_write_to_each_other_are_handed_over_together(
+    topics: Topics, tmp_path: Path, how: str
+) -> None:
+    """A join by foreign key: one unit has the tasks of both, with all their partitions."""
+    builder = StreamsBuilder()
+    orders, customers = topics.create("orders", partitions=2), topics.create("customers")
+    sink = topics.create("joined", partitions=2)
+    text: Any = {"key": serdes.string, "value": serdes.string}
+    table = builder.table(orders, **text, store="orders")
+    others = builder.table(customers, **text, store="customers")
+    joined = table.join(
+        others, foreign_key=lambda order: order.split(":")[0], joiner=lambda o, c: f"{o}={c}"
+    )
+    joined.to_stream().to(sink, **text)
+    topology = builder.build()
+    settings = settings_of(topics, tmp_path)
+    kafka.write(topics.bootstrap, customers, [(b"c1", b"Ada"), (b"c2", b"Bob")])
+    given = [(f"o{n}".encode(), f"c{1 + n % 2}:{n}".encode()) for n in range(20)]
+    kafka.write(topics.bootstrap, orders, given, timestamp=START_MS)
+    plan = plan_of(topology, settings, "bf-1")
+    application = Application.of(topology, settings)
+    units = units_of(application, plan)
+    assert any(len({sub for sub, _ in unit.tasks}) > 1 for unit in units)
+    local: Any = computed(topology, settings, plan)
+    WAYS[how](local, application, facts=local.frame.facts())
+    kafka.write(topics.bootstrap, customers, [(b"c1", b"Eve")])
+    with live(topology, settings) as app:
+        app.wait(lambda: len(kafka.read(topics.bootstrap, sink)) == 30, what="joined rows")
+    last = {r.key: r.value for r in kafka.read(topics.bootstrap, sink)}
+    names = {b"c1": b"Eve", b"c2": b"Bob"}
+    assert last == {key: value + b"=" + names[value[:2]] for key, value in given}
 
 
 # -- windows -----------------------------------------------------------------------------------
