@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from state.codec import decode_timestamped
+from state.spec import StoreSpec
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.driver_names import Names
@@ -83,13 +84,13 @@ class SimulationResult:
         ]
 
     def store(self, name: str) -> dict[Any, Any]:
-        """A store's rows as its changelog has them."""
+        """A store's rows as its changelog has them, without those that have expired."""
         plan, store = self._simulation.names.store(name)
         key, value = self._simulation.serdes_of(store)
         topic = plan.changelogs[name]
         rows: dict[Any, Any] = {}
         for place in self._cluster.places(topic):
-            for k, data in _folded(self._cluster, place).items():
+            for k, data in _unexpired(store.spec, _folded(self._cluster, place)).items():
                 rows[key.deserialize(k)] = value.deserialize(data[1])
         return rows
 
@@ -117,12 +118,14 @@ class SimulationResult:
     def _check_states(self) -> list[str]:
         found = []
         for plan in self._simulation.plans:
-            for store, topic in plan.changelogs.items():
-                for place in self._cluster.places(topic):
-                    found += self._check_state(plan, store, place)
+            for store in plan.program.sub_topology.stores:
+                topic = plan.changelogs.get(store.spec.name)
+                for place in self._cluster.places(topic) if topic is not None else ():
+                    found += self._check_state(plan, store.spec, place)
         return found
 
-    def _check_state(self, plan: SubPlan, store: str, place: TopicPartition) -> list[str]:
+    def _check_state(self, plan: SubPlan, spec: StoreSpec, place: TopicPartition) -> list[str]:
+        store = spec.name
         held = [
             rows[store]
             for task_id, rows in self._outcome.states.items()
@@ -132,9 +135,10 @@ class SimulationResult:
         if not held:
             return [f"nobody has store {store} of partition {place.partition}"] if changelog else []
         local = {key: decode_timestamped(row) for key, row in held[0].items()}
+        # What has expired may be on the disk still, as the changelog has it, or be gone.
         return [
             f"store {store}, key {key!r}: {local.get(key)} locally, {changelog.get(key)} in {place}"
-            for key in sorted({*local, *changelog})
+            for key in sorted({*local, *_unexpired(spec, changelog)})
             if local.get(key) != changelog.get(key)
         ][:5]
 
@@ -332,6 +336,17 @@ def _folded(cluster: Cluster, place: TopicPartition) -> dict[bytes, tuple[int, b
         else:
             rows[key] = (message.timestamp()[1], value)
     return rows
+
+
+def _unexpired(
+    spec: StoreSpec, rows: dict[bytes, tuple[int, bytes]]
+) -> dict[bytes, tuple[int, bytes]]:
+    """The rows that are not so old that they are gone for every reader."""
+    time_of = spec.rows.time_of
+    if time_of is None or spec.retention_ms is None or not rows:
+        return rows
+    horizon = max(timestamp for timestamp, _ in rows.values()) - spec.retention_ms
+    return {key: row for key, row in rows.items() if time_of(key) > horizon}
 
 
 def _by_key(rows: Sequence[tuple[Any, Any]]) -> dict[str, list[Any]]:

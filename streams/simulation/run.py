@@ -254,11 +254,16 @@ class Run:
         return [place for topic in topics for place in self.cluster.places(topic)]
 
     def _look_at_states(self) -> None:
-        stores = {plan.id: list(plan.changelogs) for plan in self.setup.plans}
+        logged = {
+            plan.id: [
+                s.spec for s in plan.program.sub_topology.stores if s.spec.name in plan.changelogs
+            ]
+            for plan in self.setup.plans
+        }
         for host in self._hosts:
             for task_id, state in host.held().items():
-                names = stores.get(task_id.sub_topology, [])
-                rows = {name: dict(state.store(name).scan()) for name in names}
+                specs = logged.get(task_id.sub_topology, [])
+                rows = {s.name: dict(s.rows.view(state.store(s.name)).scan()) for s in specs}
                 self.outcome.states[task_id] = rows
 
     def _stop(self) -> None:

@@ -95,7 +95,7 @@ def _check_counts(
             findings.add("changelog_mismatch", f"{place}@{seen.offset}", detail)
     for key, (span, count) in right.items():
         # What came and expired between two commits was never written.
-        is_kept = row_time(store, key) + EXPIRES_AFTER_MS[store] >= windows.time
+        is_kept = row_time(store, key) + EXPIRES_AFTER_MS[store] > windows.time
         if is_kept and key not in rows:
             detail = f"there is no row of {span}; right is {count}"
             findings.add("changelog_mismatch", str(place), detail)

@@ -18,6 +18,7 @@ from streams.commit import Commit
 from streams.errors import OutcomeUnknownError
 from streams.membership import Membership
 from streams.producer import PlainProducer, TransactionalProducer
+from streams.progress import COMMIT_ID, Progress
 from streams.simulation.cluster import SimulatedAdmin
 from streams.simulation.disk import _DurableState
 from streams.simulation.groups import Group
@@ -27,6 +28,8 @@ from streams.worker import Worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
+BUGS_OF_STEPS: dict[str, Plant] = {}
+"""Those that only windows, joins and their like show."""
 
 
 def bug(plant: Plant) -> Plant:
@@ -34,10 +37,15 @@ def bug(plant: Plant) -> Plant:
     return plant
 
 
+def bug_of_steps(plant: Plant) -> Plant:
+    BUGS_OF_STEPS[plant.__name__] = plant
+    return plant
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        BUGS[name](patch)
+        (BUGS | BUGS_OF_STEPS)[name](patch)
         yield
 
 
@@ -168,3 +176,16 @@ def offsets_committed_before_the_flush(patch: pytest.MonkeyPatch) -> None:
         right(self)
 
     patch.setattr(PlainProducer, "commit", commit)
+
+
+@bug_of_steps
+def numbers_forgotten_over_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Stream times of operators, and which windows were emitted, begin anew."""
+    right = Progress.decode
+
+    def decode(text: str) -> Progress:
+        found = right(text)
+        kept = {name: value for name, value in found.values.items() if name == COMMIT_ID}
+        return Progress(found.partition_time, kept)
+
+    patch.setattr(Progress, "decode", decode)

@@ -1,0 +1,97 @@
+"""Running many seeds of `steps`, and what must come out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from streams.simulation import Simulation, SimulationResult
+from tests.simulation.seeds import plan_of, settings_of
+from tests.simulation.steps import AT_LAST, IN_ORDER, steps_inputs, steps_topology
+
+EVENTS = 60
+TOPOLOGY = steps_topology()
+"""One for all seeds: it is compiled for each run."""
+
+
+def simulation_of(seed: int) -> Simulation:
+    """The run of a seed; guarantee, settings and faults are those of `seeds`."""
+    return Simulation(
+        TOPOLOGY,
+        inputs=steps_inputs(seed, EVENTS),
+        settings=settings_of(seed),
+        workers=1 + seed % 3,
+        faults=plan_of(seed),
+    )
+
+
+def problems_of(seed: int, simulation: Simulation, result: SimulationResult) -> list[str]:
+    """What is not as in a run without faults."""
+    found = [*result.problems, *result._check_states()]
+    expected = simulation.reference()
+    exactly_once = seed % 5 != 4
+    for topic in (*IN_ORDER, *AT_LAST):
+        mine, right = per_key(result.outputs(topic)), per_key(expected.outputs(topic))
+        for key in sorted({*mine, *right}):
+            words = f"{topic} {key}: {mine.get(key)} instead of {right.get(key)}"
+            if exactly_once and not _is_same(topic, mine.get(key, []), right.get(key, [])):
+                found.append(words)
+            if not exactly_once and not _is_there(topic, mine.get(key, []), right.get(key, [])):
+                found.append(words)
+    return found
+
+
+def per_key(rows: list[tuple[Any, Any]]) -> dict[str, list[Any]]:
+    """The values of each key, in their order."""
+    found: dict[str, list[Any]] = {}
+    for key, value in rows:
+        found.setdefault(repr(key), []).append(value)
+    return found
+
+
+def _is_same(topic: str, mine: list[Any], right: list[Any]) -> bool:
+    return _last(mine) == _last(right) if topic in AT_LAST else mine == right
+
+
+def _last(values: list[Any]) -> Any:
+    """A row that came and went need not have been told at all."""
+    return values[-1] if values else None
+
+
+def _is_there(topic: str, mine: list[Any], right: list[Any]) -> bool:
+    """Without transactions what counts may count more, and whatever is told is told again."""
+    if topic in ("pairs", "rows"):
+        # Which row an event meets is another one where it is read again.
+        what = (lambda pair: pair[0]) if topic == "rows" else repr
+        return set(map(what, right)) <= set(map(what, mine))
+    if topic == "tallies":
+        return bool(sum(t[1] for t in mine) >= sum(t[1] for t in right))
+    if topic == "named":
+        return bool(_last(mine) == _last(right))
+    return bool(mine) or not right
+
+
+def run_seed(
+    seed: int, state_dir: Path | None = None
+) -> tuple[list[str], Mapping[tuple[str, str], int]]:
+    """Run one seed and say what was wrong, and which faults there were."""
+    simulation = simulation_of(seed)
+    result = simulation.run(seed, state_dir=state_dir)
+    return problems_of(seed, simulation, result), result.faults
+
+
+def run_block(
+    first: int, last: int, state_dir: Path | None = None
+) -> tuple[dict[int, list[str]], Counter[tuple[str, str]]]:
+    """Run some seeds; returns what was wrong by seed, and all faults."""
+    failed: dict[int, list[str]] = {}
+    faults: Counter[tuple[str, str]] = Counter()
+    for seed in range(first, last):
+        own = None if state_dir is None else state_dir / str(seed)
+        problems, counts = run_seed(seed, own)
+        faults.update(counts)
+        if problems:
+            failed[seed] = problems
+    return failed, faults
