@@ -173,6 +173,9 @@ def _show(
 
     with shown_progress(spark, console) as on_stage:
         report = _run(app, spark, frames, wish, on_stage=on_stage)
+    if report.handover is None:
+        console.print(f"Backfill {report.id} was handed over before: nothing was done.")
+        return
     for table in summary(report):
         console.print(table)
     console.print(
@@ -200,8 +203,11 @@ def _drop(app: KafkaStreams, id_: str | None, console: Console) -> None:
         raise click.UsageError("--drop needs the --id of the backfill; the application names it")
     from spark_bridge.handover import drop_backfill
 
-    drop_backfill(app.topology, app.config, id=id_)
-    console.print(f"Backfill {id_} is dropped. The application can be started.", highlight=False)
+    dropped = drop_backfill(app.topology, app.config, id=id_)
+    for topic in dropped.deleted:
+        console.print(f"deleted {topic}", highlight=False)
+    begins = "begins anew at its next start" if dropped.begins_anew else "can be started"
+    console.print(f"Backfill {id_} is dropped. The application {begins}.", highlight=False)
 
 
 def _opened(spark: Any, sources: tuple[FileSource, ...]) -> dict[str, Any] | None:

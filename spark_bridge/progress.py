@@ -95,4 +95,5 @@ def summary(report: Report) -> list[Table]:
     for (kind, topic), count in sorted(report.rows.items()):
         if kind in names:
             handed.add_row(topic, names[kind], f"{count:,}")
-    return [stages, handed]
+    # Of what an earlier attempt computed there is no more to say than that it is there.
+    return [table for table in (stages, handed) if table.row_count]

@@ -78,7 +78,7 @@ def _loaded(offered: EntryPoint) -> click.Command:
 def _help_of(offered: EntryPoint) -> str:
     try:
         return _loaded(offered).get_short_help_str(limit=80)
-    except click.ClickException:
+    except Exception:  # whatever is wrong with it, the other commands are still to be seen
         return f"Cannot be loaded ({offered.value})."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -62,3 +63,20 @@ def test_every_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
 def test_the_wheel_brings_the_command(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "headrace = streams.cli:main" in wheel.read(name).decode()
+
+
+def test_the_wheel_offers_the_commands_of_the_bridge(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
+    _, _, offered = wheel.read(name).decode().partition("[headrace.commands]")
+    assert "backfill = spark_bridge.cli:backfill" in offered.splitlines()
+
+
+def test_spark_is_installed_only_with_an_extra(wheel: zipfile.ZipFile) -> None:
+    (name,) = [name for name in wheel.namelist() if name.endswith("dist-info/METADATA")]
+    lines = [
+        line
+        for line in wheel.read(name).decode().splitlines()
+        if re.match(r"Requires-Dist: (pyspark|pyarrow|pandas|numpy)\b", line)
+    ]
+    assert lines
+    assert all("; extra == " in line for line in lines)
