@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tests.chaos.application import REPARTITION, STORES
+from tests.chaos.check_joins import read_joined, recount_joins
 from tests.chaos.check_outputs import is_change, number_of
+from tests.chaos.check_tallies import (
+    TierRow,
+    is_all_read,
+    read_tally,
+    read_tier,
+    recount_tiers,
+)
+from tests.chaos.check_windows import final_results, recount_windows
 from tests.chaos.expectations import Change, Expected, Order, read_count, read_total
 from tests.chaos.history import History, Place
 from tests.chaos.sequences import Seen, by_key, each_key
 from tests.chaos.verdict import Findings
+from tests.chaos.windowing import time_key
 
 
 def check_at_least_once(
@@ -23,7 +33,8 @@ def check_at_least_once(
         ("echo", orders, _numbers(history, "echo")),
         ("account-changes", marks, _numbers(history, "account-changes")),
     )
-    for topic, wanted, found in copies:
+    joined = ("order-limits", orders, _numbers(history, "order-limits"))
+    for topic, wanted, found in (*copies, joined):
         _check_numbers(topic, wanted, found, expected, findings)
     if all(log.start == 0 for log in history.of(REPARTITION).values()):
         found = _numbers(history, REPARTITION)
@@ -36,7 +47,13 @@ def check_at_least_once(
     _check_most(history, "account-counts", accounts, findings)
     _check_most(history, "account-totals", accounts, findings)
     _check_most(history, "region-totals", regions, findings)
-    _check_changes(history, expected, findings, caches=caches)
+    for topic in ("account-changes", "order-limits"):
+        _check_changes(history, topic, expected, findings, caches=caches)
+    _check_windows(history, expected, findings)
+    _check_payments(history, expected, findings)
+    _check_tallies(history, orders, findings)
+    if not caches and is_all_read(history):
+        _check_tiers(history, expected, findings)
     numbers = {"counts": accounts, "totals": accounts, "regions": regions}
     _check_changelogs(history, expected, numbers, findings)
 
@@ -44,7 +61,7 @@ def check_at_least_once(
 def _numbers(history: History, topic: str) -> Iterator[tuple[str, object]]:
     for partition, log in history.of(topic).items():
         for record in log.read_committed():
-            if topic != "account-changes" or not is_change(record.value):
+            if topic not in ("account-changes", "order-limits") or not is_change(record.value):
                 yield f"{topic}-{partition}@{record.offset}", number_of(record.value)
 
 
@@ -77,8 +94,11 @@ def _check_numbers(
             findings.add("offset_without_output", source, where)
 
 
+_COUNTS = ("account-counts", "counts", "window-counts", "closed-counts", "session-counts")
+
+
 def _value_of(topic: str, value: bytes | None) -> int:
-    return read_count(value) if topic in ("account-counts", "counts") else read_total(value).number
+    return read_count(value) if topic in _COUNTS else read_total(value).number
 
 
 def _check_most(history: History, topic: str, wanted: dict[bytes, int], findings: Findings) -> None:
@@ -95,16 +115,76 @@ def _check_most(history: History, topic: str, wanted: dict[bytes, int], findings
         findings.duplicate(topic, max(0, reached - number))
 
 
+def _check_windows(history: History, expected: Expected, findings: Findings) -> None:
+    """Each window comes to its count at least, and is there once it is closed."""
+    wanted: dict[str, dict[bytes, int]] = defaultdict(dict)
+    for recounted in recount_windows(expected).values():
+        for span, orders in recounted.windows.counted.items():
+            wanted["window-counts"][time_key(span)] = len(orders)
+        for topic, final in final_results(recounted).items():
+            wanted[topic] |= {key: count for key, (_, count) in final.items()}
+    for topic, counts in wanted.items():
+        _check_most(history, topic, counts, findings)
+
+
+def _check_payments(history: History, expected: Expected, findings: Findings) -> None:
+    """Each order is there with each payment that it meets, or alone."""
+    for partition, log in history.of("order-payments").items():
+        place = Place("order-payments", partition)
+        joins = recount_joins(expected, partition)
+        times = Counter(read_joined(record.value) for record in log.read_committed())
+        findings.duplicate("order-payments", times.total() - len(times))
+        for one in (*joins.pairs, *joins.alone):
+            if one not in times:
+                findings.add("lost", str(place), f"{one} is not there")
+        for one in times:
+            if one.n in expected.aborted or one.payment in expected.aborted_payments:
+                findings.add("aborted_read", str(place), f"{one} was never committed")
+
+
+def _check_tallies(history: History, orders: Sequence[Order], findings: Findings) -> None:
+    """The tallies, and what is not told yet, are all orders at least."""
+    told = [
+        read_tally(record.value).orders
+        for log in history.of("tallies").values()
+        for record in log.read_committed()
+    ]
+    left = [
+        read_tally(seen[-1].value).orders
+        for log in history.changelog_of("tally").values()
+        for seen in by_key(log).values()
+    ]
+    count = sum(told) + sum(left)
+    if count < len(orders):
+        findings.add("lost", "tallies", f"{count} orders are told; right is {len(orders)}")
+    findings.duplicate("tallies", max(0, count - len(orders)))
+
+
+def _check_tiers(history: History, expected: Expected, findings: Findings) -> None:
+    """As many accounts joined and left each tier as there are changes, at least."""
+    most: dict[bytes | None, TierRow] = defaultdict(TierRow)
+    for log in history.of("tier-totals").values():
+        for record in log.read_committed():
+            row, known = read_tier(record.value), most[record.key]
+            known.joined, known.left = max(known.joined, row.joined), max(known.left, row.left)
+    for tier, right in recount_tiers(expected).items():
+        found = most[tier]
+        if found.joined < right.joined or found.left < right.left:
+            findings.add("lost", "tier-totals", f"{tier!r} comes to {found}; right is {right}")
+        again = found.joined + found.left - right.joined - right.left
+        findings.duplicate("tier-totals", max(0, again))
+
+
 def _check_changes(
-    history: History, expected: Expected, findings: Findings, *, caches: bool
+    history: History, topic: str, expected: Expected, findings: Findings, *, caches: bool
 ) -> None:
-    for partition, log in history.of("account-changes").items():
-        place = Place("account-changes", partition)
+    for partition, log in history.of(topic).items():
+        place = Place(topic, partition)
         accounts = expected.changes.get(partition, {})
         for key, mixed, wanted in each_key(by_key(log), accounts):
             seen = [one for one in mixed if is_change(one.value)]
             changes = Counter(Change(one.value, one.timestamp) for one in seen)
-            findings.duplicate("account-changes", changes.total() - len(changes))
+            findings.duplicate(topic, changes.total() - len(changes))
             for change in _must(wanted, caches=caches):
                 if change not in changes:
                     findings.add("lost", str(place), f"{change} of {key!r} is not there")

@@ -109,6 +109,11 @@ def _losses() -> list[Case]:
         "a_marker_is_not_read_back": "hanging_transaction",
         "a_reader_was_not_given_a_record": "non_monotonic_read",
         "a_key_is_in_no_changelog": "changelog_mismatch",
+        "the_last_count_of_a_window_is_missing": "lost",
+        "a_closed_window_is_missing": "lost",
+        "a_closed_window_lacks_an_order": "lost",
+        "an_order_is_not_joined_with_its_account": "lost",
+        "an_order_is_not_joined_with_a_payment": "lost",
     }
     return [
         replace(case, kinds=frozenset({names[case.name]}))  # type: ignore[arg-type]
