@@ -1,0 +1,208 @@
+"""Backfills beside Spark SQL, and the hand-over beside a loop: ``python -m benchmarks.backfill``.
+
+Both sides read the same topic with the same reader, in one session, in turns; the first turn is not
+counted. What they compute is compared, and so is what is handed over; a difference ends the
+benchmark with exit code 1. Ratios are taken within a pair.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import click
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.backfill_jobs import JOBS, Job, sentence, table_topology
+from benchmarks.cluster import Cluster, cluster
+from spark_bridge import backfill, local_session
+from spark_bridge.backfill import compute
+from streams import serdes
+
+START_MS = 1_700_000_000_000
+PARTITIONS = 4
+Row = tuple[bytes | None, bytes]
+
+
+def settings_of(bootstrap: str, source: str) -> dict[str, object]:
+    """An application of its own, whose topics are deleted with the source."""
+    return {
+        "application.id": f"{source}-{secrets.token_hex(4)}",
+        "bootstrap.servers": bootstrap,
+        "processing.guarantee": "exactly_once_v2",
+    }
+
+
+def fill(bootstrap: str, topic: str, rows: Iterator[Row]) -> None:
+    """Write rows to the partitions in turn, each a millisecond later: one order for both sides."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "compression.type": "lz4"}
+    )
+    for number, (key, value) in enumerate(rows):
+        while True:
+            try:
+                producer.produce(
+                    topic, value, key, partition=number % PARTITIONS, timestamp=START_MS + number
+                )
+            except BufferError:
+                producer.poll(0.1)
+                continue
+            break
+    assert producer.flush(120) == 0
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    begun = time.perf_counter()
+    found = work()
+    return time.perf_counter() - begun, found
+
+
+def by_bridge(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, dict[str, int]]:
+    """Compute the stages, without a hand-over."""
+    computed = compute(
+        job.topology(topic),
+        settings_of(bootstrap, topic),
+        spark=spark,
+        outputs="skip",
+        order=job.order,
+    )
+    seconds, _ = timed(computed.run)
+    rows = computed.results.frame.where("kind = 'changelog'").select("key", "value").collect()
+    found = {bytes(k).decode(): serdes.long.deserialize(bytes(v)) for k, v in rows}
+    computed.release()
+    return seconds, found
+
+
+def by_sql(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, dict[str, int]]:
+    options = {"topic": topic, "bootstrap.servers": bootstrap, "compacted": "false"}
+    rows = spark.read.format("changelog").options(**options).load()
+    frame = spark.sql(job.sql.format(rows="{rows}"), rows=rows)
+    frame = frame.persist()
+    seconds, _ = timed(frame.count)
+    found = {row["word"]: row["result"] for row in frame.collect()}
+    frame.unpersist()
+    return seconds, found
+
+
+def by_hand(bootstrap: str, topic: str, rows: list[Row], source: str) -> float:
+    """What writes the same records and offsets in one transaction and does nothing else."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": topic,
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": 1_000_000,
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    group = Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
+    producer.init_transactions(60)
+
+    def write() -> None:
+        producer.begin_transaction()
+        for number, (key, value) in enumerate(rows):
+            while True:
+                try:
+                    producer.produce(topic, value, key, timestamp=START_MS + number)
+                except BufferError:
+                    producer.poll(0.1)
+                    continue
+                break
+        ends = [Place(source, p, len(rows) // PARTITIONS) for p in range(PARTITIONS)]
+        producer.send_offsets_to_transaction(ends, group.consumer_group_metadata(), 60)
+        producer.commit_transaction(120)
+
+    seconds, _ = timed(write)
+    group.close()
+    return seconds
+
+
+def hand_over(spark: Any, place: Cluster, keys: int, pairs: int, say: Console) -> list[list[float]]:
+    """Seconds of the hand-over and of the loop, pair by pair."""
+    name = f"bench-backfill-keys-{secrets.token_hex(3)}"
+    place.create(name, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    rows: list[Row] = [(f"key-{n}".encode(), f"value-{n}".encode()) for n in range(keys)]
+    fill(place.bootstrap, name, iter(rows))
+    found = []
+    for pair in range(pairs + 1):
+        settings = settings_of(place.bootstrap, name)
+        report = backfill(
+            table_topology(name), settings, spark=spark, handover="driver", outputs="skip"
+        )
+        changelog = f"{settings['application.id']}-result-changelog"
+        if place.read(changelog).last != dict(rows):
+            raise SystemExit("the state that was handed over is not that of the input")
+        topic = f"{name}-{pair}-hand"
+        place.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        hand = by_hand(place.bootstrap, topic, rows, name)
+        say.print(f"  hand-over: {report.handover.seconds:.2f} s, by hand {hand:.2f} s")
+        found.append([report.handover.seconds, hand])
+    place.delete(name)
+    return found[1:]
+
+
+def compare(spark: Any, place: Cluster, sentences: int, pairs: int, say: Console) -> dict[str, Any]:
+    """Seconds of each job by the bridge and by SQL, pair by pair."""
+    topic = f"bench-backfill-lines-{secrets.token_hex(3)}"
+    place.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
+    random = Random(7)
+    lines = (sentence(n, random, 50_000).encode() for n in range(sentences))
+    fill(place.bootstrap, topic, ((None, line) for line in lines))
+    found: dict[str, list[list[float]]] = {job.name: [] for job in JOBS}
+    for pair in range(pairs + 1):
+        for job in JOBS:
+            bridge, mine = by_bridge(spark, place.bootstrap, job, topic)
+            sql, wanted = by_sql(spark, place.bootstrap, job, topic)
+            if mine != wanted:
+                raise SystemExit(f"{job.name}: the results differ")
+            say.print(f"  {job.name}: {bridge:.2f} s, SQL {sql:.2f} s")
+            if pair:
+                found[job.name].append([bridge, sql])
+    place.delete(topic)
+    return found
+
+
+def table_of(results: dict[str, list[list[float]]]) -> Table:
+    table = Table(title="seconds, median over the pairs; ratio within the pairs")
+    for title in ("what", "bridge", "beside it", "ratio", "range"):
+        table.add_column(title, justify="left" if title == "what" else "right")
+    for name, pairs in results.items():
+        ratios = [bridge / other for bridge, other in pairs]
+        mine, others = zip(*pairs, strict=True)
+        table.add_row(
+            name,
+            f"{statistics.median(mine):.2f}",
+            f"{statistics.median(others):.2f}",
+            f"{statistics.median(ratios):.2f}",
+            f"{min(ratios):.2f}-{max(ratios):.2f}",
+        )
+    return table
+
+
+@click.command()
+@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option("--sentences", default=1_000_000, show_default=True, help="Of eight words.")
+@click.option("--keys", default=1_000_000, show_default=True, help="To hand over.")
+@click.option("--pairs", default=5, show_default=True, help="Counted, after one that is not.")
+def main(bootstrap: str | None, sentences: int, keys: int, pairs: int) -> None:
+    """Compare backfills with Spark SQL, and the hand-over with a loop by hand."""
+    say = Console()
+    with cluster(bootstrap) as place, local_session(config={"spark.driver.memory": "2g"}) as spark:
+        results = compare(spark, place, sentences, pairs, say)
+        results["hand-over of keys"] = hand_over(spark, place, keys, pairs, say)
+    say.print(table_of(results))
+    say.print(f"{sentences:,} sentences, {keys:,} keys, {os.cpu_count()} cores shared with Kafka")
+
+
+if __name__ == "__main__":
+    main()
