@@ -66,6 +66,8 @@ class LiveConsumer:
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
         self._is_closed = False
+        self._in_hand: tuple[TopicPartition, int] | None = None
+        """Place and offset of a record that was read and is not handed out yet."""
         try:
             self._client = make_client(dict(self._config))
         except KafkaException as error:
@@ -122,7 +124,12 @@ class LiveConsumer:
             first = self._client.poll(timeout_s)
             if first is None:
                 return _NOTHING
-            messages = [first, *self._client.consume(max_records - 1, 0)]
+            # A callback of the next call may commit, and this record waits in no queue yet.
+            self._in_hand = _where(first)
+            try:
+                messages = [first, *self._client.consume(max_records - 1, 0)]
+            finally:
+                self._in_hand = None
         return _by_partition(messages) if messages else _NOTHING
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -170,7 +177,12 @@ class LiveConsumer:
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after what was handed out last, control records passed over."""
         found = self._client.position(_positions(partitions))
-        return {_place(position): position.offset for position in found if position.offset >= 0}
+        known = {_place(position): position.offset for position in found if position.offset >= 0}
+        if self._in_hand is not None:
+            place, offset = self._in_hand
+            if place in known:
+                known[place] = min(known[place], offset)
+        return known
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
         """Return how many offsets the broker is known to have from `next_offset` on.
@@ -244,6 +256,13 @@ def _by_partition(messages: list[Message]) -> Batches:
         else:
             group.append(message)
     return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
+
+
+def _where(message: Message) -> tuple[TopicPartition, int] | None:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if message.error() is not None or topic is None or partition is None or offset is None:
+        return None
+    return TopicPartition(topic, partition), offset
 
 
 def _checked(messages: list[Message]) -> list[Message]:
