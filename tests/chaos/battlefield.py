@@ -14,7 +14,7 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.diary import Diary
 from tests.chaos.workers import FirstCommit, Fleet, Slot
 
-INTERVAL_S = 0.4
+INTERVAL_S = 0.8
 """The workers' commit interval: a strike comes at a random moment of it."""
 RECOVERED_WITHIN_S = 60.0
 
