@@ -9,7 +9,7 @@ NEWER := import sys; sys.exit(sys.version_info < (3, 11))
 FIND_JAVA := from streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test chaos lint docs demo bench clean
+.PHONY: help setup test spark chaos lint docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -37,7 +37,10 @@ $(STAMP): pyproject.toml
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
 test: setup  ## Run all tests, those on a real broker included
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
+spark: setup  ## Run the tests that start Spark, one after the other
+	$(BIN)/pytest -m spark tests/spark_bridge $(PYTEST_ARGS)
 
 # QUICK=1 takes five minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out

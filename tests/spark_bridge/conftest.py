@@ -9,6 +9,25 @@ import pytest
 from tests.support.processes import ROOT
 
 
+_STARTS_SPARK = (
+    "test_backfill_on_broker.py",
+    "test_example_on_broker.py",
+    "test_handover_faults.py",
+    "test_page_on_broker.py",
+    "test_read_store_on_broker.py",
+    "test_session.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell the tests that start Spark from the others; they take minutes on a busy machine."""
+    for item in items:
+        if "spark_bridge" in item.path.parts and item.path.name in _STARTS_SPARK:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.timeout(1200))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The one Spark session of a run; its workers can import the tests, too."""

@@ -46,19 +46,20 @@ def words(source, sink):
 
 
 def test_the_page_runs_as_it_stands(
-    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    spark: Any, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """But for the names of the application and its topics, which others use too."""
-    monkeypatch.chdir(tmp_path)
     source = topics.create("sentences", partitions=2)
     sink = topics.create("word-counts", partitions=2)
     application = topics.name("word-count")
     kafka.write(topics.bootstrap, source, [(None, line.encode()) for line in LINES])
     options = {"topic": source, "bootstrap.servers": topics.bootstrap, "compacted": "false"}
     records = spark.read.format("changelog").options(**options).load()
-    records.write.parquet("archive/sentences")
+    # Spark takes paths from where its JVM was started.
+    archive = f'"{tmp_path}/archive/sentences"'
+    records.write.parquet(archive.strip('"'))
     names = {
+        '"archive/sentences"': archive,
         "localhost:9092": topics.bootstrap,
         '"word-count"': f'"{application}"',
         '"word-count-counts-changelog"': f'"{application}-counts-changelog"',
