@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.processes import ROOT
 
-
 _STARTS_SPARK = (
     "test_backfill_on_broker.py",
     "test_example_on_broker.py",
