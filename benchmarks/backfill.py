@@ -11,7 +11,7 @@ import os
 import secrets
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -29,6 +29,7 @@ from streams import serdes
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 4
+HAND_OVER = "hand-over of keys"
 Row = tuple[bytes | None, bytes]
 
 
@@ -75,8 +76,11 @@ def by_bridge(spark: Any, bootstrap: str, job: Job, topic: str) -> tuple[float, 
         order=job.order,
     )
     seconds, _ = timed(computed.run)
-    rows = computed.results.frame.where("kind = 'changelog'").select("key", "value").collect()
-    found = {bytes(k).decode(): serdes.long.deserialize(bytes(v)) for k, v in rows}
+    found = {
+        (row.key or b"").decode(): serdes.long.deserialize(row.value or b"")
+        for row in computed.results.rows()
+        if row.kind == "changelog"
+    }
     computed.release()
     return seconds, found
 
@@ -151,16 +155,18 @@ def hand_over(spark: Any, place: Cluster, keys: int, pairs: int, say: Console) -
     return found[1:]
 
 
-def compare(spark: Any, place: Cluster, sentences: int, pairs: int, say: Console) -> dict[str, Any]:
+def compare(
+    spark: Any, place: Cluster, jobs: Sequence[Job], sentences: int, pairs: int, say: Console
+) -> dict[str, Any]:
     """Seconds of each job by the bridge and by SQL, pair by pair."""
     topic = f"bench-backfill-lines-{secrets.token_hex(3)}"
     place.create(topic, partitions=PARTITIONS, config={"retention.ms": "-1"})
     random = Random(7)
     lines = (sentence(n, random, 50_000).encode() for n in range(sentences))
     fill(place.bootstrap, topic, ((None, line) for line in lines))
-    found: dict[str, list[list[float]]] = {job.name: [] for job in JOBS}
+    found: dict[str, list[list[float]]] = {job.name: [] for job in jobs}
     for pair in range(pairs + 1):
-        for job in JOBS:
+        for job in jobs:
             bridge, mine = by_bridge(spark, place.bootstrap, job, topic)
             sql, wanted = by_sql(spark, place.bootstrap, job, topic)
             if mine != wanted:
@@ -194,12 +200,15 @@ def table_of(results: dict[str, list[list[float]]]) -> Table:
 @click.option("--sentences", default=1_000_000, show_default=True, help="Of eight words.")
 @click.option("--keys", default=1_000_000, show_default=True, help="To hand over.")
 @click.option("--pairs", default=5, show_default=True, help="Counted, after one that is not.")
-def main(bootstrap: str | None, sentences: int, keys: int, pairs: int) -> None:
+@click.option("--only", default="", help="What to measure: a part of its name in the table.")
+def main(bootstrap: str | None, sentences: int, keys: int, pairs: int, only: str) -> None:
     """Compare backfills with Spark SQL, and the hand-over with a loop by hand."""
     say = Console()
+    jobs = [job for job in JOBS if only in job.name]
     with cluster(bootstrap) as place, local_session(config={"spark.driver.memory": "2g"}) as spark:
-        results = compare(spark, place, sentences, pairs, say)
-        results["hand-over of keys"] = hand_over(spark, place, keys, pairs, say)
+        results = compare(spark, place, jobs, sentences, pairs, say) if jobs else {}
+        if only in HAND_OVER:
+            results[HAND_OVER] = hand_over(spark, place, keys, pairs, say)
     say.print(table_of(results))
     say.print(f"{sentences:,} sentences, {keys:,} keys, {os.cpu_count()} cores shared with Kafka")
 

@@ -8,6 +8,7 @@ caller says it. Without offsets, records are in the order of their times, then o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +21,16 @@ from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapEr
 from spark_bridge.job import Application, Archived, Job
 from spark_bridge.murmur import partitions_of_keys
 from spark_bridge.outputs import Row
+from spark_bridge.packs import (
+    HEADERS,
+    PACK_DDL,
+    RECORD,
+    Label,
+    packed_note,
+    packed_records,
+    packs_to_arrow,
+)
 from spark_bridge.planning import HistoryAdmin
-from spark_bridge.records import HEADERS, STAGE, STAGE_DDL
 from streams.clients import TopicPartition
 from topology.operators.source import stampers
 
@@ -188,7 +197,7 @@ def cuts_of(
 def numbered(
     archive: Archive, partitions: int, cuts: Mapping[TopicPartition, int], job: Job
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
-    """Return an archive's records as rows of a stage, and what is known of each partition.
+    """Return an archive's records as packs, and what is known of each partition.
 
     Runs through the archive once; what comes out is kept on the executors' disks.
     """
@@ -205,13 +214,13 @@ def numbered(
     rows = (
         frame.repartitionById(partitions, F.col("partition"))
         .sortWithinPartitions(*order)
-        .mapInArrow(_Numbered(job, archive.topic), STAGE_DDL)
+        .mapInArrow(_Numbered(job, archive.topic), PACK_DDL)
         .persist(StorageLevel.DISK_ONLY)
     )
-    facts = rows.groupBy("partition").agg(F.min("off").alias("o"), F.max("mts").alias("t"))
+    found = [json.loads(bytes(row["data"])) for row in rows.where("kind = 'stats'").collect()]
     known = {
-        TopicPartition(archive.topic, row["partition"]): Archived(row["o"], row["t"])
-        for row in facts.collect()
+        TopicPartition(archive.topic, one["partition"]): Archived(one["first"], one["largest"])
+        for one in found
     }
     return rows, known
 
@@ -228,6 +237,7 @@ class _Numbered:
         make_stamper = _stamper_of(application, self._topic, plan.now_ms)
         sources = {place: i for i, place in enumerate(plan.inputs)}
         largest, previous, count, stamper = -1, -(1 << 62), 0, None
+        place, first = None, 0
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -236,13 +246,14 @@ class _Numbered:
             if offsets.null_count:
                 offsets = pa.array(np.arange(count, count + batch.num_rows) + UNNUMBERED)
             numbers = np.asarray(offsets)
+            first = first if count else int(numbers[0])
             before = np.concatenate(([previous], numbers[:-1]))
             if (twice := numbers[numbers <= before]).size:
                 raise BackfillError(
                     f"the archive has offset {twice[0]} of {place} twice; each record must be in "
                     "it once"
                 )
-            previous, count = int(numbers[-1]), count + batch.num_rows
+            previous = int(numbers[-1])
             times = np.asarray(batch.column("timestamp"))
             if make_stamper is not None:
                 stamper = stamper or make_stamper(-1)
@@ -251,7 +262,15 @@ class _Numbered:
                 )
             mts = np.maximum.accumulate(np.concatenate(([largest], times)))[1:]
             largest = int(mts[-1])
-            yield _stage_rows(batch, sources[place], numbers, mts)
+            records = _records(batch, sources[place], numbers, mts)
+            places = np.full(batch.num_rows, place.partition, np.int32)
+            label = Label("record", -1, place.partition, self._topic)
+            yield packs_to_arrow(list(packed_records(label, count, records, places)))
+            count += batch.num_rows
+        if place is not None:
+            said = {"partition": place.partition, "first": first, "largest": largest}
+            label = Label("stats", -1, place.partition, self._topic)
+            yield packs_to_arrow([packed_note(label, json.dumps(said).encode())])
 
 
 def _stamper_of(application: Application, topic: str, now_ms: int) -> Any:
@@ -271,16 +290,9 @@ def _messages(batch: pa.RecordBatch, place: TopicPartition, numbers: Any) -> Ite
         yield Row((place, number, key, value, timestamp, headers))
 
 
-def _stage_rows(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.RecordBatch:
+def _records(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.RecordBatch:
     count = batch.num_rows
-    zeros = pa.array(np.zeros(count, np.int32))
     columns = {
-        "sub": pa.repeat(pa.scalar(-1, pa.int32()), count),
-        "d": batch.column("partition"),
-        "kind": pa.repeat(pa.scalar("record"), count),
-        "topic": batch.column("topic"),
-        "partition": batch.column("partition"),
-        "number": pa.array(numbers, pa.int64()),
         "key": batch.column("key"),
         "value": batch.column("value"),
         "timestamp": batch.column("timestamp"),
@@ -288,6 +300,6 @@ def _stage_rows(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> p
         "mts": pa.array(mts, pa.int64()),
         "src": pa.repeat(pa.scalar(source, pa.int32()), count),
         "off": pa.array(numbers, pa.int64()),
-        "seq": zeros,
+        "seq": pa.array(np.zeros(count, np.int32)),
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in STAGE.names], schema=STAGE)
+    return pa.RecordBatch.from_arrays([columns[name] for name in RECORD.names], schema=RECORD)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import transaction_timeout_ms
@@ -200,7 +199,7 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
         BackfillError: a task failed too often.
     """
     try:
-        rows: list[Any] = results.frame.mapInArrow(write, REPORT_DDL).collect()
+        rows = results.run(write, REPORT_DDL)
     except StreamsError:
         raise
     except Exception as error:

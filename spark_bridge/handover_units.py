@@ -97,8 +97,8 @@ class RowFacts:
         """Ask Spark; stages that have not run yet do so."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-        wanted = [F.count("*").alias("rows"), F.min("timestamp").alias("oldest")]
-        found: list[Any] = results.frame.groupBy("sub", "d", "kind", "topic").agg(*wanted).collect()
+        wanted = [F.sum("rows").alias("rows"), F.min("oldest").alias("oldest")]
+        found: list[Any] = results.packs.groupBy("sub", "d", "kind", "topic").agg(*wanted).collect()
         rows: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}
         for row in found:

@@ -1,4 +1,4 @@
-"""What the tasks of one Spark task make, on its way into Arrow batches.
+"""What the tasks of one Spark task make, on its way into packs.
 
 Hot path: `send` runs for each record that a sub-topology writes.
 """
@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from spark_bridge.murmur import partitions_of_keys
 from spark_bridge.order import Order
-from spark_bridge.records import HEADERS, STAGE
+from spark_bridge.packs import (
+    HEADERS,
+    RECORD,
+    ROW,
+    Label,
+    Pack,
+    packed_records,
+    packed_rows,
+    packs_to_arrow,
+)
 from state.codec import partition_for_key
 from streams.clients import TopicPartition
 from streams.task import TaskId
@@ -23,7 +32,7 @@ from topology.compiler import Headers, Send
 __all__ = ["NO_CAUSE", "Batch", "Cause", "Outputs", "Row"]
 
 BATCH_ROWS = 10_000
-"""How many rows go into one Arrow batch."""
+"""How many rows are packed at a time."""
 
 NO_CAUSE: Order = (-1, -1, -1)
 """The order of what is made before the first record."""
@@ -121,39 +130,46 @@ class _Rows:
         self.columns: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
         self.orders: list[Order] = []
 
-    def batch(self, partitions: Mapping[str, int]) -> pa.RecordBatch:
+    def packs(self, partitions: Mapping[str, int]) -> list[Pack]:
         """Take the rows."""
-        count = len(self.columns)
         topic, partition, key, value, timestamp, headers = zip(*self.columns, strict=True)
-        keys = pa.array(key, pa.binary())
+        columns = {
+            "partition": pa.array(partition, pa.int32()),
+            "key": pa.array(key, pa.binary()),
+            "value": pa.array(value, pa.binary()),
+            "timestamp": pa.array(timestamp, pa.int64()),
+            "headers": _headers(headers),
+        }
+        made: list[Pack] = []
         if self._kind == "record":
             mts, src, off = zip(*self.orders, strict=True)
-            order = [
-                pa.array(mts, pa.int64()),
-                pa.array(src, pa.int32()),
-                pa.array(off, pa.int64()),
-                pa.array(self._numbers(), pa.int32()),
-            ]
-            places = _places(topic, partition, keys, off, partitions)
+            columns["mts"] = pa.array(mts, pa.int64())
+            columns["src"] = pa.array(src, pa.int32())
+            columns["off"] = pa.array(off, pa.int64())
+            columns["seq"] = pa.array(self._numbers(), pa.int32())
+            places = _places(topic, partition, columns["key"], off, partitions)
+            records = _batch(columns, RECORD)
+            for label, rows in self._by_topic(topic):
+                mine, chosen = (records, places) if rows is None else _of(records, places, rows)
+                made += packed_records(label, self._number, mine, chosen)
         else:
-            order = [pa.nulls(count, field.type) for field in list(STAGE)[-4:]]
-            places = _column(partition, pa.int32())
-        arrays = [
-            _constant(self._task.sub_topology, pa.int32(), count),
-            _constant(self._task.partition, pa.int32(), count),
-            _constant(self._kind, pa.string(), count),
-            _column(topic, pa.string()),
-            places,
-            pa.array(np.arange(self._number, self._number + count)),
-            keys,
-            pa.array(value, pa.binary()),
-            pa.array(timestamp, pa.int64()),
-            _headers(headers),
-            *order,
-        ]
-        self._number += count
+            batch = _batch(columns, ROW)
+            for label, rows in self._by_topic(topic):
+                mine = batch if rows is None else batch.take(pa.array(rows))
+                made += packed_rows(label, self._number, mine)
+        self._number += len(topic)
         self._clear()
-        return pa.RecordBatch.from_arrays(arrays, schema=STAGE)
+        return made
+
+    def _by_topic(self, topics: Sequence[str]) -> Iterator[tuple[Label, Any]]:
+        """The rows of each topic; None for all of them."""
+        sub, d = self._task
+        if topics.count(topics[0]) == len(topics):
+            yield Label(self._kind, sub, d, topics[0]), None
+            return
+        names = np.array(topics)
+        for topic in sorted(set(topics)):
+            yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
 
     def _numbers(self) -> list[int]:
         """Count what each cause made; rows of the same cause may be in the batch before."""
@@ -167,15 +183,12 @@ class _Rows:
         return numbers
 
 
-def _column(values: Sequence[Any], kind: Any) -> Any:
-    """An array of values that are mostly all the same."""
-    if values.count(values[0]) == len(values):
-        return _constant(values[0], kind, len(values))
-    return pa.array(values, kind)
+def _batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _constant(value: object, kind: Any, count: int) -> Any:
-    return pa.repeat(pa.scalar(value, kind), count)
+def _of(records: pa.RecordBatch, places: Any, rows: Any) -> tuple[pa.RecordBatch, Any]:
+    return records.take(pa.array(rows)), places[rows]
 
 
 def _headers(headers: Sequence[Headers | None]) -> Any:
@@ -198,13 +211,13 @@ def _places(
 ) -> Any:
     """The partition of each record: as it was chosen, else by the key's hash."""
     if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
-        return pa.array(_hashed(keys, offsets, partitions[topics[0]]), pa.int32())
+        return _hashed(keys, offsets, partitions[topics[0]])
     places = np.array(chosen, np.int32)
     for topic in set(topics):
         mine = (places == -1) & np.array([name == topic for name in topics])
         if mine.any():
             places[mine] = _hashed(keys, offsets, partitions[topic])[mine]
-    return pa.array(places, pa.int32())
+    return places
 
 
 def _hashed(keys: Any, offsets: Sequence[int], count: int) -> Any:
@@ -303,16 +316,16 @@ class Outputs:
         rows: Iterable[tuple[bytes | None, bytes | None, int]],
         partition: int,
     ) -> Iterator[pa.RecordBatch]:
-        """Add rows of key, value and timestamp for a partition; yields batches as they fill up."""
+        """Add rows of key, value and timestamp for a partition; yields packs as they fill up."""
         columns = self._of(task, kind).columns
         for key, value, timestamp in rows:
             columns.append((topic, partition, key, value, timestamp, None))
             if len(columns) >= BATCH_ROWS:
-                yield self._of(task, kind).batch(self._partitions)
+                yield packs_to_arrow(self._of(task, kind).packs(self._partitions))
                 columns = self._of(task, kind).columns
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield what fills a batch, or everything."""
+        """Yield packs of what fills them, or of everything."""
         for rows in self._rows.values():
             if rows.columns and (everything or len(rows.columns) >= BATCH_ROWS):
-                yield rows.batch(self._partitions)
+                yield packs_to_arrow(rows.packs(self._partitions))

@@ -1,36 +1,17 @@
-"""The rows that a backfill works with, as Arrow and as Spark knows them.
-
-A stage's frame has one row for everything that its tasks made:
-
-    record     a record of a repartition topic: `topic` and `partition` are where it goes, `sub` and
-               `d` where it comes from
-    changelog  a row of a store, for the topic of its changelog
-    sink       a record for a topic outside of the application
-    progress   an input partition of a task: `value` is what is to be committed beside its offset
-    stats      what a task has to say of itself, as JSON
-
-The order of records is that of (mts, src, off, seq): `mts` is the largest timestamp that the source
-partition had up to and with the record, `src` the number of that partition in the plan, `off` the
-record's offset. This keeps the order of each partition, and among partitions it is what a task does
-live that has all its inputs buffered: the lowest head timestamp goes first, ties by topic and
-partition. A record of a repartition topic has the `mts`, `src` and `off` of the record that caused
-it, and `seq` counts what one such record caused in a task.
-"""
+"""What a backfill hands over: rows for topics, as Arrow batches in the driver and in executors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_bridge.packs import HEADERS, opened
 from spark_bridge.plan import BackfillPlan
 
-__all__ = ["ORDER", "RESULT", "RESULT_DDL", "STAGE", "STAGE_DDL", "ResultRow", "Results"]
-
-HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
-_HEADERS_DDL = "array<struct<name:string,value:binary>>"
+__all__ = ["RESULT", "ResultRow", "Results", "result_rows", "unpacked"]
 
 RESULT = pa.schema(
     [
@@ -46,29 +27,9 @@ RESULT = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-"""The rows of `Results.frame`."""
+"""The rows that are handed over; `number` counts those of a task and kind."""
 
-RESULT_DDL = (
-    "sub int, d int, kind string, topic string, partition int, number long, key binary, "
-    f"value binary, timestamp long, headers {_HEADERS_DDL}"
-)
-
-_ORDER_FIELDS = [
-    pa.field("mts", pa.int64()),
-    pa.field("src", pa.int32()),
-    pa.field("off", pa.int64()),
-    pa.field("seq", pa.int32()),
-]
-STAGE = pa.schema([*RESULT, *_ORDER_FIELDS])
-"""The rows of a stage's frame; the last four are null but for records."""
-
-STAGE_DDL = f"{RESULT_DDL}, mts long, src int, off long, seq int"
-
-ORDER = ("mts", "src", "off", "seq", "sub", "d", "number")
-"""How records are sorted for the task that reads them; the last three only tell apart what
-different tasks made of one record."""
-
-RESULT_KINDS = ("changelog", "sink", "progress")
+Batches = Iterator[pa.RecordBatch]
 
 
 class ResultRow(NamedTuple):
@@ -91,46 +52,73 @@ class Results:
     """What a whole backfill computed, before it is handed over.
 
     Args:
-        frame: a Spark DataFrame of `RESULT_DDL`, lazy and persisted; the rows of one task are in
-            one Spark partition, in the order of `number`.
+        packs: a Spark DataFrame of `spark_bridge.packs.PACK`, lazy and persisted; the packs of one
+            task are in one Spark partition, those of a kind in the order of `number`.
         plan: what was read.
     """
 
-    frame: Any
+    packs: Any
     plan: BackfillPlan
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """How many rows there are of each kind and topic; runs the stages that have not run."""
-        rows = self.frame.groupBy("kind", "topic").count().collect()
-        return {(row["kind"], row["topic"]): row["count"] for row in rows}
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+        rows = self.packs.groupBy("kind", "topic").agg(F.sum("rows").alias("rows")).collect()
+        return {(row["kind"], row["topic"]): row["rows"] for row in rows}
+
+    def batches(self) -> Batches:
         """Yield the rows as Arrow batches in the driver, one Spark partition after the other.
 
-        Stages come in their order, within them tasks by partition, within a task rows by `number`.
+        Stages come in their order, within them tasks by partition, within a task rows of a kind by
+        `number`.
         """
-        packed = self.frame.mapInArrow(pack, "batch binary")
-        for row in packed.toLocalIterator(prefetchPartitions=True):
-            with pa.ipc.open_stream(pa.py_buffer(row["batch"])) as reader:
-                yield from reader
+        for pack in self.packs.toLocalIterator(prefetchPartitions=True):
+            yield _rows_of(pack.asDict())
 
     def rows(self) -> Iterator[ResultRow]:
         """Yield the rows in the driver, in the order of `batches`."""
         for batch in self.batches():
             yield from result_rows(batch)
 
+    def run(self, work: Callable[[Batches], Batches], ddl: str) -> list[Any]:
+        """Have executors work on the rows of each Spark partition; returns the rows they yield.
 
-def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make each batch one row of bytes: many times quicker to collect than rows are."""
+        Args:
+            work: takes batches of `RESULT`.
+            ddl: the columns that it yields.
+        """
+        found: list[Any] = self.packs.mapInArrow(_Unpacking(work), ddl).collect()
+        return found
+
+
+class _Unpacking:
+    """Opens packs for what works on their rows."""
+
+    def __init__(self, work: Callable[[Batches], Batches]) -> None:
+        self._work = work
+
+    def __call__(self, batches: Batches) -> Batches:
+        return self._work(unpacked(batches))
+
+
+def unpacked(batches: Batches) -> Batches:
+    """Yield the rows of packs, as batches of `RESULT`, a pack at a time."""
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        packed = sink.getvalue().to_pybytes()
-        yield pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], names=["batch"])
+        labels = batch.drop_columns(["data"]).to_pylist()
+        for label, data in zip(labels, batch.column("data"), strict=True):
+            yield _rows_of({**label, "data": data.as_buffer()})
+
+
+def _rows_of(pack: dict[str, Any]) -> pa.RecordBatch:
+    rows = opened(pack["data"])
+    count = rows.num_rows
+    columns = {name: rows.column(name) for name in rows.schema.names}
+    for name in ("sub", "d", "kind", "topic"):
+        columns[name] = pa.repeat(pa.scalar(pack[name], RESULT.field(name).type), count)
+    columns["number"] = pa.array(range(pack["number"], pack["number"] + count), pa.int64())
+    return pa.RecordBatch.from_arrays([columns[name] for name in RESULT.names], schema=RESULT)
 
 
 def result_rows(batch: pa.RecordBatch) -> Iterator[ResultRow]:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from spark_bridge.job import Application, Job
+from spark_bridge.packs import ORDER, PACK_DDL, RESULT_KINDS
 from spark_bridge.plan import BackfillPlan
-from spark_bridge.records import ORDER, RESULT, RESULT_KINDS, STAGE_DDL, Results
+from spark_bridge.records import Results
 from spark_bridge.task_run import run_stage, tasks_of
 
 __all__ = ["Stages", "make_stages"]
@@ -33,7 +34,7 @@ class Stages:
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         kept = F.col("kind").isin(*RESULT_KINDS)
-        found = [frame.where(kept).select(*RESULT.names) for frame in self.frames.values()]
+        found = [frame.where(kept) for frame in self.frames.values()]
         whole = found[0]
         for frame in found[1:]:
             whole = whole.unionAll(frame)
@@ -41,8 +42,8 @@ class Stages:
 
     def stats(self, stage: tuple[int, ...]) -> list[dict[str, Any]]:
         """Run a stage, and return what its tasks say of themselves."""
-        rows = self.frames[stage].where("kind = 'stats'").select("value").collect()
-        return [json.loads(bytes(row["value"])) for row in rows]
+        rows = self.frames[stage].where("kind = 'stats'").select("data").collect()
+        return [json.loads(bytes(row["data"])) for row in rows]
 
     def release(self) -> None:
         """Let go of what is kept on the executors' disks."""
@@ -64,7 +65,7 @@ def make_stages(
         application: what runs.
         plan: what is read.
         job: of the first stage; the others differ in nothing else.
-        archives: frames of records of source topics, in the columns of `STAGE`.
+        archives: frames of packs of records of source topics.
     """
     from pyspark import StorageLevel
 
@@ -82,20 +83,20 @@ def make_stages(
         ]
         found = [_records(frame, read) for frame in (*above, *archives)]
         rows = _input(spark, found, count, is_circle=is_circle)
-        frame = rows.mapInArrow(run_stage(replace(job, stage=stage)), STAGE_DDL)
+        frame = rows.mapInArrow(run_stage(replace(job, stage=stage)), PACK_DDL)
         frames[stage] = frame.persist(StorageLevel.DISK_ONLY)
     return Stages(frames, plan)
 
 
 def _records(frame: Any, topics: set[str]) -> Any:
-    """The records for a stage that reads these topics."""
+    """The packs for a stage that reads these topics."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.where((F.col("kind") == "record") & F.col("topic").isin(*sorted(topics)))
 
 
 def _input(spark: Any, found: Sequence[Any], count: int, *, is_circle: bool) -> Any:
-    """The rows of each task in one Spark partition, in their order."""
+    """The packs of each task in one Spark partition, in their order."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not found:

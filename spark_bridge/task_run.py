@@ -1,7 +1,7 @@
 """Runs the tasks of one Spark task over their history, in the worker process.
 
 One Spark task runs one task of the topology: the same compiled program, the same `Task` as live,
-over records in the order that `spark_bridge.records` tells. Sub-topologies that write to each other
+over records in the order that `spark_bridge.packs` tells. Sub-topologies that write to each other
 in a circle, as a join by foreign key does, run together with all their partitions in one Spark
 task: what one of them sends to another is processed at once, before the next record, so the result
 is that of a live run in which nothing ever waits.
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -25,8 +24,10 @@ from spark_bridge.changelog_rows import changelog_rows
 from spark_bridge.errors import BackfillError
 from spark_bridge.history_tables import load_global_tables
 from spark_bridge.job import Application, Job
+from spark_bridge.merging import merged_packs, open_packs
 from spark_bridge.order import Block, merged, orders_of
 from spark_bridge.outputs import Batch, Cause, Outputs, Row
+from spark_bridge.packs import Label, packed_note, packs_to_arrow
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import OpenConsumer, consumer_opener, read_range
 from spark_bridge.spill import SpillingState
@@ -148,7 +149,7 @@ class StageRun:
         """Process everything, and yield all that was made.
 
         Args:
-            batches: records of repartition topics and archives for these tasks, in their order.
+            batches: packs of records for these tasks, of repartition topics and archives, sorted.
 
         Raises:
             StreamsError: a record cannot be processed, or read.
@@ -205,7 +206,7 @@ class StageRun:
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[Block]]:
         external = [place for place in self._reader_of if place in self._sources]
-        return [self._rows(batches), *map(self._range, external)]
+        return [merged_packs(open_packs(batches), self._sources), *map(self._range, external)]
 
     def _range(self, place: TopicPartition) -> Iterator[Block]:
         """The records of a partition that are read from Kafka."""
@@ -222,13 +223,6 @@ class StageRun:
             records = task.stamp(place, found)
             orders, largest = orders_of(records, source, largest)
             yield Block(records, orders)
-
-    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
-        """The records that come through Spark."""
-        offsets: dict[TopicPartition, int] = {}
-        for batch in batches:
-            if batch.num_rows and "topic" in batch.schema.names:
-                yield from _decoded(batch, offsets, self._sources)
 
     def _feed(self, block: Block) -> None:
         """Have records processed by the task that reads them: a run is from one place."""
@@ -309,6 +303,7 @@ class StageRun:
             task.flush()  # also what does not count as held back
         self._flush()
         yield from self._outputs.take(everything=True)
+        notes = []
         for task_id, task in self._tasks.items():
             progress = task.offsets({}, self._commit_id)
             self._write(task)
@@ -329,9 +324,9 @@ class StageRun:
                 "dropped": [[*names, count] for names, count in self._dropped.items()],
             }
             self._dropped = {}
-            row = (None, json.dumps(said).encode(), 0)
-            yield from self._outputs.add(task_id, "stats", "", [row], -1)
+            notes.append(packed_note(Label("stats", *task_id, ""), json.dumps(said).encode()))
         yield from self._outputs.take(everything=True)
+        yield packs_to_arrow(notes)
 
     def _drop(self, node: str, reason: str) -> None:
         self._dropped[node, reason] = self._dropped.get((node, reason), 0) + 1
@@ -365,60 +360,3 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
         return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)
 
     return partitions_of
-
-
-def _decoded(
-    batch: pa.RecordBatch,
-    offsets: dict[TopicPartition, int],
-    sources: Mapping[TopicPartition, int],
-) -> Iterator[Block]:
-    """Make records of rows, a block for each run from one place.
-
-    Records of repartition topics are numbered as they come.
-    """
-    names = ("topic", "partition", "key", "value", "timestamp", "mts", "src", "off")
-    columns = {name: batch.column(name) for name in names}
-    keys, values, times, mts, src, off = (columns[name].to_pylist() for name in names[2:])
-    headers = _headers_of(batch.column("headers"))
-    orders = list(zip(mts, src, off, strict=True))
-    for start, end in _runs(columns["topic"], columns["partition"]):
-        topic, partition = columns["topic"][start].as_py(), columns["partition"][start].as_py()
-        place = TopicPartition(topic, partition)
-        if place in sources:
-            numbers: Iterable[int] = off[start:end]
-        else:
-            first = offsets.get(place, 0)
-            offsets[place] = first + end - start
-            numbers = range(first, first + end - start)
-        rows = zip(
-            repeat(place, end - start),
-            numbers,
-            keys[start:end],
-            values[start:end],
-            times[start:end],
-            headers[start:end] if headers else repeat(None, end - start),
-            strict=True,
-        )
-        yield Block(list(map(Row, rows)), orders[start:end])
-
-
-def _headers_of(column: Any) -> list[Any]:
-    """The headers of each row; an empty list where no row has any."""
-    if column.null_count == len(column):
-        return []
-    return [
-        found and [(pair["name"], pair["value"]) for pair in found] for found in column.to_pylist()
-    ]
-
-
-def _runs(topics: Any, partitions: Any) -> Iterator[tuple[int, int]]:
-    """Where rows from one place begin and end."""
-    if len(topics.unique()) == 1 and len(partitions.unique()) == 1:
-        yield 0, len(topics)
-        return
-    places = list(zip(topics.to_pylist(), partitions.to_pylist(), strict=True))
-    start = 0
-    for at in range(1, len(places) + 1):
-        if at == len(places) or places[at] != places[start]:
-            yield start, at
-            start = at

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_bridge.columns import TIMESTAMP, Column, ddl_of, times
 from spark_bridge.latest import Row, Version, latest, not_expired, versions
+from spark_bridge.packs import HEADERS
 from spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from spark_bridge.records import HEADERS
 from state.spec import StoreSpec
 from streams.clients import ReceivedMessage, TopicPartition
 from streams.config import StreamsConfig

@@ -34,7 +34,7 @@ def main(told: dict[str, Any]) -> None:
                 os._exit(DIED)
             units += 1
 
-    facts = local.frame.facts()
+    facts = local.local.facts()
     results: Any = local
     if told.get("how") == "driver":
         hand_over_by_driver(results, application, facts=facts, probe=probe)

@@ -101,7 +101,7 @@ def write_as_twin(told: dict[str, Any], name: str) -> None:
     assert plan is not None
     units = units_of(application, plan)
     unit: Unit = next(unit for unit in units if unit.name == name)
-    rows = computed(topology, told["settings"], plan).frame.of(unit)
+    rows = computed(topology, told["settings"], plan).local.of(unit)
     write = unit_writer(
         target, opened, plan, units, timeout_ms=60_000, with_sinks=True, reset=False
     )

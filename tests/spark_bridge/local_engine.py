@@ -1,30 +1,27 @@
 """Runs a backfill without Spark and without a broker: its stages over a cluster in memory.
 
-What Spark does between the stages is a few lines here: records go to the task that reads them, in
-their order. Everything else is the production code.
+What Spark does between the stages is in `local_packs`. Everything else is the production code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
-
-import pyarrow as pa
 
 from spark_bridge.combine import combinable
 from spark_bridge.job import Application, Job, pack_application
+from spark_bridge.packs import RESULT_KINDS
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until, make_plan
-from spark_bridge.records import ORDER, RESULT, RESULT_KINDS, STAGE, ResultRow
-from spark_bridge.task_run import StageRun, tasks_of
+from spark_bridge.records import RESULT, ResultRow
 from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
 from streams.memory_clients import MemoryAdmin, MemoryConsumer
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
 from streams.plan import optimized
 from streams.testing import TopologyTestDriver
+from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
 from topology.graph import Topology
 
 Seen = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
@@ -85,48 +82,15 @@ def backfilled(
         combined,
         memory_bytes=memory_bytes,
     )
-    rows: list[dict[str, Any]] = []
+    packs: list[Pack] = []
     for stage in plan.stages:
-        rows += _run_stage(job, stage, rows, cluster)
-    return plan, [_result(row) for row in rows if row["kind"] in RESULT_KINDS]
-
-
-def _run_stage(
-    job: Job, stage: tuple[int, ...], before: Sequence[dict[str, Any]], cluster: MemoryCluster
-) -> list[dict[str, Any]]:
-    job = Job(job.application, job.plan, stage, job.combined, {}, memory_bytes=job.memory_bytes)
-    application, plan = job.open()
-    topics = [application.plans[sub].topics for sub in stage]
-    read = {topic for sub in topics for topic in sub.all_sources}
-    is_circle = not read.isdisjoint(t for sub in topics for t in sub.repartition_sinks)
-    count = 1 if is_circle else tasks_of(topics[0].all_sources, plan)
-    made: list[dict[str, Any]] = []
-    for number in range(count):
-        mine = [
-            row
-            for row in before
-            if row["kind"] == "record"
-            and row["topic"] in read
-            and (is_circle or row["partition"] == number)
-        ]
-        mine.sort(key=itemgetter(*ORDER))
-        run = StageRun(
-            job,
-            application,
-            plan,
-            number,
+        packs += run_stage(
+            replace(job, stage=stage),
+            packs,
             lambda: MemoryConsumer(cluster, group=None, committed=True),
         )
-        for batch in run.run(_batches(mine)):
-            assert batch.schema == STAGE
-            made += batch.to_pylist()
-    return made
-
-
-def _batches(rows: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    # Small ones, so that their borders fall everywhere.
-    for start in range(0, len(rows), 3):
-        yield pa.RecordBatch.from_pylist(rows[start : start + 3], schema=STAGE)
+    found = [pack for pack in packs if pack["kind"] in RESULT_KINDS]
+    return plan, [_result(row) for row in rows_of(found)]
 
 
 def _result(row: dict[str, Any]) -> ResultRow:
@@ -171,7 +135,9 @@ def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:
     return seen
 
 
-def rows_of(driver: TopologyTestDriver) -> dict[tuple[str, str], list[tuple[bytes, Any, int]]]:
+def store_rows_of(
+    driver: TopologyTestDriver,
+) -> dict[tuple[str, str], list[tuple[bytes, Any, int]]]:
     """All rows of all stores of the running tasks, by task and store."""
     driver.run()
     assert driver._worker is not None

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
 from spark_bridge.handover_units import RowFacts, Unit, units_of
 from spark_bridge.job import Application, Job, pack_application
+from spark_bridge.packs import RESULT_KINDS
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import make_plan
 from spark_bridge.read import consumer_opener
-from spark_bridge.records import ORDER, RESULT, RESULT_KINDS, STAGE
-from spark_bridge.task_run import StageRun, tasks_of
+from spark_bridge.records import RESULT
 from streams.admin import LiveAdmin
 from streams.config import StreamsConfig
+from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
 from topology import Topology
 
 ATTEMPTS_MAX = 4
@@ -49,38 +49,13 @@ def computed(topology: Topology, settings: Mapping[str, Any], plan: BackfillPlan
     """Run the stages of a plan over the broker's records."""
     config = StreamsConfig.parse(settings)
     job = Job(pack_application(topology, config), plan.to_text(), ())
-    rows: list[Row] = []
+    packs: list[Pack] = []
+    opener = consumer_opener(config)
     for stage in plan.stages:
-        rows += _stage(replace(job, stage=stage), rows)
-    rows = [{name: row[name] for name in RESULT.names} for row in rows if row["kind"] in KINDS]
+        packs += run_stage(replace(job, stage=stage), packs, opener)
+    rows = rows_of([pack for pack in packs if pack["kind"] in RESULT_KINDS])
     application = Application.of(topology, settings)
-    return LocalResults(LocalFrame(rows, units_of(application, plan)), plan)
-
-
-KINDS = frozenset(RESULT_KINDS)
-
-
-def _stage(job: Job, before: Sequence[Row]) -> list[Row]:
-    application, plan = job.open()
-    topics = [application.plans[sub].topics for sub in job.stage]
-    read = {topic for sub in topics for topic in sub.all_sources}
-    is_circle = not read.isdisjoint(t for sub in topics for t in sub.repartition_sinks)
-    made: list[Row] = []
-    for number in range(1 if is_circle else tasks_of(topics[0].all_sources, plan)):
-        mine = [
-            row
-            for row in before
-            if row["kind"] == "record"
-            and row["topic"] in read
-            and (is_circle or row["partition"] == number)
-        ]
-        mine.sort(key=itemgetter(*ORDER))
-        opener = consumer_opener(application.config)
-        run = StageRun(job, application, plan, number, opener)
-        given = [pa.RecordBatch.from_pylist(mine, schema=STAGE)] if mine else []
-        for batch in run.run(iter(given)):
-            made += batch.to_pylist()
-    return made
+    return LocalResults(LocalRows(rows, units_of(application, plan)), plan)
 
 
 def batches_of(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
@@ -90,7 +65,7 @@ def batches_of(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
 
 
 @dataclass(frozen=True)
-class LocalFrame:
+class LocalRows:
     """Rows by units, as Spark has them by its partitions."""
 
     rows: Sequence[Row]
@@ -99,10 +74,6 @@ class LocalFrame:
     def of(self, unit: Unit) -> list[Row]:
         """The rows of one unit."""
         return [row for row in self.rows if (row["sub"], row["d"]) in unit.tasks]
-
-    def mapInArrow(self, work: Work, ddl: str) -> LocalJob:  # noqa: N802 - Spark's name
-        """What Spark's frame has."""
-        return LocalJob(self, work)
 
     def facts(self) -> RowFacts:
         """As `RowFacts.of` asks Spark."""
@@ -116,35 +87,27 @@ class LocalFrame:
 
 
 @dataclass(frozen=True)
-class LocalJob:
-    """One task for each unit, each as often as Spark tries it."""
+class LocalResults:
+    """What a hand-over takes (see `spark_bridge.records.Results`)."""
 
-    frame: LocalFrame
-    work: Work
+    local: LocalRows
+    plan: BackfillPlan
 
-    def collect(self) -> list[Row]:
-        """Run the tasks."""
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, unit by unit."""
+        for unit in self.local.units:
+            yield from batches_of(self.local.of(unit))
+
+    def run(self, work: Work, ddl: str) -> list[Row]:
+        """Run a task for each unit, each as often as Spark tries it."""
         found: list[Row] = []
-        for unit in self.frame.units:
+        for unit in self.local.units:
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 try:
-                    for batch in self.work(batches_of(self.frame.of(unit))):
+                    for batch in work(batches_of(self.local.of(unit))):
                         found += batch.to_pylist()
                     break
                 except Exception:
                     if attempt == ATTEMPTS_MAX:
                         raise
         return found
-
-
-@dataclass(frozen=True)
-class LocalResults:
-    """What a hand-over takes (see `spark_bridge.records.Results`)."""
-
-    frame: Any
-    plan: BackfillPlan
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, unit by unit."""
-        for unit in self.frame.units:
-            yield from batches_of(self.frame.of(unit))

@@ -16,7 +16,7 @@ import pytest
 from state.codec import partition_for_key
 from streams.testing import TopologyTestDriver
 from tests.reference.programs import OPS, Event, random_program, write
-from tests.spark_bridge.local_engine import Seen, backfilled, hand_over, outputs_of, rows_of
+from tests.spark_bridge.local_engine import Seen, backfilled, hand_over, outputs_of, store_rows_of
 from topology import StreamsBuilder, TopologyError
 from topology.graph import Topology
 
@@ -68,7 +68,7 @@ def check(
     for event in ordered[cut:]:
         send(both, event, run=True)
     both.commit()
-    assert rows_of(both) == rows_of(alone)
+    assert store_rows_of(both) == store_rows_of(alone)
     for topic in alone.cluster.topics:
         if topic.startswith(("stream-", "table-")):
             found, expected = outputs_of(both, topic), outputs_of(alone, topic)

@@ -19,7 +19,7 @@ from spark_bridge.records import RESULT
 from streams.errors import BackfillOpenError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.handover_faults import KINDS, Kind, UnitFault
-from tests.spark_bridge.local_rows import LocalFrame, LocalResults
+from tests.spark_bridge.local_rows import LocalResults
 from tests.support import kafka
 from tests.support.live import Live
 from tests.support.processes import AppProcess
@@ -36,25 +36,28 @@ def handed(topics: Topics, tmp_path: Path) -> Handed:
     return made
 
 
-class SparkFrame:
-    """The rows of a local frame in Spark, those of each unit in a partition of their own."""
+class SparkRows:
+    """Results whose rows are in Spark, those of each unit in a partition of their own."""
 
-    def __init__(self, spark: Any, local: LocalFrame) -> None:
+    def __init__(self, spark: Any, local: LocalResults) -> None:
         from pyspark.sql import functions as F  # noqa: N812
 
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
-        number_of = {task: i for i, unit in enumerate(local.units) for task in unit.tasks}
-        table = pa.Table.from_pylist(list(local.rows), schema=RESULT)
-        numbers = [number_of[row["sub"], row["d"]] for row in local.rows]
+        self.plan = local.plan
+        rows, units = local.local.rows, local.local.units
+        number_of = {task: i for i, unit in enumerate(units) for task in unit.tasks}
+        table = pa.Table.from_pylist(list(rows), schema=RESULT)
+        numbers = [number_of[row["sub"], row["d"]] for row in rows]
         frame = spark.createDataFrame(table.append_column("unit", pa.array(numbers, pa.int32())))
-        self.frame = (
-            frame.repartitionById(len(local.units), F.col("unit"))
+        self._frame = (
+            frame.repartitionById(len(units), F.col("unit"))
             .sortWithinPartitions("unit", "kind", "number")
             .select(*RESULT.names)
         )
 
-    def results(self, local: LocalResults) -> Any:
-        return LocalResults(self.frame, local.plan)
+    def run(self, work: Any, ddl: str) -> Any:
+        """As `Results` does, with small batches, so that a fault can come between two."""
+        return self._frame.mapInArrow(work, ddl).collect()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,9 +68,9 @@ def test_a_task_that_fails_is_run_again_and_nothing_is_lost_or_doubled(
     local = handed.computed(handed.plan("bf-1"))
     fault = UnitFault(kind, UNIT, str(tmp_path), handed.told)
     try:
-        results = SparkFrame(spark, local.frame).results(local)
+        results = SparkRows(spark, local)
         report = hand_over_partitioned(
-            results, handed.application, facts=local.frame.facts(), unit_probe=fault
+            results, handed.application, facts=local.local.facts(), unit_probe=fault
         )
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -102,7 +105,7 @@ def test_the_next_driver_with_the_same_id_does_the_rest(
     assert len(left) == 4 - written
     if left:
         local = handed.computed(found.plan)
-        report = hand_over_partitioned(local, application, facts=local.frame.facts())
+        report = hand_over_partitioned(local, application, facts=local.local.facts())
     else:
         report = finish_partitioned(application, found.plan)
         assert report.counts.total == 0
@@ -139,7 +142,7 @@ def test_of_a_driver_that_died_with_its_one_transaction_nothing_is_visible(
     assert found.plan is not None
     assert not found.in_parts
     local = handed.computed(found.plan)
-    hand_over_by_driver(local, handed.application, facts=local.frame.facts())
+    hand_over_by_driver(local, handed.application, facts=local.local.facts())
     handed.check_recount()
     handed.go_on_live()
 
@@ -153,8 +156,8 @@ def test_a_twin_of_the_driver_fences_the_first_one(handed: Handed) -> None:
 
     def second(step: str) -> None:
         if step == "handover_checked":
-            hand_over_partitioned(local, handed.application, facts=local.frame.facts())
+            hand_over_partitioned(local, handed.application, facts=local.local.facts())
 
     with pytest.raises(BackfillError, match="another driver"):
-        hand_over_partitioned(local, handed.application, facts=local.frame.facts(), probe=second)
+        hand_over_partitioned(local, handed.application, facts=local.local.facts(), probe=second)
     handed.check_recount()

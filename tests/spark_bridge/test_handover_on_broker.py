@@ -48,7 +48,7 @@ def handed(topics: Topics, tmp_path: Path) -> Handed:
 def hand_over(handed: Handed, how: str, backfill_id: str = "bf-1", **more: Any) -> Any:
     """Compute everything and hand it over."""
     local = handed.computed(handed.plan(backfill_id))
-    return WAYS[how](local, handed.application, facts=local.frame.facts(), **more)
+    return WAYS[how](local, handed.application, facts=local.local.facts(), **more)
 
 
 def admin(topics: Topics) -> GroupAdmin:
@@ -123,7 +123,7 @@ def test_outputs_can_be_left_out(handed: Handed, how: str) -> None:
 def test_the_markers_of_a_finished_hand_over_are_taken_away(handed: Handed) -> None:
     plan = handed.plan("bf-1")
     local = handed.computed(plan)
-    hand_over_partitioned(local, handed.application, facts=local.frame.facts())
+    hand_over_partitioned(local, handed.application, facts=local.local.facts())
     assert kafka.committed(handed.bootstrap, marker_group(plan), handed.source) == {}
     assert kafka.committed(handed.bootstrap, backfill_group(handed.id), handed.source)
 
@@ -238,7 +238,7 @@ def test_a_sink_that_would_delete_the_records_is_refused_with_the_way_out(
 
 def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed) -> None:
     local = handed.computed(handed.plan("bf-1"))
-    facts = local.frame.facts()
+    facts = local.local.facts()
     many = type(facts)({(0, 0): 100_000_000}, facts.oldest_ms)
     with pytest.raises(CannotBackfillError, match="handover='partitioned'"):
         hand_over_by_driver(local, handed.application, facts=many)
@@ -289,7 +289,7 @@ def test_a_reset_lets_another_topology_start_with_what_it_was_given(handed: Hand
     assert isinstance(Live(changed, handed.settings).failure(), TopologyChangedError)
     local: Any = computed(changed, handed.settings, plan_of(changed, handed.settings, "bf-1"))
     application = Application.of(changed, handed.settings)
-    hand_over_by_driver(local, application, facts=local.frame.facts(), reset=True)
+    hand_over_by_driver(local, application, facts=local.local.facts(), reset=True)
     with live(changed, handed.settings) as app:
         app.wait_running()
 
@@ -322,7 +322,7 @@ def test_sub_topologies_that_write_to_each_other_are_handed_over_together(
     units = units_of(application, plan)
     assert any(len({sub for sub, _ in unit.tasks}) > 1 for unit in units)
     local: Any = computed(topology, settings, plan)
-    WAYS[how](local, application, facts=local.frame.facts())
+    WAYS[how](local, application, facts=local.local.facts())
     kafka.write(topics.bootstrap, customers, [(b"c1", b"Eve")])
     with live(topology, settings) as app:
         app.wait(lambda: len(kafka.read(topics.bootstrap, sink)) == 30, what="joined rows")
@@ -351,7 +351,7 @@ def test_old_windows_are_kept_until_the_live_application_has_them(
     local: Any = computed(topology, settings, plan_of(topology, settings, "bf-1"))
     changelog = f"{settings['application.id']}-w-changelog"
     assert admin(topics).describe([changelog])[changelog].retention_ms != -1
-    hand_over_by_driver(local, Application.of(topology, settings), facts=local.frame.facts())
+    hand_over_by_driver(local, Application.of(topology, settings), facts=local.local.facts())
     assert admin(topics).describe([changelog])[changelog].retention_ms == -1
     kafka.write(topics.bootstrap, source, [(b"k", b"v")], timestamp=START_MS + 10)
     with live(topology, settings) as app:
@@ -378,8 +378,8 @@ def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
     assert plan is not None
     local = handed.computed(plan)
     with pytest.raises(CannotBackfillError, match="on other terms"):
-        hand_over_partitioned(local, handed.application, outputs="skip", facts=local.frame.facts())
-    hand_over_partitioned(local, handed.application, facts=local.frame.facts())
+        hand_over_partitioned(local, handed.application, outputs="skip", facts=local.local.facts())
+    hand_over_partitioned(local, handed.application, facts=local.local.facts())
     handed.check_recount()
 
 
@@ -410,7 +410,7 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     local = handed.computed(plan)
     with pytest.raises(Stopped):
         hand_over_partitioned(
-            local, handed.application, facts=local.frame.facts(), probe=stop_at("handover_written")
+            local, handed.application, facts=local.local.facts(), probe=stop_at("handover_written")
         )
     target = Target.live(handed.application)
     head = target.notes().open_head
@@ -421,7 +421,7 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     assert report.begins_anew
     assert handed.changelog in report.deleted
     with pytest.raises(BackfillError, match="not open any more"):
-        list(late(batches_of(local.frame.of(units[-1]))))
+        list(late(batches_of(local.local.of(units[-1]))))
     with live(handed.topology, handed.settings) as app:
         app.wait_processed(LINES * RECORDS_A_LINE)
     assert handed.state() == dict(handed.words)
