@@ -62,7 +62,8 @@ class _Counting:
             del old
             if value is None:
                 return  # a null does not count
-            if key.__class__ not in _COUNTED:
+            kind = key.__class__
+            if kind is not str and kind not in _COUNTED:
                 forward(key, 1, None, timestamp, headers)
                 return
             count = known(key)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_bridge.order import Block
+from spark_bridge.order import Block, Orders
 from spark_bridge.outputs import Row
 from spark_bridge.packs import ORDER, opened
 from streams.clients import TopicPartition
@@ -149,18 +149,21 @@ def _block(
     sources: Mapping[TopicPartition, int],
     numbered: dict[TopicPartition, int],
 ) -> Block:
-    names = ("key", "value", "timestamp", "mts", "src", "off")
-    keys, values, times, mts, src, off = (records.column(name).to_pylist() for name in names)
-    count = len(off)
+    keys, values, times = (
+        records.column(name).to_pylist() for name in ("key", "value", "timestamp")
+    )
+    orders = Orders(*(np.asarray(records.column(name)) for name in ("mts", "src", "off")))
+    count = len(keys)
+    offsets: Iterable[int]
     if place in sources:
-        offsets = off
+        offsets = records.column("off").to_pylist()
     else:
         first = numbered.get(place, 0)
         numbered[place] = first + count
         offsets = range(first, first + count)
     headers = _headers(records.column("headers"))
     rows = zip(repeat(place, count), offsets, keys, values, times, headers, strict=True)
-    return Block(list(map(Row, rows)), list(zip(mts, src, off, strict=True)))
+    return Block(list(map(Row, rows)), orders)
 
 
 def _headers(column: Any) -> Iterable[Any]:

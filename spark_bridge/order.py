@@ -7,13 +7,51 @@ goes back; the merge keeps every input's own order.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
 
-__all__ = ["Block", "Order", "merged", "orders_of"]
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Block", "Order", "Orders", "merged", "orders_of"]
+
+Column = npt.NDArray[np.integer[Any]]
 
 Order = tuple[int, int, int]
 """mts, src, off."""
+
+
+class Orders(Sequence[Order]):
+    """The orders of records, made when they are asked for.
+
+    Args:
+        mts: of each record.
+        src: likewise.
+        off: likewise.
+    """
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, mts: Column, src: Column, off: Column) -> None:
+        self._columns = (mts, src, off)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, at: int) -> Order: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Orders: ...
+
+    def __getitem__(self, at: int | slice) -> Order | Orders:
+        mts, src, off = self._columns
+        if isinstance(at, slice):
+            return Orders(mts[at], src[at], off[at])
+        return int(mts[at]), int(src[at]), int(off[at])
+
+    def __iter__(self) -> Iterator[Order]:
+        return zip(*(column.tolist() for column in self._columns), strict=True)
 
 
 class Block(NamedTuple):
@@ -23,11 +61,11 @@ class Block(NamedTuple):
     orders: Sequence[Order]
 
 
-def orders_of(records: Iterable[Any], source: int, largest: int) -> tuple[list[Order], int]:
+def orders_of(records: Sequence[Any], source: int, largest: int) -> tuple[Orders, int]:
     """The orders of records of one source partition, and its largest timestamp by then.
 
     Args:
-        records: in the order of their offsets.
+        records: in the order of their offsets; not none.
         source: the number of the partition.
         largest: its largest timestamp before them.
 
@@ -36,16 +74,15 @@ def orders_of(records: Iterable[Any], source: int, largest: int) -> tuple[list[O
     >>> class Sent(Message):
     ...     def timestamp(self): return (1, self.ms)
     ...     def offset(self): return self.at
-    >>> orders_of([Sent(0, 5), Sent(1, 3), Sent(2, 6)], 0, -1)
+    >>> orders, largest = orders_of([Sent(0, 5), Sent(1, 3), Sent(2, 6)], 0, -1)
+    >>> list(orders), largest
     ([(5, 0, 0), (5, 0, 1), (6, 0, 2)], 6)
     """
-    orders = []
-    for record in records:
-        timestamp = record.timestamp()[1]
-        if timestamp > largest:
-            largest = timestamp
-        orders.append((largest, source, record.offset()))
-    return orders, largest
+    times = np.array([record.timestamp()[1] for record in records], np.int64)
+    times[0] = max(times[0], largest)
+    mts = np.maximum.accumulate(times)
+    off = np.array([record.offset() for record in records], np.int64)
+    return Orders(mts, np.full(len(off), source, np.int64), off), int(mts[-1])
 
 
 class _Input:

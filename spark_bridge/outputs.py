@@ -115,24 +115,32 @@ class Delivery(NamedTuple):
 class _Rows:
     """Rows of one task and kind, by columns."""
 
-    __slots__ = ("_kind", "_made", "_number", "_of", "_task", "columns", "orders")
+    __slots__ = ("_causes", "_kind", "_made", "_number", "_of", "_starts", "_task", "cause", "rows")
 
     def __init__(self, task: TaskId, kind: str) -> None:
         self._task = task
         self._kind = kind
         self._number = 0
+        self.rows: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
+        self.cause: Order | None = None
+        """Of the last row."""
+        self._causes: list[Order] = []
+        self._starts: list[int] = []
+        """Where the rows of each cause begin."""
         self._of: Order = NO_CAUSE
         self._made = 0
-        """How many records there are of the last cause."""
-        self._clear()
+        """How many rows the last cause of the packs before has."""
 
-    def _clear(self) -> None:
-        self.columns: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
-        self.orders: list[Order] = []
+    def begin(self, cause: Order) -> None:
+        """Say what the rows from here on are made of."""
+        if cause != self.cause:
+            self._causes.append(cause)
+            self._starts.append(len(self.rows))
+        self.cause = cause
 
     def packs(self, partitions: Mapping[str, int]) -> list[Pack]:
         """Take the rows."""
-        topic, partition, key, value, timestamp, headers = zip(*self.columns, strict=True)
+        topic, partition, key, value, timestamp, headers = zip(*self.rows, strict=True)
         columns = {
             "partition": pa.array(partition, pa.int32()),
             "key": pa.array(key, pa.binary()),
@@ -142,12 +150,9 @@ class _Rows:
         }
         made: list[Pack] = []
         if self._kind == "record":
-            mts, src, off = zip(*self.orders, strict=True)
-            columns["mts"] = pa.array(mts, pa.int64())
-            columns["src"] = pa.array(src, pa.int32())
-            columns["off"] = pa.array(off, pa.int64())
-            columns["seq"] = pa.array(self._numbers(), pa.int32())
-            places = _places(topic, partition, columns["key"], off, partitions)
+            columns |= self._orders()
+            offsets = np.asarray(columns["off"])
+            places = _places(topic, partition, columns["key"], offsets, partitions)
             records = _batch(columns, RECORD)
             for label, rows in self._by_topic(topic):
                 mine, chosen = (records, places) if rows is None else _of(records, places, rows)
@@ -158,7 +163,7 @@ class _Rows:
                 mine = batch if rows is None else batch.take(pa.array(rows))
                 made += packed_rows(label, self._number, mine)
         self._number += len(topic)
-        self._clear()
+        self.rows.clear()
         return made
 
     def _by_topic(self, topics: Sequence[str]) -> Iterator[tuple[Label, Any]]:
@@ -171,16 +176,20 @@ class _Rows:
         for topic in sorted(set(topics)):
             yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
 
-    def _numbers(self) -> list[int]:
-        """Count what each cause made; rows of the same cause may be in the batch before."""
-        numbers, of, made = [], self._of, self._made
-        for order in self.orders:
-            if order is not of and order != of:
-                of, made = order, 0
-            numbers.append(made)
-            made += 1
-        self._of, self._made = of, made
-        return numbers
+    def _orders(self) -> dict[str, Any]:
+        """The order of each row, with the number of the row among those of its cause."""
+        starts = np.array(self._starts, np.int64)
+        counts = np.diff(starts, append=len(self.rows))
+        causes = np.repeat(np.array(self._causes, np.int64), counts, axis=0)
+        numbers = np.arange(len(self.rows)) - np.repeat(starts, counts)
+        if self._causes[0] == self._of:
+            numbers[: counts[0]] += self._made
+        self._of, self._made = self._causes[-1], int(numbers[-1]) + 1
+        self.cause = None
+        self._causes.clear()
+        self._starts.clear()
+        columns = dict(zip(("mts", "src", "off"), causes.T, strict=True)) | {"seq": numbers}
+        return {name: pa.array(found, RECORD.field(name).type) for name, found in columns.items()}
 
 
 def _batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -206,7 +215,7 @@ def _places(
     topics: Sequence[str],
     chosen: Sequence[int],
     keys: Any,
-    offsets: Sequence[int],
+    offsets: Any,
     partitions: Mapping[str, int],
 ) -> Any:
     """The partition of each record: as it was chosen, else by the key's hash."""
@@ -220,12 +229,12 @@ def _places(
     return places
 
 
-def _hashed(keys: Any, offsets: Sequence[int], count: int) -> Any:
+def _hashed(keys: Any, offsets: Any, count: int) -> Any:
     hashed = partitions_of_keys(keys, count)
     if keys.null_count:
         # Live, records without a key go anywhere; here to the same place each time.
         nulls = np.asarray(keys.is_null())
-        hashed = np.where(nulls, np.array(offsets) % count, hashed).astype(np.int32)
+        hashed = np.where(nulls, offsets % count, hashed).astype(np.int32)
     return hashed
 
 
@@ -263,7 +272,8 @@ class Outputs:
         """Return what a task sends with."""
         cause, internal, delivered = self._cause, self._internal, self._delivered
         with_sinks = self._with_sinks
-        records, sinks = self._of(task, "record"), self._of(task, "sink")
+        records = self._of(task, "record")
+        add_record, add_sink = records.rows.append, self._of(task, "sink").rows.append
 
         def send(
             topic: str,
@@ -276,10 +286,11 @@ class Outputs:
             if topic in delivered:
                 self._deliver(topic, value, key, partition, timestamp, headers)
             elif topic in internal:
-                records.columns.append((topic, partition, key, value, timestamp, headers))
-                records.orders.append(cause.order)
+                if cause.order is not records.cause:
+                    records.begin(cause.order)
+                add_record((topic, partition, key, value, timestamp, headers))
             elif with_sinks:
-                sinks.columns.append((topic, partition, key, value, timestamp, headers))
+                add_sink((topic, partition, key, value, timestamp, headers))
 
         return send
 
@@ -317,15 +328,14 @@ class Outputs:
         partition: int,
     ) -> Iterator[pa.RecordBatch]:
         """Add rows of key, value and timestamp for a partition; yields packs as they fill up."""
-        columns = self._of(task, kind).columns
+        found = self._of(task, kind)
         for key, value, timestamp in rows:
-            columns.append((topic, partition, key, value, timestamp, None))
-            if len(columns) >= BATCH_ROWS:
-                yield packs_to_arrow(self._of(task, kind).packs(self._partitions))
-                columns = self._of(task, kind).columns
+            found.rows.append((topic, partition, key, value, timestamp, None))
+            if len(found.rows) >= BATCH_ROWS:
+                yield packs_to_arrow(found.packs(self._partitions))
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield packs of what fills them, or of everything."""
-        for rows in self._rows.values():
-            if rows.columns and (everything or len(rows.columns) >= BATCH_ROWS):
-                yield packs_to_arrow(rows.packs(self._partitions))
+        for found in self._rows.values():
+            if found.rows and (everything or len(found.rows) >= BATCH_ROWS):
+                yield packs_to_arrow(found.packs(self._partitions))

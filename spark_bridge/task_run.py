@@ -119,6 +119,8 @@ class StageRun:
         written_here = {
             topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
         }
+        self._has_effects = bool(written_here)
+        """Whether records are made, which have the order of what caused them."""
         self._outputs = Outputs(
             cause=self._cause,
             partitions=plan.partitions,
@@ -236,23 +238,28 @@ class StageRun:
         if isinstance(records[0], Row):
             records = task.stamp(place, records)
         count = len(records)
-        task.add_stamped(place, Batch(records, block.orders, self._cause))
+        if self._has_effects:
+            records = Batch(records, block.orders, self._cause)
+        task.add_stamped(place, records)
         try:
             done = task.process(count)
         except RecordError as error:
-            raise self._explained(error) from error
+            raise self._explained(error, block) from error
         assert done == count, f"{place}: {done} of {count} records were processed"
         self._records[task.id] += count
         self._flush_when_full(task)
 
-    def _explained(self, error: RecordError) -> StreamsError:
+    def _explained(self, error: RecordError, block: Block) -> StreamsError:
         """Say which record of the input it was, where the failed one was never in Kafka."""
-        source = self._cause.order[1]
-        if error.topic not in self._application.repartitions or source < 0:
+        at = error.offset - block.records[0].offset()
+        if error.topic not in self._application.repartitions or not 0 <= at < len(block.orders):
+            return error
+        _, source, offset = block.orders[at]
+        if source < 0:
             return error
         place = self._plan.inputs[source]
         return BackfillError(
-            f"{error}; the record was made of the one at offset {self._cause.order[2]} of {place}, "
+            f"{error}; the record was made of the one at offset {offset} of {place}, "
             f"and was never in {error.topic} itself"
         )
 
