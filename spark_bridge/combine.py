@@ -8,83 +8,18 @@ way there, as it does with a cache: fewer updates, the same last one.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from topology import serdes
 from topology.graph import Aggregate, Node, Operator, Sink, Source, Topology
 from topology.operators.cogroup import CogroupInput, CogroupMerge
-from topology.operators.context import Headers, OperatorContext, Receive, TableView
-from topology.operators.context import Operator as RunningOperator
 from topology.operators.foreign_key_join import _Spec as ForeignKeyStep
 from topology.operators.keyed_fold import KeyedFold
 from topology.operators.primary_key_join import JoinMerge, JoinSide
 from topology.operators.table_group import SelectGroup, TableFold
 
 __all__ = ["combinable", "reaches_time", "with_partials"]
-
-PARTIALS_MAX = 500_000
-"""How many keys are counted at a time."""
-
-_COUNTED = (str, bytes, int)
-"""Types of keys that are equal only where their bytes are; ``1 == 1.0 == True`` are not."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountPartials:
-    """Counts the records of each key; tells all counts at a flush."""
-
-    is_table: bool = field(default=False, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
-
-    def make(self, context: OperatorContext, /) -> RunningOperator:
-        """Make the operator of one task."""
-        return _Counting(context.forward)
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """There is no table."""
-        return None
-
-
-class _Counting:
-    """Hot path: `process` runs for each record."""
-
-    def __init__(self, forward: Receive) -> None:
-        counts: dict[Any, list[Any]] = {}
-        known = counts.get
-        self._counts = counts
-        self._forward = forward
-        # The counts do not count as held back: they have a bound of their own.
-        self.pending: dict[Any, Any] = {}
-
-        def process(key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-            del old
-            if value is None:
-                return  # a null does not count
-            kind = key.__class__
-            if kind is not str and kind not in _COUNTED:
-                forward(key, 1, None, timestamp, headers)
-                return
-            count = known(key)
-            if count is None:
-                counts[key] = [1, timestamp, headers]
-                if len(counts) >= PARTIALS_MAX:
-                    self.flush()
-                return
-            count[0] += 1
-            if timestamp > count[1]:
-                count[1] = timestamp
-            count[2] = headers
-
-        self.process = process
-
-    def flush(self) -> None:
-        """Forward what was counted, under the headers of each key's last record."""
-        counts = list(self._counts.items())
-        self._counts.clear()
-        for key, (count, timestamp, headers) in counts:
-            self._forward(key, count, None, timestamp, headers)
 
 
 def combinable(topology: Topology) -> frozenset[str]:
@@ -115,6 +50,8 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
     """Let the counts behind these repartition topics add up partial counts."""
     if not topics:
         return topology
+    from spark_bridge.partials import CountPartials  # loads Arrow
+
     nodes: list[Node] = []
     changed: set[str] = set()
     for node in topology.nodes:
