@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ def markers_of(plan: BackfillPlan, unit: Unit, progress: Mapping[TopicPartition,
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """What Spark calls for each of its partitions: takes rows, yields one report.
+    """What Spark calls for each of its partitions: takes rows, yields a report of each unit.
 
     Args:
         plan: the one that is open, as text.
@@ -106,17 +107,23 @@ class WriteUnit:
     probe: UnitProbe = no_unit_probe
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the unit whose rows these are."""
-        first = next((batch for batch in batches if batch.num_rows), None)
-        if first is None:
-            return
+        """Write the units whose rows these are, one after the other.
+
+        Spark may put several into one of its partitions, one behind the other: it merges those of
+        frames that are partitioned alike.
+        """
         by_task = {task: unit for unit in self.units for task in unit.tasks}
-        unit = unit_of(by_task, _task(first))
-        report = self._write(unit, _chained(first, batches))
-        columns = [
-            pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+        filled = (batch for batch in batches if batch.num_rows)
+        seen: set[str] = set()
+        for unit, rows in groupby(filled, key=lambda batch: unit_of(by_task, _task(batch))):
+            if unit.name in seen:
+                raise BackfillError(_mixed(unit))
+            seen.add(unit.name)
+            report = self._write(unit, rows)
+            columns = [
+                pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
     def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
         log = structlog.get_logger().bind(unit=unit.name)
@@ -189,12 +196,11 @@ def _check_tasks(batch: pa.RecordBatch, unit: Unit) -> None:
     subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
     foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
     if foreign:
-        raise BackfillError(
-            f"rows of unit {unit.name} and of others are in one partition of Spark; see that "
-            "nothing changes the partitions of a cached frame"
-        )
+        raise BackfillError(_mixed(unit))
 
 
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+def _mixed(unit: Unit) -> str:
+    return (
+        f"rows of unit {unit.name} and of others are mixed in one partition of Spark; see that "
+        "nothing changes the order of a cached frame"
+    )

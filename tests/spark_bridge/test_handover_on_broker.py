@@ -24,7 +24,7 @@ from streams.clients import TopicPartition
 from streams.errors import TopologyChangedError
 from streams.group_admin import GroupAdmin
 from tests.spark_bridge.handed import START_MS, Handed
-from tests.spark_bridge.local_rows import batches_of, computed, plan_of
+from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
@@ -126,6 +126,40 @@ def test_the_markers_of_a_finished_hand_over_are_taken_away(handed: Handed) -> N
     hand_over_partitioned(local, handed.application, facts=local.local.facts())
     assert kafka.committed(handed.bootstrap, marker_group(plan), handed.source) == {}
     assert kafka.committed(handed.bootstrap, backfill_group(handed.id), handed.source)
+
+
+class Merged(LocalResults):
+    """Results of which Spark has put all units into one partition."""
+
+    def run(self, work: Work, ddl: str) -> list[Row]:
+        return [row for batch in work(self.batches()) for row in batch.to_pylist()]
+
+
+class Mixed(LocalResults):
+    """Results of which the rows of one unit are on both sides of another's."""
+
+    def run(self, work: Work, ddl: str) -> list[Row]:
+        batches = list(self.batches())
+        return [row for batch in work(iter([*batches, batches[0]])) for row in batch.to_pylist()]
+
+
+def test_units_in_one_partition_of_spark_are_written_one_after_the_other(handed: Handed) -> None:
+    """So Spark does it with topics of one partition."""
+    local = handed.computed(handed.plan("bf-1"))
+    merged: Any = Merged(local.local, local.plan)
+    report = hand_over_partitioned(merged, handed.application, facts=local.local.facts())
+    assert report.units == 4
+    handed.check_recount()
+    handed.go_on_live()
+
+
+def test_units_that_are_mixed_are_refused(handed: Handed) -> None:
+    """What came behind a unit that is committed would be lost."""
+    local = handed.computed(handed.plan("bf-1"))
+    mixed: Any = Mixed(local.local, local.plan)
+    with pytest.raises(BackfillError, match="are mixed in one partition"):
+        hand_over_partitioned(mixed, handed.application, facts=local.local.facts())
+    assert handed.offsets() == {}
 
 
 # -- refusals ----------------------------------------------------------------------------------
