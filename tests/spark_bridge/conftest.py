@@ -11,8 +11,11 @@ from tests.support.processes import ROOT
 _STARTS_SPARK = (
     "test_backfill_on_broker.py",
     "test_example_on_broker.py",
+    "test_examples_equal_on_broker.py",
     "test_handover_faults.py",
+    "test_inputs_on_broker.py",
     "test_page_on_broker.py",
+    "test_programs_equal_on_broker.py",
     "test_read_store_on_broker.py",
     "test_session.py",
 )
