@@ -163,21 +163,19 @@ class Group:
         return member
 
     def _watch(self, member: Member) -> None:
-        """Expel a member that is silent for longer than its session."""
+        """Expel a member that is silent for longer than its session, all that time at once."""
         process = member.client.process
-        since_us = self._kernel.now_us
+        since_us = process.silent_since_us
+        left_us = since_us + member.session_us - self._kernel.now_us
 
         def expire() -> None:
             still = self.members.get(member.instance_id) is member
-            silent = not process.alive or (
-                process.stands and process.stands_until_us - since_us > member.session_us
-            )
-            if still and silent:
+            if still and process.is_silent and process.silent_since_us == since_us:
                 self._note(f"session of {member.member_id} ends")
                 self._remove(member)
                 process.when_up(self._kernel.between(0, 200 * MS), member.client.expelled)
 
-        self._kernel.after(member.session_us, expire)
+        self._kernel.after(max(0, left_us), expire)
 
     def _remove(self, member: Member) -> None:
         del self.members[member.instance_id]

@@ -23,6 +23,8 @@ class Process:
         self.actor: Actor | None = None
         self.alive = True
         self.stands_until_us = 0
+        self.silent_since_us = 0
+        """When it was heard last, if it stands or is dead."""
         self.when_it_stands: list[Callable[[], None]] = []
         """What the cluster wants to be told when the process dies or is left standing."""
 
@@ -30,6 +32,11 @@ class Process:
     def stands(self) -> bool:
         """Whether the process is stopped for a while, its background threads included."""
         return self.stands_until_us > self.kernel.now_us
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it sends nothing, not even heartbeats."""
+        return self.stands or not self.alive
 
     def check(self) -> None:
         """Raise in a process that is dead: nothing it does counts any more."""
@@ -60,6 +67,7 @@ class Process:
         """Be left standing for a while (SIGSTOP), heartbeats included."""
         if not self.alive:
             return
+        self._fall_silent()
         self.stands_until_us = max(self.stands_until_us, self.kernel.now_us + duration_us)
         self.note(f"! stands for {duration_us / 1e6:.3f} s")
         self._tell()
@@ -68,6 +76,7 @@ class Process:
         """Die at once (SIGKILL): what was not handed to the operating system is gone."""
         if not self.alive:
             return
+        self._fall_silent()
         self.alive = False
         self.note("! dies")
         self._tell()
@@ -77,8 +86,14 @@ class Process:
     def die_quietly(self) -> None:
         """End, in whichever way it was."""
         if self.alive:
+            self._fall_silent()
             self.alive = False
             self._tell()
+
+    def _fall_silent(self) -> None:
+        # Who wakes sends a heartbeat at once, unless it is left standing again in that moment.
+        if self.stands_until_us < self.kernel.now_us:
+            self.silent_since_us = self.kernel.now_us
 
     def _tell(self) -> None:
         for hear in list(self.when_it_stands):

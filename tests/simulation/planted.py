@@ -189,3 +189,28 @@ def numbers_forgotten_over_a_restart(patch: pytest.MonkeyPatch) -> None:
         return Progress(found.partition_time, kept)
 
     patch.setattr(Progress, "decode", decode)
+
+
+@bug_of_steps
+def deletions_left_out_of_changelogs(patch: pytest.MonkeyPatch) -> None:
+    """At-least-once only: local rows go, and would come back with a restore."""
+    right = PlainProducer.send_changelog
+
+    def send_changelog(self: PlainProducer, place: TopicPartition, rows: Any) -> None:
+        right(self, place, [row for row in rows if row[1] is not None])
+
+    patch.setattr(PlainProducer, "send_changelog", send_changelog)
+
+
+@bug_of_steps
+def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
+    """The changelogs are right."""
+    right = Task._local_rows
+
+    def local_rows(self: Task, deltas: Mapping[str, Any]) -> dict[str, Any]:
+        rows = right(self, deltas)
+        if "final-store" in rows:
+            rows["final-store"] = [row for row in rows["final-store"] if row[1] is not None]
+        return rows
+
+    patch.setattr(Task, "_local_rows", local_rows)

@@ -22,6 +22,7 @@ from tests.support.topics import Topics
 
 MAX_POLL_MS = 6_000
 SESSION_MS = 6_000
+POLL_S = 0.05
 
 
 class World(Protocol):
@@ -56,22 +57,23 @@ class RealWorld:
         self.topic = self.topics.create(partitions=2)
         self.group = self.topics.name("group")
 
+    def config(self, **config: Any) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.topics.bootstrap,
+            "group.id": self.group,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": SESSION_MS,
+            "max.poll.interval.ms": MAX_POLL_MS,
+            "heartbeat.interval.ms": 500,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.queue.backoff.ms": 2,
+            "isolation.level": "read_committed",
+            **{name.replace("_", "."): value for name, value in config.items()},
+        }
+
     def consumer(self, **config: Any) -> Any:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.topics.bootstrap,
-                "group.id": self.group,
-                "partition.assignment.strategy": "cooperative-sticky",
-                "session.timeout.ms": SESSION_MS,
-                "max.poll.interval.ms": MAX_POLL_MS,
-                "heartbeat.interval.ms": 500,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "fetch.queue.backoff.ms": 2,
-                "isolation.level": "read_committed",
-                **{name.replace("_", "."): value for name, value in config.items()},
-            }
-        )
+        consumer = confluent_kafka.Consumer(self.config(**config))
         self.made.append(consumer)
         return consumer
 
@@ -87,7 +89,7 @@ class RealWorld:
 
     def be_late(self, consumer: Any, *others: Heard) -> None:
         del consumer
-        _wait(self, (MAX_POLL_MS + SESSION_MS) / 1000 + 2, others)
+        poll_for(self, (MAX_POLL_MS + SESSION_MS) / 1000 + 2, others)
 
 
 class SimulatedWorld:
@@ -123,17 +125,18 @@ class SimulatedWorld:
         self.kernel.sleep(int(seconds * SECOND))
 
     def be_late(self, consumer: Any, *others: Heard) -> None:
-        _wait(self, 1, others)
+        poll_for(self, 1, others)
         consumer._group.silence(consumer._member_id, consumer._instance_id)
         consumer.expelled()
-        _wait(self, SESSION_MS / 1000 + 2, others)
+        poll_for(self, SESSION_MS / 1000 + 2, others)
 
 
-def _wait(world: World, seconds: float, others: tuple[Heard, ...]) -> None:
-    for _ in range(int(seconds / 0.2)):
+def poll_for(world: World, seconds: float, others: tuple[Heard, ...]) -> None:
+    """Let some members go on for a while."""
+    for _ in range(round(seconds / 0.2)):
         for other in others:
             other.poll()
-        world.sleep(0.2)
+        world.sleep(0.2 - POLL_S * len(others))
 
 
 def until(world: World, is_so: Callable[[], bool], *, tries: int = 400) -> None:
@@ -190,4 +193,4 @@ class Heard:
         return callback
 
     def poll(self) -> None:
-        self.consumer.poll(0.05)
+        self.consumer.poll(POLL_S)
