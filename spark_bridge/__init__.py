@@ -4,9 +4,10 @@ Importing the package imports neither pyspark nor pyarrow; what needs them impor
 called.
 """
 
-from spark_bridge.backfill import Report, StageReport, backfill
+from spark_bridge.backfill import backfill
 from spark_bridge.changelog import read_store, read_topic, register
 from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError, ReadError
+from spark_bridge.reports import Report, StageReport
 from spark_bridge.session import SparkMissingError, local_session
 
 __all__ = [

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_bridge.archive_set import Cutover
 from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError
 from spark_bridge.job import Application, Archived, Job
 from spark_bridge.murmur import partitions_of_keys
@@ -34,10 +35,7 @@ from spark_bridge.planning import HistoryAdmin
 from streams.clients import TopicPartition
 from topology.operators.source import stampers
 
-__all__ = ["Archive", "Cutover", "cuts_of", "numbered", "open_archive"]
-
-Cutover = Mapping[TopicPartition, int] | datetime
-"""Where Kafka goes on: at offsets, or at the first records that are not older than a time."""
+__all__ = ["Archive", "cuts_of", "numbered", "open_archive"]
 
 UNNUMBERED = -(1 << 60)
 """From where records without an offset are counted: before every offset of Kafka."""

@@ -11,85 +11,23 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from spark_bridge.archive_set import ArchiveSet, Cutover, Source
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until
-from streams.clients import TopicPartition
+from spark_bridge.reports import Report, StageReport
 from streams.config import StreamsConfig
 from topology.graph import Topology
 
-__all__ = ["Computation", "Report", "StageReport", "backfill", "compute"]
+__all__ = ["Computation", "backfill", "compute", "new_id", "resume"]
 
 Outputs = Literal["write", "skip"]
 Handover = Literal["auto", "driver", "partitioned"]
 OrderChoice = Literal["auto", "exact", "combine"]
-Cutover = Mapping[TopicPartition, int] | datetime
-Source = Mapping[str, Any] | Literal["connector"] | None
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """What one stage did.
-
-    Args:
-        sub_topologies: the ids of what ran.
-        tasks: how many tasks there were.
-        records: how many records they processed.
-        seconds: how long it took.
-        spilled: how many of the tasks had to put their state on disk.
-        dropped: how many records were left out, by node and reason.
-    """
-
-    sub_topologies: tuple[int, ...]
-    tasks: int
-    records: int
-    seconds: float
-    spilled: int = 0
-    dropped: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a backfill did.
-
-    Args:
-        plan: what it read.
-        stages: what ran.
-        rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
-        handover: what the hand-over says of itself (see `spark_bridge.handover_report`); None
-            where there was none, as after an earlier attempt that was complete.
-        seconds: how long everything took.
-    """
-
-    plan: BackfillPlan
-    stages: tuple[StageReport, ...] = ()
-    rows: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    handover: Any = None
-    seconds: float = 0.0
-
-    @property
-    def id(self) -> str:
-        """Of the backfill, for a second attempt."""
-        return self.plan.id
-
-    @property
-    def records(self) -> int:
-        """How many records were processed, in all stages."""
-        return sum(stage.records for stage in self.stages)
-
-    @property
-    def keys(self) -> int:
-        """How many rows of stores there are."""
-        return sum(count for (kind, _), count in self.rows.items() if kind == "changelog")
-
-    @property
-    def outputs(self) -> int:
-        """How many records there are for topics outside of the application."""
-        return sum(count for (kind, _), count in self.rows.items() if kind == "sink")
 
 
 def backfill(
@@ -146,7 +84,7 @@ not 'random'
     _check_words(outputs=(outputs, Outputs), handover=(handover, Handover))
     _check_words(order=(order, OrderChoice))
     attempt = _Attempt(topology, settings, outputs, reset)
-    id = id or _new_id()  # noqa: A001
+    id = id or new_id()  # noqa: A001
     report = None if dry_run else attempt.ended(id)
     if report is None:
         computed = compute(
@@ -157,6 +95,28 @@ not 'random'
         if not dry_run:
             report = attempt.finish(computed, on_stage, handover)
     return replace(report, seconds=time.monotonic() - begun)
+
+
+def resume(
+    topology: Topology,
+    settings: Mapping[str, object] | StreamsConfig,
+    *,
+    id: str,  # noqa: A002
+    outputs: Outputs = "write",
+    reset: bool = False,
+) -> Report | None:
+    """End an earlier attempt of a backfill, if nothing is left that Spark would have to compute.
+
+    Args:
+        id: of the backfill; other arguments as for `backfill`.
+
+    Returns:
+        What there was to do, or None where Spark is needed.
+
+    Raises:
+        CannotBackfillError: another backfill is open.
+    """
+    return _Attempt(topology, settings, outputs, reset).ended(id)
 
 
 @dataclass(slots=True, eq=False)
@@ -312,12 +272,12 @@ def compute(
     application = Application.of(topology, config)
     refuse_early(topology, application)
     admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    archives = _Archives.open(source, application, admin, cutover, plan)
+    archives = ArchiveSet.open(source, application, admin, cutover, plan)
     if plan is None:
         plan = make_plan(
             application,
             admin,
-            id=id or _new_id(),
+            id=id or new_id(),
             now_ms=int(time.time() * 1000),
             until=until,
             create=not dry_run,
@@ -338,70 +298,6 @@ def compute(
     return Computation(config, plan, stages, frames)
 
 
-@dataclass(frozen=True, slots=True)
-class _Archives:
-    """The DataFrames that history comes from."""
-
-    archives: Sequence[Any]
-    partitions: Mapping[str, int]
-    cuts: Mapping[TopicPartition, int]
-
-    @classmethod
-    def open(
-        cls,
-        source: Source,
-        application: Any,
-        admin: Any,
-        cutover: Cutover | None,
-        plan: BackfillPlan | None,
-    ) -> _Archives:
-        from spark_bridge.archives import cuts_of, open_archive
-
-        if source is None:
-            if cutover is not None:
-                raise CannotBackfillError("cutover= says where Kafka goes on behind source=")
-            return cls((), {}, {})
-        if not isinstance(source, Mapping):
-            raise CannotBackfillError(
-                f"source={source!r}: give a mapping from topics to DataFrames, or leave it out to "
-                "read Kafka"
-            )
-        read = {t for sub in application.plans.values() for t in sub.topics.sources}
-        unknown = sorted(source.keys() - read)
-        if unknown:
-            raise CannotBackfillError(
-                f"source= names {', '.join(unknown)}, and the topology reads "
-                f"{', '.join(sorted(read))}"
-            )
-        partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
-        found, cuts = [], {}
-        for topic, frame in source.items():
-            if topic not in partitions:
-                raise CannotBackfillError(
-                    f"topic {topic} does not exist; create it, as the live application will read it"
-                )
-            archive = open_archive(topic, frame, partitions[topic])
-            found.append(archive)
-            if plan is not None:
-                cuts.update({p: at for p, at in plan.starts.items() if p.topic == topic})
-            else:
-                mine = cutover
-                if isinstance(cutover, Mapping):
-                    mine = {p: at for p, at in cutover.items() if p[0] == topic} or None
-                cuts.update(cuts_of(archive, partitions[topic], admin, mine))
-        return cls(found, partitions, cuts)
-
-    def numbered(self, job: Any) -> tuple[list[Any], dict[TopicPartition, Any]]:
-        from spark_bridge.archives import numbered
-
-        frames, known = [], {}
-        for archive in self.archives:
-            frame, facts = numbered(archive, self.partitions[archive.topic], self.cuts, job)
-            frames.append(frame)
-            known.update(facts)
-        return frames, known
-
-
 def _check_words(**given: tuple[str, Any]) -> None:
     for name, (word, allowed) in given.items():
         if word not in get_args(allowed):
@@ -409,7 +305,8 @@ def _check_words(**given: tuple[str, Any]) -> None:
             raise CannotBackfillError(f"{name} must be one of {words}, not {word!r}")
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """A name for a backfill that nobody else uses."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 

@@ -17,7 +17,7 @@ from spark_bridge.errors import BackfillError
 from streams.cli_options import load, said_errors, settings_option, target_argument
 
 if TYPE_CHECKING:
-    from spark_bridge.backfill import Report
+    from spark_bridge.reports import Report
     from streams.app import KafkaStreams
 
 __all__ = ["backfill"]

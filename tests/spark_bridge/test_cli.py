@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from spark_bridge.backfill import Report, StageReport
 from spark_bridge.cli_sources import parse_place, parse_sources, parse_until
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.progress import shown_progress, summary
+from spark_bridge.reports import Report, StageReport
 from streams import cli
 from streams.clients import TopicPartition
 from streams.exit_codes import ExitCode
