@@ -17,8 +17,8 @@ from streams.clients import (
     TopicPartition,
 )
 from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from streams.local_admin import LocalAdmin
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.topic_plan import NewTopic, TopicFacts
 from topology.compiler import Headers
 
 MAX_MESSAGE_BYTES = 1_048_588
@@ -340,48 +340,9 @@ class MemoryPlainProducer(_MemoryProducer):
         self._offsets = {}
 
 
-class MemoryAdmin:
-    """The topics of a memory cluster (see `streams.topics.TopicAdmin`)."""
-
-    def __init__(self, cluster: MemoryCluster) -> None:
-        self._cluster = cluster
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
-        found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
-        return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
-
-    def names(self) -> frozenset[str]:
-        """All topics."""
-        return frozenset(self._cluster.topics)
-
-    def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left as it is."""
-        for topic in topics:
-            self._cluster.create(topic.name, topic.partitions, topic.config)
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks."""
-        return {place: self._cluster.log(place).end for place in partitions}
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
-        return {place: self._cluster.log(place).start for place in partitions}
-
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records before these offsets."""
-        for place, offset in before.items():
-            self._cluster.delete_before(place, offset)
+class MemoryAdmin(LocalAdmin[MemoryCluster]):
+    """The topics of a memory cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
         """All of them: the only member has everything."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
-
-    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the others; None goes back to the default."""
-        own = self._cluster.topics[topic].config
-        for name, value in config.items():
-            if value is None:
-                own.pop(name, None)
-            else:
-                own[name] = value

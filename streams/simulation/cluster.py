@@ -7,17 +7,17 @@ transaction are undecided until its marker is with the group, and a zombie is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, Message
 
 from streams.clients import CommittedOffset, TopicPartition
+from streams.local_admin import LocalAdmin
 from streams.simulation.groups import Group, Metadata
 from streams.simulation.kernel import Kernel
 from streams.simulation.log import Log, Topic, Txn
 from streams.simulation.process import Process
 from streams.simulation.transactions import RefusedError, TransactionCoordinator
-from streams.topic_plan import NewTopic, TopicFacts
 from topology.compiler import Headers
 
 CREATE_TIME = 1
@@ -61,6 +61,11 @@ class Cluster:
     def places(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic."""
         return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
+
+    def delete_before(self, place: TopicPartition, offset: int) -> None:
+        """Delete the records before an offset."""
+        log = self.log(place)
+        log.start = max(log.start, min(offset, log.end))
 
     def all_places(self) -> list[TopicPartition]:
         """Every partition of every topic."""
@@ -171,39 +176,8 @@ class Cluster:
         return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
 
 
-class SimulatedAdmin:
-    """What the runtime asks about topics (see `streams.topics.TopicAdmin`)."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
-        found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
-        return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
-
-    def names(self) -> frozenset[str]:
-        """All topics."""
-        return frozenset(self._cluster.topics)
-
-    def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left as it is."""
-        for topic in topics:
-            self._cluster.create(topic.name, topic.partitions, topic.config)
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks."""
-        return {place: self._cluster.log(place).end for place in partitions}
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
-        return {place: self._cluster.log(place).start for place in partitions}
-
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records before these offsets."""
-        for place, offset in before.items():
-            log = self._cluster.log(place)
-            log.start = max(log.start, min(offset, log.end))
+class SimulatedAdmin(LocalAdmin[Cluster]):
+    """What the runtime asks about topics."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         """What the members of a settled group have; None while it shares out."""
@@ -212,9 +186,3 @@ class SimulatedAdmin:
         if found.joining or not found.members:
             return None
         return frozenset(place for m in found.members.values() for place in m.partitions)
-
-    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the others."""
-        found = self._cluster.topics[topic]
-        changed = {**found.config, **{k: v for k, v in config.items() if v is not None}}
-        found.config = {k: v for k, v in changed.items() if config.get(k, v) is not None}
