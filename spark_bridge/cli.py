@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from spark_bridge.cli_errors import code_of
 from spark_bridge.cli_sources import FileSource, open_source, parse_sources, parse_until
 from spark_bridge.errors import BackfillError
 from streams.cli_options import load, said_errors, settings_option, target_argument
@@ -138,17 +139,18 @@ def backfill(
     goes on behind the last record that was read. See docs/backfill.md.
     """
     wish = Wish(id=id_, **wished)
-    with said_errors():
+    with said_errors(code_of):
         from spark_bridge.session import require_spark
 
-        if not drop:
-            require_spark()
+        require_spark()
         app = load(target, settings)
         console = Console()
         if drop:
             _drop(app, id_, console)
         elif dry_run and not sources:
             _say_plan(_run(app, None, None, wish, dry_run=True), console)
+        elif not dry_run and (ended := _resumed(app, wish)) is not None:
+            _say_ended(ended, app, console)
         else:
             with _spark(master, conf, app, console) as spark:
                 frames = _opened(spark, sources)
@@ -173,8 +175,8 @@ def _show(
 
     with shown_progress(spark, console) as on_stage:
         report = _run(app, spark, frames, wish, on_stage=on_stage)
-    if report.handover is None:
-        console.print(f"Backfill {report.id} was handed over before: nothing was done.")
+    if report.handover is None:  # somebody else was quicker
+        _say_ended(report, app, console)
         return
     for table in summary(report):
         console.print(table)
@@ -183,6 +185,23 @@ def _show(
         f"{report.seconds:.1f} s. {app.config.application_id} can be started.",
         highlight=False,
     )
+
+
+def _resumed(app: KafkaStreams, wish: Wish) -> Report | None:
+    """What is left of an earlier attempt, if Spark need not run for it."""
+    from spark_bridge.backfill import new_id, resume
+
+    return resume(
+        app.topology, app.config, id=wish.id or new_id(), outputs=wish.outputs, reset=wish.reset
+    )
+
+
+def _say_ended(report: Report, app: KafkaStreams, console: Console) -> None:
+    if report.handover is None:
+        said = f"Backfill {report.id} was handed over before: nothing was done."
+    else:
+        said = f"Backfill {report.id} was written before: its offsets are committed now."
+    console.print(said, f"{app.config.application_id} can be started.", highlight=False)
 
 
 def _say_plan(report: Report, console: Console) -> None:

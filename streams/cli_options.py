@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +60,16 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
 
 
 @contextmanager
-def said_errors() -> Iterator[None]:
-    """Turn what a command's own work raises into one message and the error's exit code."""
+def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
+    """Turn what a command's own work raises into one message and the error's exit code.
+
+    Args:
+        code_of: tells the code; None takes that of `headrace run`.
+    """
     try:
         yield
     except (StreamsError, TopologyError) as error:
         from streams.exit_codes import exit_code_of
 
         click.echo(f"Error: {error}", err=True)
-        sys.exit(exit_code_of(error))
+        sys.exit((code_of or exit_code_of)(error))

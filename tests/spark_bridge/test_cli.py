@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from spark_bridge import cli_errors
 from spark_bridge.cli_sources import parse_place, parse_sources, parse_until
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.progress import shown_progress, summary
@@ -21,6 +22,7 @@ from spark_bridge.reports import Report, StageReport
 from streams import cli
 from streams.clients import TopicPartition
 from streams.exit_codes import ExitCode
+from tests.support.processes import ROOT
 
 APP = """
 from streams import KafkaStreams
@@ -48,9 +50,15 @@ def test_without_the_extra_it_says_what_to_install(
     app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    result = invoke(app)
-    assert result.exit_code != 0
-    assert 'pip install "headrace[spark]"' in result.output
+    for arguments in ((), ("--drop", "--id", "bf-1")):
+        result = invoke(app, *arguments)
+        assert result.exit_code == ExitCode.CONFIGURATION
+        assert 'pip install "headrace[spark]"' in result.output
+
+
+def test_the_page_shows_the_exit_codes() -> None:
+    page = (ROOT / "docs" / "backfill.md").read_text()
+    assert "\n".join(cli_errors.rows()) in page, "paste `python -m spark_bridge.cli_errors` there"
 
 
 def test_an_application_that_is_not_there_is_named(tmp_path: Path) -> None:
