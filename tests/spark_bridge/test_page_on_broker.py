@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ import pytest
 
 from examples.word_count import word_count
 from spark_bridge import read_store
+from tests.spark_bridge.spark_cluster import spark_cluster
 from tests.support import kafka
 from tests.support.processes import ROOT
 from tests.support.topics import Topics
+
+Place = Callable[[Path], AbstractContextManager[str]]
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/backfill.md").read_text(), re.M | re.S)
 LINES = ["a rose is a rose", "a daisy is not"]
@@ -80,9 +85,16 @@ def test_the_page_runs_as_it_stands(
     assert len(BLOCKS) == 4
 
 
+@contextmanager
+def this_process(_: Path) -> Iterator[str]:
+    """Where Spark runs everything in one JVM."""
+    yield "local[2]"
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("place", [this_process, spark_cluster])
 def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
-    spark: Any, topics: Topics, tmp_path: Path
+    spark: Any, topics: Topics, tmp_path: Path, place: Place
 ) -> None:
     """The functions are in modules of the directory that nobody has installed."""
     source = topics.create("sentences", partitions=1)
@@ -103,10 +115,12 @@ def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
     kafka.write(topics.bootstrap, source, [(None, line.encode()) for line in lines])
     command = [sys.executable, "-c", "from streams.cli import main; main()", "backfill"]
     command += ["app_of.py:app", "--source", f"{source}=past.csv", "--id", "from-files"]
-    done = subprocess.run(
-        [*command, "--master", "local[2]"],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True,
-    )  # fmt: skip
+    (tmp_path / "spark").mkdir()
+    with place(tmp_path / "spark") as master:
+        command += ["--master", master, "--conf", "spark.driver.host=127.0.0.1"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr
     assert "sub-topology 0: 3 records in 1 tasks" in done.stdout
     assert "5 keys, 5 outputs" in done.stdout
@@ -115,5 +129,6 @@ def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
 
 
 def environment() -> dict[str, str]:
-    """Headrace can be imported, and nothing of the directory."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    """Headrace can be imported, and nothing of the directory; executors use this Python."""
+    given = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "COLUMNS": "120"}
+    return {**os.environ, **given}
