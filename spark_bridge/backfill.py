@@ -7,7 +7,6 @@ Until the hand-over nothing is written but the application's empty internal topi
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +15,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from spark_bridge.archive_set import ArchiveSet, Cutover, Source
-from spark_bridge.errors import BackfillError, CannotBackfillError
+from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until
 from spark_bridge.reports import Report, StageReport
+from spark_bridge.stage_errors import stage_error
 from streams.config import StreamsConfig
 from topology.graph import Topology
 
@@ -218,7 +218,7 @@ class Computation:
         try:
             said = self._stages.stats(stage)
         except Exception as error:
-            raise _stage_error(stage, error) from error
+            raise stage_error(stage, error) from error
         dropped: dict[tuple[str, str], int] = {}
         for one in said:
             for node, reason, count in one["dropped"]:
@@ -308,19 +308,3 @@ def _check_words(**given: tuple[str, Any]) -> None:
 def new_id() -> str:
     """A name for a backfill that nobody else uses."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-_OWN_ERROR = re.compile(
-    r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
-)
-
-
-def _stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
-    """Say what happened in an executor, without the frames of Spark around it."""
-    found = _OWN_ERROR.findall(str(error))
-    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
-    subs = ", ".join(map(str, stage))
-    return BackfillError(
-        f"sub-topology {subs} could not be computed: {what}; nothing is visible: correct the cause "
-        "and run the backfill again"
-    )

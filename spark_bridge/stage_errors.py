@@ -1,0 +1,33 @@
+"""What went wrong in an executor, in few words."""
+
+from __future__ import annotations
+
+import re
+
+from spark_bridge.errors import BackfillError
+
+__all__ = ["stage_error"]
+
+_OWN_ERROR = re.compile(
+    r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
+)
+_MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.M)
+
+
+def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
+    """Say what happened in an executor, without the frames of Spark around it."""
+    found = _OWN_ERROR.findall(str(error))
+    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    subs = ", ".join(map(str, stage))
+    missing = _MISSING_MODULE.findall(str(error))
+    if missing and not found:
+        return BackfillError(
+            f"sub-topology {subs} could not be computed: the Python of the executors has no module "
+            f"{missing[-1]!r}; nothing is visible: install headrace[spark] and what the "
+            "application imports there, or name another Python with PYSPARK_PYTHON or the setting "
+            "spark.pyspark.python, and run the backfill again"
+        )
+    return BackfillError(
+        f"sub-topology {subs} could not be computed: {what}; nothing is visible: correct the cause "
+        "and run the backfill again"
+    )

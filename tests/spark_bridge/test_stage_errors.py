@@ -1,0 +1,37 @@
+"""What a user is told of an error in an executor, which Spark wraps in pages of its own."""
+
+from __future__ import annotations
+
+from spark_bridge.stage_errors import stage_error
+
+WRAPPED = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "./project.zip/spark_bridge/task_run.py", line 11, in process
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+
+
+def said(error: str) -> str:
+    return str(stage_error((0, 2), RuntimeError(WRAPPED.format(error=error))))
+
+
+def test_an_error_of_ours_is_said_without_what_spark_puts_around_it() -> None:
+    found = said("streams.errors.RecordError: cannot deserialize the value (orders-3 offset 17)")
+    assert found == (
+        "sub-topology 0, 2 could not be computed: cannot deserialize the value (orders-3 offset "
+        "17); nothing is visible: correct the cause and run the backfill again"
+    )
+
+
+def test_a_module_that_executors_lack_is_named_with_the_ways_out() -> None:
+    found = said("ModuleNotFoundError: No module named 'msgspec'")
+    assert "the Python of the executors has no module 'msgspec'" in found
+    assert "install headrace[spark]" in found
+    assert "PYSPARK_PYTHON" in found
+    assert "PythonException" not in found
+
+
+def test_what_is_not_known_is_said_whole() -> None:
+    assert "RuntimeError: Job aborted" in said("OSError: disk full")
