@@ -39,7 +39,8 @@ class Example:
         sinks: likewise.
         inputs: the records, from the names of the sources and a directory.
         promise: "outputs" where there is one order only, so that outputs are the same, one by one;
-            "last" where it is the last one of each key.
+            "updates" where there are as many updates of each key, and the last one is the same;
+            "last" where nothing is said of those before the last one.
         partitions: of all topics.
         decode: reads values of the sinks where equal ones may have different bytes.
     """
@@ -79,7 +80,9 @@ def sentences(topics: Sequence[str], _: Path) -> list[Input]:
         Input(
             topics[0],
             (None, b"7", text(f"k{n % 7}"))[n % 3],
-            " ".join(rng.choices(words, range(40, 0, -1), k=rng.randrange(6))).encode(),
+            " ".join(
+                rng.choices(words, range(40, 0, -1), k=n % 50 and rng.randrange(1, 6))
+            ).encode(),
             time,
             headers(n),
         )
@@ -165,14 +168,15 @@ def payments(topics: Sequence[str], _: Path) -> list[Input]:
     """Their time is in the value; that of the record is another one."""
     rng = random.Random(5)
     found, paid_ms, loan = [], START_MS, 0
-    times = ahead(rng, 12 * 60 * MINUTE_MS, 45 * DAY_MS)
+    times = ahead(rng, 12 * 60 * MINUTE_MS, 90 * DAY_MS)
     for n, time in zip(range(300), times, strict=False):
         again = n % 6 == 5  # a short time after the one before
         paid_ms = paid_ms + rng.randrange(2 * 60 * MINUTE_MS) if again else time
         loan = loan if again else rng.randrange(7)
         at = datetime.fromtimestamp(paid_ms / 1000, UTC).isoformat()
         value = text({"id": f"p{n}", "cents": rng.choice((100, 200, 500)), "at": at})
-        found.append(Input(topics[0], f"loan{loan}".encode(), value, START_MS + n, headers(n)))
+        key = f"loan{loan}".encode()
+        found.append(Input(topics[0], key, value, paid_ms + 50 * DAY_MS, headers(n)))
     return found
 
 
@@ -195,17 +199,17 @@ EXAMPLES = (
     Example(
         "word_count",
         lambda sources, sinks, _: word_count(*sources, *sinks),
-        ("sentences",), ("word-counts",), sentences, "last",
+        ("sentences",), ("word-counts",), sentences, "updates",
     ),
     Example(
         "avro_orders",
         lambda sources, sinks, where: avro_orders(registry(where), *sources, *sinks),
-        ("avro-orders",), ("order-totals",), orders_in_avro, "last", decode=totals,
+        ("avro-orders",), ("order-totals",), orders_in_avro, "updates", decode=totals,
     ),
     Example(
         "page_views",
         lambda sources, sinks, _: page_views(*sources, *sinks),
-        ("page-views", "users"), ("views-by-region",), views_in_time, "last",
+        ("page-views", "users"), ("views-by-region",), views_in_time, "updates",
     ),
     # One task writes to the repartition topic, so there is one order only.
     Example(

@@ -7,6 +7,7 @@ left of it: the rows of the stores of the live tasks, the changelogs, and what i
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -87,6 +88,19 @@ def write(bootstrap: str, inputs: Iterable[Input], partitions: int) -> None:
         producer.produce(one.topic, one.value, one.key, partition=place, **options)
     assert producer.flush(30) == 0
     assert not failed, failed
+
+
+def furthest_behind(inputs: Sequence[Input], topic: str, first: int, last: int) -> int:
+    """Where to cut, from a first up to a last record: before one of a topic that comes very late.
+
+    Whoever does not know how far the others were takes it for one in time.
+    """
+    largest, behind = 0, []
+    for one in inputs[:last]:
+        counts = one.topic == topic and None not in (one.key, one.value)
+        behind.append(largest - one.timestamp if counts else -1)
+        largest = max(one.timestamp, largest)
+    return max(range(first, last), key=behind.__getitem__)
 
 
 def ends(
@@ -312,6 +326,11 @@ class Final:
         for name, partitions in alone.outputs.items():
             assert self.outputs[name] == partitions, name
 
+    def check_number_of_outputs(self, alone: Final) -> None:
+        """Compare how many there are of each key."""
+        for name, partitions in alone.outputs.items():
+            assert numbers(self.outputs[name]) == numbers(partitions), name
+
     def check_outputs_in_any_order(self, alone: Final) -> None:
         """Compare outputs of tasks that may have written to one partition."""
         for name, partitions in alone.outputs.items():
@@ -327,6 +346,10 @@ class Final:
 
 def pooled(partitions: Mapping[int, Sequence[Output]]) -> list[Output]:
     return sorted((one for outputs in partitions.values() for one in outputs), key=repr)
+
+
+def numbers(partitions: Mapping[int, Sequence[Output]]) -> Counter[bytes | None]:
+    return Counter(one.key for outputs in partitions.values() for one in outputs)
 
 
 def last(

@@ -23,6 +23,7 @@ from tests.spark_bridge.sameness import (
     archive,
     changelogs_of,
     ends,
+    furthest_behind,
     in_order,
     outputs_of,
     rows_of,
@@ -58,9 +59,10 @@ class Prepared:
         return Prepared(example, topics, sources, inputs, directory)
 
     def ends(self, part: float) -> dict[TopicPartition, int]:
-        """Where the first part of the records ends."""
-        first = self.inputs[: int(len(self.inputs) * part)]
-        return ends(first, self.sources, self.example.partitions)
+        """Where the first part of the records ends: where the next one is late."""
+        about = int(len(self.inputs) * part)
+        cut = furthest_behind(self.inputs, self.sources[0], about - 20, about + 20)
+        return ends(self.inputs[:cut], self.sources, self.example.partitions)
 
     def run(self, name: str) -> Run:
         """Name the sinks and the application of another run."""
@@ -122,6 +124,8 @@ class Alone:
         assert found.warm
         found.check_state(self.final)
         found.check_last_outputs(self.final, example.decode(self.prepared.directory))
+        if example.promise == "updates":
+            found.check_number_of_outputs(self.final)
         if example.promise == "outputs":
             found.check_outputs(self.final)
 
