@@ -9,6 +9,7 @@ from typing import Any
 
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
+from spark_bridge.planning import Until
 from streams.clients import TopicPartition
 
 __all__ = ["ArchiveSet", "Cutover", "Source"]
@@ -54,6 +55,7 @@ class ArchiveSet:
         if source is None:
             if cutover is not None:
                 raise CannotBackfillError("cutover= says where Kafka goes on behind source=")
+            cls._refuse_others({}, plan)
             return cls((), {}, {})
         if not isinstance(source, Mapping):
             raise CannotBackfillError(
@@ -67,6 +69,7 @@ class ArchiveSet:
                 f"source= names {', '.join(unknown)}, and the topology reads "
                 f"{', '.join(sorted(read))}"
             )
+        cls._refuse_others(source, plan)
         partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
         found, cuts = [], {}
         for topic, frame in source.items():
@@ -85,17 +88,65 @@ class ArchiveSet:
                 cuts.update(cuts_of(archive, partitions[topic], admin, mine))
         return cls(found, partitions, cuts)
 
-    def numbered(self, job: Any) -> tuple[list[Any], dict[TopicPartition, Any]]:
+    @staticmethod
+    def _refuse_others(source: Mapping[str, Any], plan: BackfillPlan | None) -> None:
+        """See that a second attempt has what the first one was planned with."""
+        if plan is None or set(plan.archived) == set(source):
+            return
+        planned = (
+            f"begins with archives of {', '.join(plan.archived)}"
+            if plan.archived
+            else ("was planned without archives")
+        )
+        raise CannotBackfillError(
+            f"backfill {plan.id} {planned}, and is now given "
+            f"{', '.join(sorted(source)) or 'none'}; give the same source= (--source) again, or "
+            "drop it"
+        )
+
+    def refuse_end(self, plan: BackfillPlan, until: Until) -> None:
+        """See that archives can end where the plan does.
+
+        Raises:
+            CannotBackfillError: one would have to be cut and has no offsets, or has records that
+                are the live application's and are not in Kafka any more.
+        """
+        from spark_bridge.archives import first_left_out
+
+        for archive in self.archives:
+            places = [
+                TopicPartition(archive.topic, p) for p in range(self.partitions[archive.topic])
+            ]
+            short = [place for place in places if plan.starts[place] < self.cuts[place]]
+            if short and not archive.has_offsets:
+                raise CannotBackfillError(
+                    f"until= ends {short[0]} at offset {plan.ends[short[0]]}, and Kafka goes on "
+                    f"at {self.cuts[short[0]]} behind an archive that has no offsets by which it "
+                    "could be cut; leave the records behind the end out of it, and give the end as "
+                    "cutover="
+                )
+            if isinstance(until, datetime):
+                lost = first_left_out(archive, plan.starts, int(until.timestamp() * 1000))
+                if lost is not None:
+                    place, timestamp_ms = lost
+                    raise CannotBackfillError(
+                        f"until= leaves records to the live application that Kafka does not have "
+                        f"any more, such as one of {place} at {timestamp_ms} ms in the archive; "
+                        "take a later time, or give offsets"
+                    )
+
+    def numbered(self, job: Any, plan: BackfillPlan) -> tuple[list[Any], dict[TopicPartition, Any]]:
         """Return their records as packs, and what is known of each input partition.
 
         Args:
             job: any stage of the backfill.
+            plan: of the backfill; what is behind its ends is left out.
         """
         from spark_bridge.archives import numbered
 
         frames, known = [], {}
         for archive in self.archives:
-            frame, facts = numbered(archive, self.partitions[archive.topic], self.cuts, job)
+            frame, facts = numbered(archive, self.partitions[archive.topic], plan.starts, job)
             frames.append(frame)
             known.update(facts)
         return frames, known

@@ -192,6 +192,40 @@ def cuts_of(
     return cuts
 
 
+def first_left_out(
+    archive: Archive, cuts: Mapping[TopicPartition, int], timestamp_ms: int
+) -> tuple[TopicPartition, int] | None:
+    """Look for a record of an archive that is not older than a time, and would be read.
+
+    Args:
+        archive: the archive.
+        cuts: where what is read of it ends.
+        timestamp_ms: the time, in milliseconds since 1970.
+
+    Returns:
+        Partition and time of one, or None where there is none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    read = _before(archive, cuts).where(F.col("timestamp") >= timestamp_ms)
+    for row in read.select("partition", "timestamp").limit(1).collect():
+        return TopicPartition(archive.topic, row["partition"]), row["timestamp"]
+    return None
+
+
+def _before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
+    """The records of an archive before some offsets, if it has offsets."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not archive.has_offsets:
+        return archive.frame
+    kept = F.lit(False)
+    for place, cut in cuts.items():
+        if place.topic == archive.topic:
+            kept = kept | ((F.col("partition") == place.partition) & (F.col("offset") < cut))
+    return archive.frame.where(kept)
+
+
 def numbered(
     archive: Archive, partitions: int, cuts: Mapping[TopicPartition, int], job: Job
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
@@ -202,12 +236,7 @@ def numbered(
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
 
-    frame = archive.frame
-    if archive.has_offsets:
-        kept = F.lit(False)
-        for place, cut in cuts.items():
-            kept = kept | ((F.col("partition") == place.partition) & (F.col("offset") < cut))
-        frame = frame.where(kept)
+    frame = _before(archive, cuts)
     order = ["partition", "offset"] if archive.has_offsets else ["partition", "timestamp", "row"]
     rows = (
         frame.repartitionById(partitions, F.col("partition"))

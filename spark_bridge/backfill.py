@@ -283,6 +283,7 @@ def compute(
             create=not dry_run,
             cuts=archives.cuts,
         )
+        archives.refuse_end(plan, until)
     refuse_processors(application, plan)
     if dry_run:
         return Computation(config, plan)
@@ -292,7 +293,7 @@ def compute(
     application = Application.of(topology, config, combined)
     packed = pack_application(topology, config)
     job = Job(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")
-    frames, archived = archives.numbered(job)
+    frames, archived = archives.numbered(job, plan)
     job = replace(job, archived=archived)
     stages = make_stages(spark, application, plan, job, frames)
     return Computation(config, plan, stages, frames)

@@ -9,33 +9,20 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from spark_bridge.murmur import partitions_of_keys
+from spark_bridge.made_rows import NO_CAUSE, MadeRows
 from spark_bridge.order import Order
-from spark_bridge.packs import (
-    HEADERS,
-    RECORD,
-    ROW,
-    Label,
-    Pack,
-    packed_records,
-    packed_rows,
-    packs_to_arrow,
-)
+from spark_bridge.packs import packs_to_arrow
 from state.codec import partition_for_key
 from streams.clients import TopicPartition
 from streams.task import TaskId
 from topology.compiler import Headers, Send
 
-__all__ = ["NO_CAUSE", "Batch", "Cause", "Outputs", "Row"]
+__all__ = ["Batch", "Cause", "Outputs", "Row"]
 
 BATCH_ROWS = 10_000
 """How many rows are packed at a time."""
-
-NO_CAUSE: Order = (-1, -1, -1)
-"""The order of what is made before the first record."""
 
 CREATE_TIME = 1
 
@@ -112,132 +99,6 @@ class Delivery(NamedTuple):
     order: Order
 
 
-class _Rows:
-    """Rows of one task and kind, by columns."""
-
-    __slots__ = ("_causes", "_kind", "_made", "_number", "_of", "_starts", "_task", "cause", "rows")
-
-    def __init__(self, task: TaskId, kind: str) -> None:
-        self._task = task
-        self._kind = kind
-        self._number = 0
-        self.rows: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
-        self.cause: Order | None = None
-        """Of the last row."""
-        self._causes: list[Order] = []
-        self._starts: list[int] = []
-        """Where the rows of each cause begin."""
-        self._of: Order = NO_CAUSE
-        self._made = 0
-        """How many rows the last cause of the packs before has."""
-
-    def begin(self, cause: Order) -> None:
-        """Say what the rows from here on are made of."""
-        if cause != self.cause:
-            self._causes.append(cause)
-            self._starts.append(len(self.rows))
-        self.cause = cause
-
-    def packs(self, partitions: Mapping[str, int]) -> list[Pack]:
-        """Take the rows."""
-        topic, partition, key, value, timestamp, headers = zip(*self.rows, strict=True)
-        columns = {
-            "partition": pa.array(partition, pa.int32()),
-            "key": pa.array(key, pa.binary()),
-            "value": pa.array(value, pa.binary()),
-            "timestamp": pa.array(timestamp, pa.int64()),
-            "headers": _headers(headers),
-        }
-        made: list[Pack] = []
-        if self._kind == "record":
-            columns |= self._orders()
-            offsets = np.asarray(columns["off"])
-            places = _places(topic, partition, columns["key"], offsets, partitions)
-            records = _batch(columns, RECORD)
-            for label, rows in self._by_topic(topic):
-                mine, chosen = (records, places) if rows is None else _of(records, places, rows)
-                made += packed_records(label, self._number, mine, chosen)
-        else:
-            batch = _batch(columns, ROW)
-            for label, rows in self._by_topic(topic):
-                mine = batch if rows is None else batch.take(pa.array(rows))
-                made += packed_rows(label, self._number, mine)
-        self._number += len(topic)
-        self.rows.clear()
-        return made
-
-    def _by_topic(self, topics: Sequence[str]) -> Iterator[tuple[Label, Any]]:
-        """The rows of each topic; None for all of them."""
-        sub, d = self._task
-        if topics.count(topics[0]) == len(topics):
-            yield Label(self._kind, sub, d, topics[0]), None
-            return
-        names = np.array(topics)
-        for topic in sorted(set(topics)):
-            yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
-
-    def _orders(self) -> dict[str, Any]:
-        """The order of each row, with the number of the row among those of its cause."""
-        starts = np.array(self._starts, np.int64)
-        counts = np.diff(starts, append=len(self.rows))
-        causes = np.repeat(np.array(self._causes, np.int64), counts, axis=0)
-        numbers = np.arange(len(self.rows)) - np.repeat(starts, counts)
-        if self._causes[0] == self._of:
-            numbers[: counts[0]] += self._made
-        self._of, self._made = self._causes[-1], int(numbers[-1]) + 1
-        self.cause = None
-        self._causes.clear()
-        self._starts.clear()
-        columns = dict(zip(("mts", "src", "off"), causes.T, strict=True)) | {"seq": numbers}
-        return {name: pa.array(found, RECORD.field(name).type) for name, found in columns.items()}
-
-
-def _batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-
-
-def _of(records: pa.RecordBatch, places: Any, rows: Any) -> tuple[pa.RecordBatch, Any]:
-    return records.take(pa.array(rows)), places[rows]
-
-
-def _headers(headers: Sequence[Headers | None]) -> Any:
-    if not any(headers):
-        # None and an empty list are told apart by nobody.
-        return pa.nulls(len(headers), HEADERS)
-    rows = [
-        None if h is None else [{"name": name, "value": value} for name, value in h]
-        for h in headers
-    ]
-    return pa.array(rows, HEADERS)
-
-
-def _places(
-    topics: Sequence[str],
-    chosen: Sequence[int],
-    keys: Any,
-    offsets: Any,
-    partitions: Mapping[str, int],
-) -> Any:
-    """The partition of each record: as it was chosen, else by the key's hash."""
-    if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
-        return _hashed(keys, offsets, partitions[topics[0]])
-    places = np.array(chosen, np.int32)
-    for topic in set(topics):
-        mine = (places == -1) & np.array([name == topic for name in topics])
-        if mine.any():
-            places[mine] = _hashed(keys, offsets, partitions[topic])[mine]
-    return places
-
-
-def _hashed(keys: Any, offsets: Any, count: int) -> Any:
-    hashed = partitions_of_keys(keys, count)
-    if keys.null_count:
-        # Live, records without a key go anywhere; here to the same place each time.
-        nulls = np.asarray(keys.is_null())
-        hashed = np.where(nulls, offsets % count, hashed).astype(np.int32)
-    return hashed
-
-
 class Outputs:
     """Takes what tasks send.
 
@@ -263,7 +124,7 @@ class Outputs:
         self._internal = frozenset(internal)
         self._delivered = frozenset(delivered)
         self._with_sinks = with_sinks
-        self._rows: dict[tuple[TaskId, str], _Rows] = {}
+        self._rows: dict[tuple[TaskId, str], MadeRows] = {}
         self.deliveries: deque[Delivery] = deque()
         """What waits for tasks of this Spark task, in the order in which it was sent."""
         self._next_offset: dict[TopicPartition, int] = {}
@@ -294,10 +155,10 @@ class Outputs:
 
         return send
 
-    def _of(self, task: TaskId, kind: str) -> _Rows:
+    def _of(self, task: TaskId, kind: str) -> MadeRows:
         rows = self._rows.get((task, kind))
         if rows is None:
-            rows = self._rows[task, kind] = _Rows(task, kind)
+            rows = self._rows[task, kind] = MadeRows(task, kind)
         return rows
 
     def _deliver(

@@ -41,6 +41,7 @@ class BackfillPlan:
         ends: the offset to stop before, of the same partitions; to be committed.
         global_starts: as `starts`, of the topics of global tables.
         global_ends: as `ends`, of the topics of global tables; never committed.
+        archived: the topics of which the records before `starts` are in archives.
 
     Example:
         >>> place = TopicPartition("lines", 0)
@@ -59,6 +60,7 @@ class BackfillPlan:
     ends: Mapping[TopicPartition, int]
     global_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     global_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    archived: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[TopicPartition, ...]:
@@ -90,6 +92,7 @@ class BackfillPlan:
             "partitions": dict(self.partitions),
             "inputs": _ranges_to_json(self.starts, self.ends),
             "global": _ranges_to_json(self.global_starts, self.global_ends),
+            **({"archived": list(self.archived)} if self.archived else {}),
         }
 
     @classmethod
@@ -121,6 +124,7 @@ class BackfillPlan:
                 ends,
                 global_starts,
                 global_ends,
+                _names(data.get("archived", [])),
             )
         except (KeyError, TypeError, ValueError, AssertionError) as error:
             raise PlanFormatError("this is not the plan of a backfill") from error
@@ -167,6 +171,11 @@ def _ranges_from_json(
             starts[TopicPartition(str(topic), partition)] = start
             ends[TopicPartition(str(topic), partition)] = end
     return starts, ends
+
+
+def _names(data: object) -> tuple[str, ...]:
+    assert isinstance(data, list)
+    return tuple(map(str, data))
 
 
 def _rows(rows: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:

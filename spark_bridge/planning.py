@@ -88,6 +88,7 @@ def make_plan(
         inputs.ends,
         tables.starts,
         tables.ends,
+        tuple(sorted({place.topic for place in cuts or {}})),
     )
 
 
@@ -161,15 +162,10 @@ def ranges(
         cut = cuts.get(place)
         if cut is not None:
             _check_cut(place, cut, starts[place], stable[place])
-            if ends[place] < cut:
-                raise CannotBackfillError(
-                    f"until= ends {place} at offset {ends[place]}, and its archive reaches {cut}; "
-                    "take the records behind the end out of the archive"
-                )
             starts[place] = cut
         elif place.topic in late:
             starts[place] = ends[place]
-    # Nothing is there before the start, whatever the end that was asked for.
+    # Nothing is read behind the end that was asked for, of Kafka and of archives.
     starts = {place: min(start, ends[place]) for place, start in starts.items()}
     return Ranges(starts, ends)
 
