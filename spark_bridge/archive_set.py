@@ -141,12 +141,19 @@ class ArchiveSet:
         Args:
             job: any stage of the backfill.
             plan: of the backfill; what is behind its ends is left out.
+
+        Raises:
+            BackfillError: their records are not as they are to be.
         """
         from spark_bridge.archives import numbered
+        from spark_bridge.stage_errors import archive_error
 
         frames, known = [], {}
         for archive in self.archives:
-            frame, facts = numbered(archive, self.partitions[archive.topic], plan.starts, job)
+            try:
+                frame, facts = numbered(archive, self.partitions[archive.topic], plan.starts, job)
+            except Exception as error:
+                raise archive_error(archive.topic, error) from error
             frames.append(frame)
             known.update(facts)
         return frames, known

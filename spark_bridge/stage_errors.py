@@ -6,7 +6,7 @@ import re
 
 from spark_bridge.errors import BackfillError
 
-__all__ = ["stage_error"]
+__all__ = ["archive_error", "stage_error"]
 
 _OWN_ERROR = re.compile(
     r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
@@ -16,8 +16,7 @@ _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'",
 
 def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
     """Say what happened in an executor, without the frames of Spark around it."""
-    found = _OWN_ERROR.findall(str(error))
-    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    found, what = _said(error)
     subs = ", ".join(map(str, stage))
     missing = _MISSING_MODULE.findall(str(error))
     if missing and not found:
@@ -31,3 +30,18 @@ def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
         f"sub-topology {subs} could not be computed: {what}; nothing is visible: correct the cause "
         "and run the backfill again"
     )
+
+
+def archive_error(topic: str, error: Exception) -> BackfillError:
+    """Say what is wrong with the records of an archive, likewise."""
+    _, what = _said(error)
+    return BackfillError(
+        f"the archive of {topic} could not be read: {what}; nothing is visible: correct the cause "
+        "and run the backfill again"
+    )
+
+
+def _said(error: Exception) -> tuple[bool, str]:
+    """Whether an error of this project was raised, and what it said."""
+    found = _OWN_ERROR.findall(str(error))
+    return bool(found), found[-1].strip() if found else f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ import pytest
 from tests.support.processes import ROOT
 
 _STARTS_SPARK = (
+    "test_archives_on_broker.py",
     "test_backfill_on_broker.py",
     "test_example_on_broker.py",
     "test_examples_equal_on_broker.py",
