@@ -136,13 +136,15 @@ def alone(
 ) -> Iterator[Alone]:
     """Each example once, live over everything."""
     topics = Topics(broker)
-    prepared = Prepared.of(request.param, topics, tmp_path_factory.mktemp("example"))
-    final = prepared.run("alone").go_on_live()
-    assert not final.warm
-    assert all(final.rows.values()), "there is state to compare in each task"
-    assert all(final.outputs.values()), "there are outputs to compare"
-    yield Alone(prepared, final)
-    topics.delete_all()
+    try:
+        prepared = Prepared.of(request.param, topics, tmp_path_factory.mktemp("example"))
+        final = prepared.run("alone").go_on_live()
+        assert not final.warm
+        assert all(final.rows.values()), "there is state to compare in each task"
+        assert all(final.outputs.values()), "there are outputs to compare"
+        yield Alone(prepared, final)
+    finally:
+        topics.delete_all()
 
 
 @pytest.mark.parametrize(("part", "handover"), [(0.3, "driver"), (0.8, "partitioned")])
