@@ -19,6 +19,7 @@ _STARTS_SPARK = (
     "test_programs_equal_on_broker.py",
     "test_read_store_on_broker.py",
     "test_session.py",
+    "test_started_meanwhile_on_broker.py",
 )
 
 

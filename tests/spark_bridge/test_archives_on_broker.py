@@ -148,3 +148,14 @@ def test_an_attempt_goes_on_with_the_archives_that_it_was_planned_with(
     archived._live = []
     archived.check_recount()
     archived.go_on_live()
+
+
+def test_a_source_that_is_no_archive_of_an_input_is_refused(spark: Any, archived: Archived) -> None:
+    nothing: Any = "connector"
+    for source, why in (
+        (nothing, "give a mapping from topics to DataFrames"),
+        ({"lines": None}, f"names lines, and the topology reads {archived.source}"),
+        ({archived.source: spark.range(3)}, "has no column key, timestamp, value"),
+    ):
+        with pytest.raises(CannotBackfillError, match=why):
+            backfill(archived.topology, archived.settings, spark=spark, source=source)
