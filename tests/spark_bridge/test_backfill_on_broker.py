@@ -41,6 +41,23 @@ def test_a_backfill_is_handed_over_and_the_application_goes_on(
     assert again.handover is None
 
 
+def test_counts_that_are_combined_are_handed_over_and_live_goes_on(
+    spark: Any, handed: Handed
+) -> None:
+    """The state is that of single records; a word has one output of each task that counted it."""
+    backfill(handed.topology, handed.settings, spark=spark, order="combine")
+    assert handed.state() == dict(handed.words)
+    before = handed.outputs()
+    assert {word: counts[-1] for word, counts in before.items()} == dict(handed.words)
+    assert max(map(len, before.values())) == 2 < max(handed.words.values())
+    handed.write(30, live=True)
+    handed.catch_up()
+    assert handed.state() == dict(handed.words)
+    for word, counts in handed.outputs().items():
+        known = before.get(word, [0])
+        assert counts == [*before.get(word, []), *range(known[-1] + 1, handed.words[word] + 1)]
+
+
 def test_a_resume_with_everything_written_needs_no_spark(handed: Handed, tmp_path: Path) -> None:
     first = AppProcess({**handed.told, "id": "bf-1", "step": "handover_written"},
                        tmp_path / "driver.log",
