@@ -55,6 +55,8 @@ def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
         columns = [batch.column(name).to_pylist() for name in (*ORDER, "topic", "partition")]
         for row, (*first, topic, partition) in enumerate(zip(*columns, strict=True)):
             data = batch.column("data")[row].as_buffer()
+            if data is None:
+                continue  # likewise
             yield OpenPack(tuple(first), TopicPartition(topic, partition), opened(data))
 
 

@@ -11,6 +11,7 @@ from tests.support.processes import ROOT
 _STARTS_SPARK = (
     "test_archives_on_broker.py",
     "test_backfill_on_broker.py",
+    "test_empty_on_broker.py",
     "test_example_on_broker.py",
     "test_examples_equal_on_broker.py",
     "test_handover_faults.py",
