@@ -39,8 +39,12 @@ $(STAMP): pyproject.toml
 test: setup  ## Run all tests, those on a real broker included
 	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
+# QUICK=1 takes five minutes of the quarter of an hour, and leaves out Spark on several machines.
+SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \
+	example_on_broker handover_faults page_on_broker read_store_on_broker) -k "not spark_cluster"
+
 spark: setup  ## Run the tests that start Spark, one after the other
-	$(BIN)/pytest -m spark tests/spark_bridge $(PYTEST_ARGS)
+	$(BIN)/pytest -m spark $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge) $(PYTEST_ARGS)
 
 # QUICK=1 takes five minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
