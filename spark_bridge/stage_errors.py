@@ -16,32 +16,25 @@ _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'",
 
 def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
     """Say what happened in an executor, without the frames of Spark around it."""
-    found, what = _said(error)
     subs = ", ".join(map(str, stage))
-    missing = _MISSING_MODULE.findall(str(error))
-    if missing and not found:
-        return BackfillError(
-            f"sub-topology {subs} could not be computed: the Python of the executors has no module "
-            f"{missing[-1]!r}; nothing is visible: install headrace[spark] and what the "
-            "application imports there, or name another Python with PYSPARK_PYTHON or the setting "
-            "spark.pyspark.python, and run the backfill again"
-        )
-    return BackfillError(
-        f"sub-topology {subs} could not be computed: {what}; nothing is visible: correct the cause "
-        "and run the backfill again"
-    )
+    return BackfillError(f"sub-topology {subs} could not be computed: {_said(error)}")
 
 
 def archive_error(topic: str, error: Exception) -> BackfillError:
     """Say what is wrong with the records of an archive, likewise."""
-    _, what = _said(error)
-    return BackfillError(
-        f"the archive of {topic} could not be read: {what}; nothing is visible: correct the cause "
-        "and run the backfill again"
-    )
+    return BackfillError(f"the archive of {topic} could not be read: {_said(error)}")
 
 
-def _said(error: Exception) -> tuple[bool, str]:
-    """Whether an error of this project was raised, and what it said."""
+def _said(error: Exception) -> str:
+    """What went wrong, and the way out."""
     found = _OWN_ERROR.findall(str(error))
-    return bool(found), found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    missing = _MISSING_MODULE.findall(str(error))
+    if missing and not found:
+        return (
+            f"the Python of the executors has no module {missing[-1]!r}; nothing is visible: "
+            "install headrace[spark] and what the application imports there, or name another "
+            "Python with PYSPARK_PYTHON or the setting spark.pyspark.python, and run the backfill "
+            "again"
+        )
+    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    return f"{what}; nothing is visible: correct the cause and run the backfill again"
