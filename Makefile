@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
-test: setup  ## Run all tests, those on a real broker included
+test: setup  ## Run all tests but those on Spark, those on a real broker included
 	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # QUICK=1 takes five minutes of the quarter of an hour, and leaves out Spark on several machines.
