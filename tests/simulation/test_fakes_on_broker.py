@@ -233,6 +233,8 @@ def asking_for_a_rebalance(world: World) -> Seen:
     until(world, lambda: again.poll() or len(again.has) == 1)  # type: ignore[func-returns-value]
     again.subscribe(world.topic, "^matches-no-topic$")
     until(world, lambda: again.poll() or second.poll() or len(second.has) == 1)  # type: ignore[func-returns-value]
+    # Who asked is told, too, that it has what it had: before the other one or after.
+    until(world, lambda: again.poll() or len(again.said) == 2)  # type: ignore[func-returns-value]
     del first
     return [again.said, second.said]
 
