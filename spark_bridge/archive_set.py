@@ -93,11 +93,9 @@ class ArchiveSet:
         """See that a second attempt has what the first one was planned with."""
         if plan is None or set(plan.archived) == set(source):
             return
-        planned = (
-            f"begins with archives of {', '.join(plan.archived)}"
-            if plan.archived
-            else ("was planned without archives")
-        )
+        planned = "was planned without archives"
+        if plan.archived:
+            planned = f"begins with archives of {', '.join(plan.archived)}"
         raise CannotBackfillError(
             f"backfill {plan.id} {planned}, and is now given "
             f"{', '.join(sorted(source)) or 'none'}; give the same source= (--source) again, or "

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.session import SparkMissingError
+from streams import exit_codes
 from streams.exit_codes import Ending, ExitCode, exit_code_of
 
 __all__ = ["TABLE", "code_of", "rows"]
@@ -36,19 +37,12 @@ def code_of(error: BaseException) -> ExitCode:
     >>> code_of(ConfigError("poll.ms must be at least 0, not -1")).name
     'CONFIGURATION'
     """
-    for ending in TABLE:
-        if ending.error is not None and isinstance(error, ending.error):
-            return ending.code
-    return exit_code_of(error)
+    return exit_code_of(error, (*TABLE, *exit_codes.TABLE))
 
 
 def rows() -> Iterator[str]:
     """The table's lines as Markdown."""
-    yield "| raised | when | exit code | run it again? |"
-    yield "|---|---|---|---|"
-    for ending in TABLE:
-        raised = "" if ending.error is None else f"`{ending.error.__name__}`"
-        yield f"| {raised} | {ending.when} | {int(ending.code)} | {ending.again} |"
+    return exit_codes.rows(TABLE, "run it again?")
 
 
 if __name__ == "__main__":

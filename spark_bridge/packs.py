@@ -9,6 +9,7 @@ processing a record does. The columns beside the data say what a pack has (see `
     sink       records for a topic outside of the application
     progress   input partitions of a task: a value is what is to be committed beside the offset
     stats      what a task has to say of itself, as JSON
+    sign       nothing: that a task is there, as Spark leaves out a stage without rows
 
 The order of records is that of (mts, src, off, seq): `mts` is the largest timestamp that the source
 partition had up to and with the record, `src` the number of that partition in the plan, `off` the

@@ -8,7 +8,7 @@ shows the table, made by `python -m streams.exit_codes`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,7 +29,7 @@ from streams.errors import (
 from streams.tasks import StateWithoutOffsetsError
 from topology.errors import TopologyError
 
-__all__ = ["TABLE", "ExitCode", "exit_code_of", "is_crash"]
+__all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]
 
 
 class ExitCode(IntEnum):
@@ -113,8 +113,12 @@ TABLE: tuple[Ending, ...] = (
 )  # fmt: skip
 
 
-def exit_code_of(error: BaseException) -> ExitCode:
+def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
     """What a process should end with that was stopped by `error`.
+
+    Args:
+        error: what was raised.
+        table: of the command.
 
     Example:
         >>> from streams.errors import ConfigError
@@ -124,7 +128,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
         'CRASHED'
     """
     for kind in type(error).__mro__:
-        for ending in TABLE:
+        for ending in table:
             if ending.error is kind:
                 return ending.code
     return ExitCode.CRASHED
@@ -147,11 +151,16 @@ def is_crash(code: int) -> bool:
         return True
 
 
-def rows() -> Iterator[str]:
-    """The table's lines as Markdown."""
-    yield "| raised | when | exit code | start it again? |"
+def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Iterator[str]:
+    """The lines of a table as Markdown.
+
+    Args:
+        table: of the command.
+        again: the title of the last column.
+    """
+    yield f"| raised | when | exit code | {again} |"
     yield "|---|---|---|---|"
-    for ending in TABLE:
+    for ending in table:
         raised = "" if ending.error is None else f"`{ending.error.__name__}`"
         yield f"| {raised} | {ending.when} | {int(ending.code)} | {ending.again} |"
 
