@@ -231,6 +231,8 @@ def asking_for_a_rebalance(world: World) -> Seen:
     until(world, lambda: second.poll() or second.said != [])  # type: ignore[func-returns-value]
     again = Heard(world, world.consumer(group_instance_id="a"))
     until(world, lambda: again.poll() or len(again.has) == 1)  # type: ignore[func-returns-value]
+    # A client that knows its coordinator only forgets the request; workers repeat theirs.
+    world.connect(again.consumer)
     again.subscribe(world.topic, "^matches-no-topic$")
     until(world, lambda: again.poll() or second.poll() or len(second.has) == 1)  # type: ignore[func-returns-value]
     # Who asked is told, too, that it has what it had: before the other one or after.

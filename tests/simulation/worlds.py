@@ -40,6 +40,9 @@ class World(Protocol):
     def sleep(self, seconds: float) -> None:
         """Wait."""
 
+    def connect(self, consumer: Any) -> None:
+        """Wait until a client that has joined knows a broker for other questions, too."""
+
     def be_late(self, consumer: Any, *others: Heard) -> None:
         """Poll others, but not this one until its time and its session are over."""
 
@@ -87,6 +90,9 @@ class RealWorld:
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
+    def connect(self, consumer: Any) -> None:
+        consumer.list_topics(self.topic, timeout=10)
+
     def be_late(self, consumer: Any, *others: Heard) -> None:
         del consumer
         poll_for(self, (MAX_POLL_MS + SESSION_MS) / 1000 + 2, others)
@@ -123,6 +129,9 @@ class SimulatedWorld:
 
     def sleep(self, seconds: float) -> None:
         self.kernel.sleep(int(seconds * SECOND))
+
+    def connect(self, consumer: Any) -> None:
+        del consumer
 
     def be_late(self, consumer: Any, *others: Heard) -> None:
         poll_for(self, 1, others)
