@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from zlib import crc32
 
 import orjson
@@ -43,6 +43,7 @@ from tests.chaos.perfect_windows import (
     tier_changes,
 )
 
+T = TypeVar("T")
 Row = tuple[int, bytes]
 Write = tuple[Place, bytes, "bytes | None", int]
 
@@ -72,6 +73,22 @@ class Draft:
         """Delete the records of a log before an offset."""
         self.starts[place] = offset
         self.logs[place] = [record for record in self.logs[place] if record.offset >= offset]
+
+    def copy(self) -> Draft:
+        """A draft of its own: records and rows never change, what holds them does."""
+        return replace(
+            self,
+            logs=_copied(self.logs, list),
+            ends=self.ends.copy(),
+            stable_ends=dict(self.stable_ends),
+            starts=dict(self.starts),
+            changelogs=_copied(self.changelogs, list),
+            committed=dict(self.committed),
+            rows=_copied(self.rows, dict),
+            positions=dict(self.positions),
+            markers=dict(self.markers),
+            observed={place: list(seen) for place, seen in self.observed.items()},
+        )
 
     def observe(self) -> None:
         """Let a reader see what there is, and a marker be written everywhere."""
@@ -106,6 +123,10 @@ class Draft:
         stable_end = self.stable_ends.get(place, end)
         start = self.starts.get(place, 0)
         return Log(self.logs[place], start=start, end=end, stable_end=stable_end)
+
+
+def _copied(parts: dict[Place, T], kind: Callable[..., T]) -> dict[Place, T]:
+    return defaultdict(kind, {place: kind(part) for place, part in parts.items()})
 
 
 def _changelog(place: Place) -> Place:
