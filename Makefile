@@ -36,8 +36,10 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
+# tests/support/turns.py has the files in the order in which they are given out.
 test: setup  ## Run all tests but those on Spark, those on a real broker included
-	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile \
+		--no-loadscope-reorder $(PYTEST_ARGS)
 
 # QUICK=1 takes five minutes of the quarter of an hour, and leaves out Spark on several machines.
 SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \

@@ -9,16 +9,18 @@ import pytest
 
 from streams.devbroker import DevBroker
 from tests.support.topics import Topics
+from tests.support.turns import in_turns
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for the broker is marked, so that `-m 'not broker'` leaves no one out."""
+    """Mark who asks for the broker, so that `-m 'not broker'` leaves no one out, and take turns."""
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker("broker")
+    items[:] = in_turns(items)
 
 
 @pytest.fixture(scope="session")

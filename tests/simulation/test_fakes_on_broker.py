@@ -11,6 +11,8 @@ from confluent_kafka import TopicPartition
 from tests.simulation.worlds import Heard, RealWorld, SimulatedWorld, World, error_of, until
 from tests.support.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 Seen = list[Any]
 
 

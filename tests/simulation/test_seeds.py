@@ -14,6 +14,8 @@ import pytest
 from streams.simulation import CALLS
 from tests.simulation.seeds import run_block
 
+pytestmark = pytest.mark.slow
+
 IN_MEMORY = 2_000
 ON_ROCKSDB = 200
 BLOCK = 50

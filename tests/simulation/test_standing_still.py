@@ -24,6 +24,8 @@ from tests.simulation.worlds import (
 from tests.support.processes import running
 from tests.support.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 SHORT_S = SESSION_MS / 1000 * 0.7
 LONG_S = SESSION_MS / 1000 + 3
 AWAKE_S = 0.8

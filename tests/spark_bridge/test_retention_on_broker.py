@@ -28,6 +28,8 @@ from tests.support.processes import wait_until
 from tests.support.topics import Topics
 from topology import StreamsBuilder, TimeWindows, Topology, serdes
 
+pytestmark = pytest.mark.slow
+
 YEAR_2023_MS = 1_700_000_400_000
 """A full hour."""
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000

@@ -15,6 +15,8 @@ from tests.support import kafka, oracle
 from tests.support.processes import AppProcess, running, wait_until
 from tests.support.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 2_000
 KEYS = 40
 

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from streams.exit_codes import ExitCode
@@ -14,6 +15,8 @@ from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run, is_alive
 from tests.support.topics import Topics
+
+pytestmark = pytest.mark.slow
 
 
 def _has_left(bootstrap: str, group: str) -> bool:

@@ -11,6 +11,8 @@ from tests.streams.test_crashes_on_broker import Scenario
 from tests.support.processes import AppProcess, running, wait_until
 from tests.support.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 SESSION_S = 6
 
 
