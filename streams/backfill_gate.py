@@ -22,7 +22,7 @@ from streams.clients import CommittedOffset, Log, TopicPartition
 from streams.errors import BackfillOpenError, GroupDeniedError
 from streams.task import TaskId
 
-__all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group"]
+__all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
 
 NoteState = Literal["open", "dropping", "done", "dropped"]
 """What has become of a hand-over; `dropping` and `open` keep the application from running."""
@@ -95,6 +95,17 @@ class _Group(Protocol):
         """The offsets of a group at partition 0 of every topic."""
 
 
+def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
+    """The first note of the backfill that is open, if one is.
+
+    Raises:
+        GroupDeniedError: this client may not look.
+    """
+    found = cluster.committed(backfill_group(application_id), decided=False)
+    notes = [BackfillNote.decode(committed.metadata) for committed in found.values()]
+    return next((note for note in notes if note and note.index == 0 and note.is_open), None)
+
+
 class BackfillGate:
     """See the module.
 
@@ -117,15 +128,13 @@ class BackfillGate:
             BackfillOpenError: it is.
         """
         try:
-            found = self._cluster.committed(backfill_group(self._application_id), decided=False)
+            note = open_note(self._application_id, self._cluster)
         except GroupDeniedError as error:
             self._log.warning("backfill_not_looked_for", reason=str(error))
             return
-        for committed in found.values():
-            note = BackfillNote.decode(committed.metadata)
-            if note is not None and note.index == 0 and note.is_open:
-                is_dropped = note.state == "dropping"
-                raise BackfillOpenError(self._application_id, note.id, is_dropped=is_dropped)
+        if note is not None:
+            is_dropped = note.state == "dropping"
+            raise BackfillOpenError(self._application_id, note.id, is_dropped=is_dropped)
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """Look again when a worker without tasks gets some: others may have been at work meanwhile.

@@ -4,7 +4,8 @@ A kill may come between any two steps, and what it leaves must not start wrongly
 empty stores lose records, new offsets above old stores count records twice. So the steps are:
 
     1  lock the local state of this host; a running worker's lock refuses the reset
-    2  see that the group has no members, and that all is as it was when the plan was shown
+    2  see that the group has no members, that no backfill is open, and that all is as it was when
+       the plan was shown
     3  commit the new offsets with a mark beside each, and read them back as decided ones
     4  delete the repartition topics and the changelogs; wait until they and their offsets are gone
     5  remove the local state
@@ -35,12 +36,20 @@ from typing import Protocol
 
 from state.directory import StateDirectory, TaskDirectory
 from state.errors import StateError, StateLockedError
+from streams.backfill_gate import BackfillNote, open_note
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
 from streams.deployed import forget
 from streams.errors import FatalClientError, GroupDeniedError, LocalStateError, ResetRefusedError
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
-from streams.reset_plan import ApplicationTopics, Member, ResetPlan, Target, moves
+from streams.reset_plan import (
+    ApplicationTopics,
+    Member,
+    ResetPlan,
+    Target,
+    backfill_in_the_way,
+    moves,
+)
 from streams.topic_plan import TopicFacts
 
 __all__ = ["Reset", "ResetCluster"]
@@ -140,7 +149,13 @@ class Reset:
             missing=tuple(name for name in self._topics.inputs if name not in facts),
             directories=tuple(self._directories()),
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
+            backfill=self._open_backfill(),
         )
+
+    def _open_backfill(self) -> BackfillNote | None:
+        with suppress(GroupDeniedError):  # then there is none: who hands over writes there
+            return open_note(self._group, self._cluster)
+        return None
 
     def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
         """Do what the plan says, in the order that the module describes.
@@ -156,6 +171,7 @@ class Reset:
         """
         with self._locked() as held:
             refuse_members(self._group, self._cluster.members(self._group))
+            refuse_backfill(self._group, self._open_backfill())
             if not plan.is_still(look_again()):
                 raise ResetRefusedError(
                     f"offsets, members or topics of {self._group} have changed since the plan was "
@@ -240,6 +256,16 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
             "all hosts. One that was killed, or that stops with on.stop=stay, is a member until "
             "consumer.session.timeout.ms is over"
         )
+
+
+def refuse_backfill(group: str, note: BackfillNote | None) -> None:
+    """See that no backfill is being handed over: its parts are rows that a reset would delete.
+
+    Raises:
+        ResetRefusedError: one is; the message says how to finish or drop it.
+    """
+    if note is not None:
+        raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
 
 
 def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ import click
 
 from streams.cli_options import load, said_errors, settings_option, target_argument
 from streams.group_admin import GroupAdmin
-from streams.reset import Reset, refuse_members
+from streams.reset import Reset, refuse_backfill, refuse_members
 from streams.reset_plan import ResetPlan, Target, lines
 
 __all__ = ["reset"]
@@ -124,6 +124,7 @@ def reset(
             click.echo("Nothing was done (--dry-run).")
             return
         refuse_members(plan.group, plan.members)
+        refuse_backfill(plan.group, plan.backfill)
         if not yes:
             _confirm()
         work.carry_out(plan, look)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from streams.backfill_gate import BackfillNote
 from streams.clients import CommittedOffset, Offsets, TopicPartition
 from streams.errors import ConfigError
 from streams.plan import SubPlan
@@ -149,6 +150,7 @@ class ResetPlan:
         missing: inputs that do not exist.
         directories: of local state on this host.
         unfinished: whether an earlier reset did not come to its end.
+        backfill: the first note of the backfill that is open; while one is, nothing is done.
     """
 
     group: str
@@ -161,6 +163,7 @@ class ResetPlan:
     missing: tuple[str, ...]
     directories: tuple[Path, ...]
     unfinished: bool
+    backfill: BackfillNote | None = None
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -185,7 +188,8 @@ class ResetPlan:
 
     def _found(self) -> tuple[object, ...]:
         moved = tuple((move.place, move.committed) for move in self.moves)
-        return self.members, moved, self.repartitions, self.doomed, self.missing, self.unfinished
+        topics = self.repartitions, self.doomed, self.missing
+        return self.members, moved, topics, self.unfinished, self.backfill
 
 
 def committed_before(offset: CommittedOffset | None) -> int | None:
@@ -215,8 +219,30 @@ def moves(
     return tuple(Move(p, before, targets.get(p, before)) for p, before in found.items())
 
 
+def backfill_in_the_way(group: str, note: BackfillNote) -> str:
+    """Why a reset is not done while a backfill is open, and what to do.
+
+    Example:
+        >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
+        backfill bf-1 of shop is being dropped; finish that with `headrace backfill ... --drop \
+--id bf-1`, then reset
+    """
+    drop = f"`headrace backfill ... --drop --id {note.id}`"
+    if note.state == "dropping":
+        return (
+            f"backfill {note.id} of {group} is being dropped; finish that with {drop}, then reset"
+        )
+    return (
+        f"backfill {note.id} of {group} is open, and a reset would delete rows that it counts as "
+        f"written; finish it with `headrace backfill ... --id {note.id}`, or drop it with {drop}, "
+        "then reset"
+    )
+
+
 def lines(plan: ResetPlan) -> Iterator[str]:
     """Say what would be done."""
+    if plan.backfill is not None:
+        yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
     if plan.unfinished:
         yield "An earlier reset was not finished; this one finishes it."
     yield f"Offsets of the group {plan.group}:"

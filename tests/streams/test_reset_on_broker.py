@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from state.directory import StateDirectory
+from streams.backfill_gate import BackfillNote, NoteState, backfill_group
 from streams.cli import main
+from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
 from streams.errors import ResetRefusedError, ResetUnfinishedError
 from streams.exit_codes import ExitCode
@@ -155,6 +158,37 @@ def test_without_consent_nothing_is_changed(
     resetting.counting.write(5)
     resetting.counting.finish()
     resetting.counting.check_exact()
+
+
+@pytest.mark.parametrize("state", ["open", "dropping"])
+def test_an_open_backfill_is_refused_with_the_way_out(
+    resetting: Resetting, topics: Topics, state: NoteState
+) -> None:
+    """Its plan would vouch for rows that the reset deletes."""
+    counting = resetting.counting
+    cluster = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
+    place = TopicPartition(counting.input, 0)
+
+    def put(text: str) -> None:
+        notes = {place: CommittedOffset(0, text)}
+        cluster.set_offsets(backfill_group(counting.group), notes)
+
+    put(BackfillNote(state, "bf-1", "0f").encode())
+    refused = resetting.command("--yes")
+    shown = resetting.command("--dry-run")
+    assert refused.exit_code == ExitCode.CRASHED
+    for said in (refused.output, shown.output):
+        assert "headrace backfill ... --drop --id bf-1" in said
+        assert ("headrace backfill ... --id bf-1" in said) == (state == "open")
+    assert shown.exit_code == 0
+    assert counting.committed() == {0: 30}
+    assert topics.partitions(counting.changelog) == 1
+    reset = _reset(counting.topology(), counting.settings)
+    plan = reset.plan(Target())
+    with pytest.raises(ResetRefusedError, match="bf-1"):
+        reset.carry_out(replace(plan, backfill=None), lambda: plan)
+    put(BackfillNote("dropped", "bf-1", "0f").encode())
+    assert resetting.command("--yes").exit_code == 0
 
 
 def test_a_running_application_is_refused_and_its_members_are_named(
