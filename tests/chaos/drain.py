@@ -98,7 +98,8 @@ def _count(
     missing = set(found)
     deadline = time.monotonic() + 60
     while missing and time.monotonic() < deadline:
-        for message in consumer.consume(1_000, 0.2):
+        first = consumer.poll(0.2)
+        for message in [first, *consumer.consume(1_000, 0)] if first is not None else []:
             error = message.error()
             place = (message.topic() or "", message.partition() or 0)
             if error is None:

@@ -69,7 +69,8 @@ def _unread(bootstrap: str, offsets: Mapping[FullPlace, int], patience_s: float)
     deadline = time.monotonic() + patience_s
     try:
         while unread and time.monotonic() < deadline:
-            for message in consumer.consume(1000, 0.2):
+            first = consumer.poll(0.2)
+            for message in [first, *consumer.consume(1000, 0)] if first is not None else []:
                 topic, partition = message.topic(), message.partition()
                 assert topic is not None
                 assert partition is not None

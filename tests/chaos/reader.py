@@ -204,7 +204,8 @@ def _messages(
         [confluent_kafka.TopicPartition(topic, p, logs[p].start) for p in sorted(unfinished)]
     )
     while unfinished:
-        for message in consumer.consume(_BATCH, 0.1):
+        first = consumer.poll(0.1)
+        for message in [first, *consumer.consume(_BATCH, 0)] if first is not None else []:
             error = message.error()
             if error is None:
                 yield message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -134,7 +134,7 @@ def archive(
             "headers": record.headers
             and [{"name": name, "value": value} for name, value in record.headers],
         }
-        for record in read(bootstrap, [topic])[topic]
+        for record in kafka.read(bootstrap, topic)
         if record.offset < before[TopicPartition(topic, record.partition)]
     ]
     path.mkdir(parents=True)
@@ -143,60 +143,6 @@ def archive(
         table = pa.Table.from_pylist(rows[number::2][::-1], schema=schema)
         pq.write_table(table, path / f"part-{number}.parquet")
     return spark.read.parquet(str(path))
-
-
-def open_consumer(bootstrap: str) -> confluent_kafka.Consumer:
-    """A consumer of committed records that says at once where there are no more."""
-    return confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "looks-on",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 5,
-        }
-    )
-
-
-def to_the_ends(
-    consumer: confluent_kafka.Consumer, places: Iterable[tuple[str, int]]
-) -> Iterator[confluent_kafka.Message]:
-    """Yield the records of the assigned partitions, which are all of `places`, up to their ends."""
-    waiting = set(places)
-    while waiting:
-        message = consumer.poll(10)
-        assert message is not None, f"nothing came of {waiting}"
-        error = message.error()
-        if error is None:
-            yield message
-        else:
-            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
-            waiting.discard((message.topic(), message.partition()))
-
-
-def read(bootstrap: str, topics: Iterable[str]) -> dict[str, list[kafka.Record]]:
-    """The committed records of topics."""
-    consumer = open_consumer(bootstrap)
-    known = consumer.list_topics(timeout=10).topics
-    found: dict[str, list[kafka.Record]] = {topic: [] for topic in topics}
-    places = [(topic, partition) for topic in found for partition in known[topic].partitions]
-    consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in places])
-    try:
-        for message in to_the_ends(consumer, places):
-            columns: Any = (
-                message.partition(),
-                message.offset(),
-                message.key(),
-                message.value(),
-                message.timestamp()[1],
-                message.headers(),
-            )
-            found[str(message.topic())].append(kafka.Record(*columns))
-    finally:
-        consumer.close()
-    return found
 
 
 class Progress:
@@ -209,7 +155,7 @@ class Progress:
         self._group = str(settings["application.id"])
         bootstrap = str(settings["bootstrap.servers"])
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._consumer = open_consumer(bootstrap)
+        self._consumer = kafka.reader(bootstrap)
         known = self._admin.list_topics(timeout=10).topics
         self._places = [
             (topic, partition)
@@ -233,7 +179,7 @@ class Progress:
         self._consumer.assign(
             [confluent_kafka.TopicPartition(*place, done.get(place, 0)) for place in self._places]
         )
-        return next(to_the_ends(self._consumer, self._places), None) is None
+        return next(kafka.to_the_ends(self._consumer, self._places), None) is None
 
     def _committed(self) -> dict[tuple[str, int], int]:
         request = confluent_kafka.ConsumerGroupTopicPartitions(self._group)
@@ -265,7 +211,7 @@ def changelogs_of(
     """The last value and timestamp of each key of the changelogs, by task and store."""
     plans = Application.of(topology, settings).plans.values()
     topics = [topic for plan in plans for topic in plan.changelogs.values()]
-    records = read(str(settings["bootstrap.servers"]), topics)
+    records = kafka.read_all(str(settings["bootstrap.servers"]), topics)
     found: dict[tuple[str, str], dict[bytes, tuple[Any, int]]] = {}
     for plan in plans:
         for store, topic in plan.changelogs.items():
@@ -281,7 +227,7 @@ def changelogs_of(
 
 def outputs_of(bootstrap: str, sinks: Mapping[str, str]) -> dict[str, dict[int, list[Output]]]:
     """The committed records of topics by the names that these have in all runs, and partition."""
-    records = read(bootstrap, sinks.values())
+    records = kafka.read_all(bootstrap, sinks.values())
     found: dict[str, dict[int, list[Output]]] = {}
     for name, topic in sinks.items():
         found[name] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import confluent_kafka
@@ -47,9 +47,9 @@ def write(
     assert not failed, failed
 
 
-def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
-    """Read a topic from its start to its end: for read_committed to the last stable offset."""
-    consumer = confluent_kafka.Consumer(
+def reader(bootstrap: str, isolation: Isolation = "read_committed") -> confluent_kafka.Consumer:
+    """A consumer without a group that says at once where there are no more records."""
+    return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "reads-without-a-group",
@@ -58,33 +58,61 @@ def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") ->
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 2,
+            # The end of a partition is told after an empty answer.
+            "fetch.wait.max.ms": 10,
         }
     )
-    partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-    consumer.assign([confluent_kafka.TopicPartition(topic, p, 0) for p in partitions])
-    open_partitions = set(partitions)
-    records = []
+
+
+def to_the_ends(
+    consumer: confluent_kafka.Consumer, places: Iterable[tuple[str, int]]
+) -> Iterator[confluent_kafka.Message]:
+    """Yield the records of the assigned partitions, which are all of `places`, up to their ends."""
+    waiting = set(places)
+    while waiting:
+        first = consumer.poll(30)
+        assert first is not None, f"nothing came of {waiting}"
+        for message in [first, *consumer.consume(1000, 0)]:
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                waiting.discard((str(message.topic()), message.partition() or 0))
+            else:
+                raise confluent_kafka.KafkaException(error)
+
+
+def read_all(
+    bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed"
+) -> dict[str, list[Record]]:
+    """Read topics from their starts to their ends: for read_committed the last stable offsets."""
+    consumer = reader(bootstrap, isolation)
+    found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
-        while open_partitions:
-            for message in consumer.consume(1000, 0.2):
-                error = message.error()
-                if error is None:
-                    columns: Any = (
-                        message.partition(),
-                        message.offset(),
-                        message.key(),
-                        message.value(),
-                        message.timestamp()[1],
-                        message.headers(),
-                    )
-                    records.append(Record(*columns))
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    open_partitions.discard(message.partition())
-                else:
-                    raise confluent_kafka.KafkaException(error)
+        places = [
+            (topic, partition)
+            for topic in found
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ]
+        consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in places])
+        for message in to_the_ends(consumer, places):
+            columns: Any = (
+                message.partition(),
+                message.offset(),
+                message.key(),
+                message.value(),
+                message.timestamp()[1],
+                message.headers(),
+            )
+            found[str(message.topic())].append(Record(*columns))
     finally:
         consumer.close()
-    return records
+    return found
+
+
+def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
+    """Read one topic, as `read_all` does."""
+    return read_all(bootstrap, [topic], isolation)[topic]
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
