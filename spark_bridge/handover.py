@@ -24,6 +24,7 @@ from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import RowFacts
 from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
+from spark_bridge.plan_identity import refuse_other_topology
 from spark_bridge.records import Results
 
 __all__ = [
@@ -67,7 +68,8 @@ def find(application: Application, backfill_id: str, *, target: Target | None = 
         target: the application on its cluster; None takes the real one.
 
     Raises:
-        CannotBackfillError: another one is open, or this one is being dropped.
+        CannotBackfillError: another one is open, this one is being dropped, or it was begun for
+            other topics or another topology.
     """
     check_id(backfill_id)
     target = target or Target.live(application)
@@ -85,6 +87,9 @@ def find(application: Application, backfill_id: str, *, target: Target | None = 
             f"backfill {backfill_id} is {head.state}, and its plan cannot be read back any more: "
             "take another id, and drop this one if it is open"
         )
+    if head.state == "open":
+        refuse_other_topology(application, plan)
+        target.refuse_other_topics(plan)
     return Found(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
 
 

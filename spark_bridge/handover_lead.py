@@ -100,10 +100,12 @@ class Lead:
             Whether it was open already.
 
         Raises:
-            CannotBackfillError: the application runs, or has what may not be replaced.
+            CannotBackfillError: the application runs, or has what may not be replaced; or topics
+                are others than those of the plan.
         """
         self.take_over()
         resumed = self.is_open(plan, terms)
+        self._target.refuse_other_topics(plan)
         self._target.refuse_members()
         self._target.refuse_offsets(plan, reset=terms.reset)
         if resumed:
@@ -147,8 +149,9 @@ class Lead:
             begun: as for `commit`.
 
         Raises:
-            CannotBackfillError: the application runs, or has offsets.
+            CannotBackfillError: the application runs, or has offsets, or topics are others.
         """
+        self._target.refuse_other_topics(plan)
         self._target.refuse_members()
         self._target.refuse_offsets(plan, reset=reset)
         self._probe("handover_checked")

@@ -19,6 +19,7 @@ from spark_bridge.handover_notes import Notes, note_places
 from spark_bridge.handover_rows import OldKeys, read_old_keys
 from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
+from spark_bridge.plan_identity import refuse_other_topics
 from spark_bridge.planning import HistoryAdmin
 from spark_bridge.read import OpenConsumer, consumer_opener
 from streams.clients import CommittedOffset, Log, TopicPartition
@@ -160,6 +161,14 @@ class Target:
                 f"{', '.join(map(str, members))}; stop all its workers. One that was killed is a "
                 "member until consumer.session.timeout.ms is over"
             )
+
+    def refuse_other_topics(self, plan: BackfillPlan) -> None:
+        """See that the topics that are read or restored from are those of the plan.
+
+        Raises:
+            CannotBackfillError: one was deleted, and perhaps made again.
+        """
+        refuse_other_topics(plan, self.admin.describe(plan.topic_ids))
 
     def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
         """See that the application has not begun, or is to be replaced.

@@ -11,15 +11,24 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from streams.clients import TopicPartition
 
-__all__ = ["BackfillPlan", "PlanFormatError"]
+__all__ = ["ArchivedRows", "BackfillPlan", "PlanFormatError"]
 
 FORMAT = 1
 """The version of the text that a plan is kept as."""
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+class ArchivedRows(NamedTuple):
+    """What is read of an archive: how many records, and between which offsets, or else times."""
+
+    rows: int
+    low: int
+    high: int
 
 
 class PlanFormatError(ValueError):
@@ -42,6 +51,11 @@ class BackfillPlan:
         global_starts: as `starts`, of the topics of global tables.
         global_ends: as `ends`, of the topics of global tables; never committed.
         archived: the topics of which the records before `starts` are in archives.
+        archived_rows: what is read of these, by partition, which is -1 for all together where the
+            archive does not know it; None in plans of versions that did not ask.
+        topic_ids: the ids of the topics that are read, and of the application's own. Plans of
+            earlier versions have neither these nor the next.
+        topology: what `spark_bridge.plan_identity` calls the topology.
 
     Example:
         >>> place = TopicPartition("lines", 0)
@@ -61,6 +75,9 @@ class BackfillPlan:
     global_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     global_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     archived: tuple[str, ...] = ()
+    archived_rows: Mapping[TopicPartition, ArchivedRows] | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topology: str = ""
 
     @property
     def inputs(self) -> tuple[TopicPartition, ...]:
@@ -93,6 +110,8 @@ class BackfillPlan:
             "inputs": _ranges_to_json(self.starts, self.ends),
             "global": _ranges_to_json(self.global_starts, self.global_ends),
             **({"archived": list(self.archived)} if self.archived else {}),
+            **({"ids": dict(self.topic_ids)} if self.topic_ids else {}),
+            **({"topology": self.topology} if self.topology else {}),
         }
 
     @classmethod
@@ -112,6 +131,8 @@ class BackfillPlan:
             global_starts, global_ends = _ranges_from_json(data["global"])
             partitions = data["partitions"]
             stages = data["stages"]
+            topic_ids = data.get("ids", {})
+            assert isinstance(topic_ids, dict)
             assert isinstance(partitions, dict)
             assert isinstance(stages, list)
             return cls(
@@ -125,6 +146,8 @@ class BackfillPlan:
                 global_starts,
                 global_ends,
                 _names(data.get("archived", [])),
+                topic_ids={str(name): str(topic_id) for name, topic_id in topic_ids.items()},
+                topology=str(data.get("topology", "")),
             )
         except (KeyError, TypeError, ValueError, AssertionError) as error:
             raise PlanFormatError("this is not the plan of a backfill") from error

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
+from spark_bridge.plan_identity import topology_digest
 from streams.clients import TopicPartition
 from streams.plan import SubPlan
 from streams.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
@@ -66,7 +67,7 @@ def make_plan(
         CannotBackfillError: a range is not there.
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
     """
-    partitions = _partitions(application, admin, create=create)
+    partitions, topic_ids = _topics(application, admin, create=create)
     plans = list(application.plans.values())
     external = [
         TopicPartition(topic, p)
@@ -89,11 +90,15 @@ def make_plan(
         tables.starts,
         tables.ends,
         tuple(sorted({place.topic for place in cuts or {}})),
+        topic_ids=topic_ids,
+        topology=topology_digest(application),
     )
 
 
-def _partitions(application: Application, admin: HistoryAdmin, *, create: bool) -> dict[str, int]:
-    """The partition counts of all topics that are known by name."""
+def _topics(
+    application: Application, admin: HistoryAdmin, *, create: bool
+) -> tuple[dict[str, int], dict[str, str]]:
+    """The partition counts of all topics that are known by name, and the ids of those but sinks."""
     config = application.config
     plans = application.plans.values()
     needed: list[SubTopologyTopics] = [
@@ -121,12 +126,12 @@ def _partitions(application: Application, admin: HistoryAdmin, *, create: bool) 
             timeout_s=config.task_timeout_ms / 1000,
         )
         counts.update({name: fact.partitions for name, fact in facts.items()})
-        return counts
+        return counts, {name: fact.topic_id for name, fact in facts.items()}
     existing = admin.describe(topic_names(needed))
     planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
     counts.update({name: fact.partitions for name, fact in existing.items()})
     counts.update({topic.name: topic.partitions for topic in planned.internal})
-    return counts
+    return counts, {name: fact.topic_id for name, fact in existing.items()}
 
 
 def ranges(

@@ -15,7 +15,11 @@ from spark_bridge.handover import check_target, find
 from spark_bridge.handover_driver import hand_over_by_driver
 from spark_bridge.handover_drop import drop_backfill, drop_from
 from spark_bridge.handover_notes import marker_group
-from spark_bridge.handover_partitioned import hand_over_partitioned, unit_writer
+from spark_bridge.handover_partitioned import (
+    finish_partitioned,
+    hand_over_partitioned,
+    unit_writer,
+)
 from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import units_of
 from spark_bridge.job import Application
@@ -415,6 +419,44 @@ def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
         hand_over_partitioned(local, handed.application, outputs="skip", facts=local.local.facts())
     hand_over_partitioned(local, handed.application, facts=local.local.facts())
     handed.check_recount()
+
+
+def test_a_plan_is_not_gone_on_with_when_a_topic_was_made_again(handed: Handed) -> None:
+    """Its markers vouch for rows that are gone; a drop begins anew."""
+
+    def make_again() -> None:
+        admin(handed.topics).delete_topics([handed.changelog])
+        handed.topics.create_named(handed.changelog, partitions=2)
+
+    def look(step: str) -> None:
+        if step == "handover_written":
+            make_again()
+
+    again = rf"{handed.changelog} was deleted and created again.*--drop --id bf-1"
+    plan = handed.plan("bf-1")
+    with pytest.raises(CannotBackfillError, match=again):
+        hand_over(handed, "partitioned", probe=look)
+    assert handed.offsets() == {}
+    with pytest.raises(CannotBackfillError, match=again):
+        find(handed.application, "bf-1")
+    with pytest.raises(CannotBackfillError, match=again):
+        finish_partitioned(handed.application, plan)
+    assert drop_backfill(handed.topology, handed.settings, id="bf-1").begins_anew
+    local = handed.computed(handed.plan("bf-2"))
+    make_again()
+    with pytest.raises(CannotBackfillError, match="created again"):
+        hand_over_by_driver(local, handed.application, facts=local.local.facts())
+    assert find(handed.application, "bf-2").plan is None
+
+
+def test_a_plan_is_not_gone_on_with_by_another_topology(handed: Handed) -> None:
+    with pytest.raises(Stopped):
+        hand_over(handed, "partitioned", probe=stop_at("handover_opened"))
+    builder = StreamsBuilder()
+    builder.stream(handed.source, key=serdes.string, value=serdes.string).to(handed.sink)
+    with pytest.raises(CannotBackfillError, match=r"another topology.*--drop --id bf-1"):
+        find(Application.of(builder.build(), handed.settings), "bf-1")
+    assert find(handed.application, "bf-1").plan is not None
 
 
 def test_an_id_is_used_once(handed: Handed) -> None:

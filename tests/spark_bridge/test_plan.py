@@ -5,16 +5,24 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_bridge.errors import CannotBackfillError
 from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan, PlanFormatError
+from spark_bridge.plan_identity import (
+    refuse_other_topics,
+    refuse_other_topology,
+    topology_digest,
+)
 from spark_bridge.planning import stages_of
 from streams.clients import TopicPartition
 from streams.progress import MAX_BYTES
+from streams.topic_plan import TopicFacts
 from topology import StreamsBuilder, serdes
 
 Offsets = st.dictionaries(
@@ -51,6 +59,48 @@ def test_a_plan_of_another_version_is_refused() -> None:
     text = base64.b64encode(zlib.compress(json.dumps({"format": 99}).encode())).decode()
     with pytest.raises(PlanFormatError, match="has format 99"):
         BackfillPlan.from_text(text)
+
+
+def test_a_plan_keeps_the_ids_of_its_topics_and_one_of_before_has_none() -> None:
+    """Its text, and so its digest, is what it was."""
+    place = TopicPartition("in", 0)
+    before = BackfillPlan("app", "b", 0, ((0,),), {"in": 1}, {place: 0}, {place: 9})
+    assert not {"ids", "topology"} & before.to_json().keys()
+    assert BackfillPlan.from_text(before.to_text()).topic_ids == {}
+    plan = replace(before, topic_ids={"in": "Zo1", "out": "x_-Q"}, topology="0f3c")
+    assert BackfillPlan.from_text(plan.to_text()) == plan
+
+
+def _facts(**ids: str) -> dict[str, TopicFacts]:
+    return {name: TopicFacts(name, 1, topic_id) for name, topic_id in ids.items()}
+
+
+def test_topics_that_were_made_again_or_are_gone_are_named() -> None:
+    plan = BackfillPlan("app", "b", 0, ((0,),), {}, {}, {}, topic_ids={"a": "1", "c": "2"})
+    refuse_other_topics(plan, _facts(a="1", c="2"))
+    with pytest.raises(CannotBackfillError, match=r"c was deleted and created .*--drop --id b"):
+        refuse_other_topics(plan, _facts(a="1", c="3"))
+    with pytest.raises(CannotBackfillError, match="a does not exist any more"):
+        refuse_other_topics(plan, _facts(c="2"))
+    refuse_other_topics(replace(plan, topic_ids={}), {})
+
+
+def _application(store: str, sink: str = "out") -> Application:
+    builder = StreamsBuilder()
+    counted = builder.stream("in").group_by(lambda k, v: v, name="by").count(store=store)
+    counted.to_stream().to(sink)
+    settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
+    return Application.of(builder.build(), settings)
+
+
+def test_a_topology_is_told_from_one_with_other_stores_or_topics() -> None:
+    plan = BackfillPlan("app", "b", 0, ((0,),), {}, {}, {})
+    refuse_other_topology(_application("n"), plan)
+    plan = replace(plan, topology=topology_digest(_application("n")))
+    refuse_other_topology(_application("n"), plan)
+    for other in (_application("m"), _application("n", "elsewhere")):
+        with pytest.raises(CannotBackfillError, match=r"another topology .*--drop --id b"):
+            refuse_other_topology(other, plan)
 
 
 def test_stages_follow_the_repartition_topics() -> None:
