@@ -15,6 +15,7 @@ A drop that was interrupted is done again from the beginning; what is gone alrea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_bridge.errors import BackfillError
@@ -25,7 +26,8 @@ from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import units_of
 from spark_bridge.job import Application, Settings
 from spark_bridge.plan import BackfillPlan
-from streams.clients import Probe, no_probe
+from spark_bridge.plan_identity import is_of
+from streams.clients import Probe, TopicPartition, no_probe
 from streams.reset_plan import ApplicationTopics
 from topology.graph import Topology
 
@@ -95,7 +97,7 @@ def drop_from(
         deleted: tuple[str, ...] = ()
         begins_anew = in_parts and _is_partly_written(target, application, plan)
         if begins_anew:
-            deleted = _delete(target, application)
+            deleted = _delete(target, application, plan)
             probe("drop_deleted")
         lead.close_with("dropped")
         if plan is not None and in_parts:
@@ -115,23 +117,39 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
     """Fence whoever may still write, then see whether anybody has."""
     if plan is None:
         return True  # its notes went with the topics that an earlier drop has deleted
-    units = units_of(application, plan)
+    names, places = _writers(application, plan)
     timeout_ms = transaction_timeout_ms(0)
-    for unit in units:
-        settings = target.producer_settings(transactional_id(plan, unit.name), timeout_ms)
+    for name in names:
+        settings = target.producer_settings(transactional_id(plan, name), timeout_ms)
         producer = make_producer(settings, timeout_ms / 1000)
         try:
             producer.init()
         finally:
             producer.close()
-    places = [place for unit in units for place in unit.inputs]
     return bool(target.groups.committed_at(marker_group(plan), places))
 
 
-def _delete(target: Target, application: Application) -> tuple[str, ...]:
-    """Delete what the application has of its own."""
-    internal = ApplicationTopics.of(list(application.plans.values())).internal
-    there = tuple(target.admin.describe(internal))
+def _writers(
+    application: Application, plan: BackfillPlan
+) -> tuple[Sequence[str], Sequence[TopicPartition]]:
+    """The names of a plan's units, and where their markers may be."""
+    if is_of(application, plan):
+        units = units_of(application, plan)
+        return [unit.name for unit in units], [place for unit in units for place in unit.inputs]
+    # Another topology does not know the units: these are theirs and more.
+    tasks = range(max(plan.partitions.values()))
+    names = [f"{sub}_{d}" for sub in plan.sub_topologies for d in tasks]
+    return names, [TopicPartition(t, p) for t, n in plan.partitions.items() for p in range(n)]
+
+
+def _delete(target: Target, application: Application, plan: BackfillPlan | None) -> tuple[str, ...]:
+    """Delete what the application has of its own, and had when the plan was made."""
+    topics = ApplicationTopics.of(
+        list(application.plans.values()), [table.topic for table in application.global_plans]
+    )
+    planned = topics.leftovers(target.group, plan.partitions if plan is not None else ())
+    there = tuple(target.admin.describe([*topics.internal, *planned]))
     target.admin.delete_topics(there)
     target.admin.delete_groups([target.group])
+    target.forget_topology()
     return there

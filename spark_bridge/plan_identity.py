@@ -15,7 +15,7 @@ from spark_bridge.plan import BackfillPlan
 from streams.deployment import Deployment
 from streams.topic_plan import TopicFacts
 
-__all__ = ["refuse_other_topics", "refuse_other_topology", "topology_digest"]
+__all__ = ["is_of", "refuse_other_topics", "refuse_other_topology", "topology_digest"]
 
 
 def topology_digest(application: Application) -> str:
@@ -26,13 +26,18 @@ def topology_digest(application: Application) -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
+def is_of(application: Application, plan: BackfillPlan) -> bool:
+    """Whether a plan was made for this topology, as far as it says."""
+    return plan.topology in ("", topology_digest(application))
+
+
 def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
     """See that a plan is followed with the topology that it was made for.
 
     Raises:
         CannotBackfillError: it is another.
     """
-    if plan.topology and plan.topology != topology_digest(application):
+    if not is_of(application, plan):
         raise CannotBackfillError(
             f"backfill {plan.id} of {plan.application_id} was begun with another topology (other "
             "sub-topologies, stores or topics), or by another version of Headrace, and what it has "

@@ -450,13 +450,21 @@ def test_a_plan_is_not_gone_on_with_when_a_topic_was_made_again(handed: Handed) 
 
 
 def test_a_plan_is_not_gone_on_with_by_another_topology(handed: Handed) -> None:
+    """It drops the plan, with what is written under names that it does not know."""
     with pytest.raises(Stopped):
-        hand_over(handed, "partitioned", probe=stop_at("handover_opened"))
+        hand_over(handed, "partitioned", probe=stop_at("handover_written"))
     builder = StreamsBuilder()
     builder.stream(handed.source, key=serdes.string, value=serdes.string).to(handed.sink)
+    other = builder.build()
     with pytest.raises(CannotBackfillError, match=r"another topology.*--drop --id bf-1"):
-        find(Application.of(builder.build(), handed.settings), "bf-1")
+        find(Application.of(other, handed.settings), "bf-1")
     assert find(handed.application, "bf-1").plan is not None
+    report = drop_backfill(other, handed.settings, id="bf-1")
+    assert report.begins_anew
+    assert set(report.deleted) == {handed.changelog, f"{handed.id}-by-word-repartition"}
+    with live(handed.topology, handed.settings) as app:
+        app.wait_processed(LINES * RECORDS_A_LINE)
+    assert handed.state() == dict(handed.words)
 
 
 def test_an_id_is_used_once(handed: Handed) -> None:
