@@ -1,10 +1,12 @@
 """A task's state in memory that moves to disk when it grows past a bound.
 
-The disk is a RocksDB in a directory of the executor's own; nothing of it outlives the Spark task.
+The disk is a RocksDB in a directory of the executor's own; nothing of it outlives the Spark task,
+and where the worker is killed, Spark removes the directory with the executor's own files.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +17,7 @@ from state.memory import MemoryTaskState
 from state.spec import StoreSpec
 from state.store import CommittedStore, Delta, Position, TaskState
 
-__all__ = ["SpillingState"]
+__all__ = ["SpillingState", "spill_directory"]
 
 _MOVED_ROWS = 20_000
 """How many rows move in one batch."""
@@ -23,6 +25,22 @@ _ROW_BYTES = 150
 """What a row costs in memory besides its bytes."""
 _BLOCK_CACHE_BYTES = 64 << 20
 _WRITE_BUFFER_BYTES = 64 << 20
+
+
+def spill_directory(number: int) -> str | None:
+    """Return where a task's state may lie on disk: in the directories of Spark, where it says any.
+
+    Spark tells its Python workers the directories of the executor's blocks, which are on the disks
+    that `spark.local.dir` or the cluster manager gives it, and which it removes.
+
+    Args:
+        number: of the task; tasks take the directories in turn.
+
+    Returns:
+        The directory, or None outside of Spark.
+    """
+    directories = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if path]
+    return directories[number % len(directories)] if directories else None
 
 
 class _Store:

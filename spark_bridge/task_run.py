@@ -30,7 +30,7 @@ from spark_bridge.outputs import Batch, Cause, Outputs, Row
 from spark_bridge.packs import Label, packed_note, packs_to_arrow
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from spark_bridge.spill import SpillingState
+from spark_bridge.spill import SpillingState, spill_directory
 from spark_bridge.task_facts import facts_of
 from streams.clients import CommittedOffset, TopicPartition
 from streams.errors import RecordError, StreamsError
@@ -186,7 +186,11 @@ class StageRun:
         specs = [store.spec for store in spec.stores]
         task = Task(
             spec=spec,
-            state=SpillingState(specs, memory_bytes=self._job.memory_bytes),
+            state=SpillingState(
+                specs,
+                memory_bytes=self._job.memory_bytes,
+                directory=spill_directory(task_id.partition),
+            ),
             start={place: CommittedOffset(self._first_offset(place)) for place in places},
             send=self._outputs.sender(task_id),
             dropped=self._drop,

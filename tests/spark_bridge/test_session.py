@@ -7,11 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_bridge.session import SparkMissingError, local_session, require_spark, spark_java_home
+from spark_bridge.spill import spill_directory
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo '    java.home = {home}
@@ -71,6 +75,17 @@ def test_without_the_extra_it_says_what_to_install(
         local_session()
     monkeypatch.undo()
     require_spark()
+
+
+def test_workers_know_a_directory_that_spark_removes(spark: Any) -> None:
+    def directory(batches: Iterator[Any]) -> Iterator[Any]:
+        assert sum(batch.num_rows for batch in batches) == 1
+        yield pa.RecordBatch.from_pydict({"path": [spill_directory(0)]})
+
+    (found,) = spark.range(0, 1, 1, 1).mapInArrow(directory, "path string").collect()
+    # The block manager's own: it is removed with its files when the executor ends.
+    assert Path(found["path"]).name.startswith("blockmgr-")
+    assert Path(found["path"]).is_dir()
 
 
 @pytest.mark.slow
