@@ -21,6 +21,7 @@ from spark_bridge.handover_target import Target
 from spark_bridge.plan import BackfillPlan
 from streams.backfill_gate import NoteState, backfill_group
 from streams.clients import Offsets, Probe
+from streams.deployed import topology_group
 from streams.errors import OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["Lead"]
@@ -142,6 +143,9 @@ class Lead:
     def finish(self, plan: BackfillPlan, live: Offsets, *, reset: bool, begun: bool) -> None:
         """Commit the application's offsets, and with them that the plan is done.
 
+        Where state is replaced, what was deployed before is forgotten in the same transaction, so
+        that whoever learns of the commit later has nothing left to do.
+
         Args:
             plan: the one that is open.
             live: what the application begins from.
@@ -156,10 +160,13 @@ class Lead:
         self._target.refuse_offsets(plan, reset=reset)
         self._probe("handover_checked")
         done = self.notes.become(plan.id, "done")
-        self.commit({self._target.group: live, self._group: done}, begun=begun)
+        topology = topology_group(self._target.group)
+        other = self._target.forgotten_topology() if reset else {}
+        offsets = {self._target.group: live, self._group: done, topology: other}
+        self.commit(offsets, begun=begun)
         self.notes = self._target.notes()
-        if reset:
-            self._target.forget_topology()
+        if other:
+            self._target.groups.committed_at(topology, other)  # waits until that is decided, too
         self._probe("handover_committed")
         self._log.info("handover_committed", backfill=plan.id, inputs=len(live))
 

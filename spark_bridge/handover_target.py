@@ -22,9 +22,9 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.plan_identity import refuse_other_topics
 from spark_bridge.planning import HistoryAdmin
 from spark_bridge.read import OpenConsumer, consumer_opener
-from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from streams.config import StreamsConfig
-from streams.deployed import GroupOffsets, forget
+from streams.deployed import GroupOffsets, forget, forgotten
 from streams.errors import GroupDeniedError, StreamsError
 from streams.reset_plan import Member
 from streams.retention import FOR_EVER, window_topics
@@ -298,6 +298,12 @@ class Target:
         """Compare the next start with nothing: what was deployed before is replaced."""
         with suppress(GroupDeniedError):  # then nothing was kept there either
             forget(self.group, self.groups)
+
+    def forgotten_topology(self) -> Offsets:
+        """What to commit in the group of the topology to do that in a transaction."""
+        with suppress(GroupDeniedError):
+            return forgotten(self.group, self.groups)
+        return {}
 
     def forget_group(self, group: str) -> None:
         """Delete a group that is not needed any more; otherwise it expires."""

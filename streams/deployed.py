@@ -149,8 +149,15 @@ class DeployedTopology:
 
 def forget(application_id: str, cluster: GroupOffsets) -> None:
     """Write that nothing is deployed: what starts next is compared with nothing."""
-    group = topology_group(application_id)
-    kept = cluster.committed(group, decided=False)
-    if kept:
-        place, last = max(kept.items(), key=lambda item: item[1].offset)
-        cluster.set_offsets(group, {place: CommittedOffset(last.offset + 1)})
+    offsets = forgotten(application_id, cluster)
+    if offsets:
+        cluster.set_offsets(topology_group(application_id), offsets)
+
+
+def forgotten(application_id: str, cluster: GroupOffsets) -> Offsets:
+    """What to commit in the group of the topology so that nothing is deployed; may be nothing."""
+    kept = cluster.committed(topology_group(application_id), decided=False)
+    if not kept:
+        return {}
+    place, last = max(kept.items(), key=lambda item: item[1].offset)
+    return {place: CommittedOffset(last.offset + 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from spark_bridge.handover_units import units_of
 from spark_bridge.job import Application
 from streams.backfill_gate import backfill_group
 from streams.clients import TopicPartition
-from streams.errors import TopologyChangedError
+from streams.errors import OutcomeUnknownError, TopologyChangedError
 from streams.group_admin import GroupAdmin
+from streams.producer import TransactionalProducer
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of
 from tests.support import kafka
@@ -313,8 +315,16 @@ def test_a_reset_replaces_rows_offsets_and_what_waits_between_sub_topologies(
     assert handed.state() == dict(handed.words)
 
 
-def test_a_reset_lets_another_topology_start_with_what_it_was_given(handed: Handed) -> None:
-    """Where state would be lost the application refuses to start; here it is replaced."""
+@pytest.mark.parametrize(
+    ("how", "lost"), [("driver", None), ("driver", OutcomeUnknownError), ("partitioned", Stopped)]
+)
+def test_a_reset_lets_another_topology_start_with_what_it_was_given(
+    handed: Handed, monkeypatch: pytest.MonkeyPatch, how: str, lost: type[Exception] | None
+) -> None:
+    """Where state would be lost the application refuses to start; here it is replaced.
+
+    Also where the answer to the last commit is lost, or the driver ends before it comes.
+    """
     with live(handed.topology, handed.settings) as app:
         app.wait_processed(LINES * RECORDS_A_LINE)
     builder = StreamsBuilder()
@@ -327,7 +337,23 @@ def test_a_reset_lets_another_topology_start_with_what_it_was_given(handed: Hand
     assert isinstance(Live(changed, handed.settings).failure(), TopologyChangedError)
     local: Any = computed(changed, handed.settings, plan_of(changed, handed.settings, "bf-1"))
     application = Application.of(changed, handed.settings)
-    hand_over_by_driver(local, application, facts=local.local.facts(), reset=True)
+    commit, is_last = TransactionalProducer.commit, False
+
+    def commit_and_lose(producer: TransactionalProducer) -> None:
+        nonlocal is_last
+        commit(producer)
+        if is_last and lost is not None:
+            is_last = False
+            raise lost("planted")
+
+    def probe(step: str) -> None:
+        nonlocal is_last
+        is_last = step == "handover_checked"
+
+    monkeypatch.setattr(TransactionalProducer, "commit", commit_and_lose)
+    dies = pytest.raises(Stopped) if lost is Stopped else nullcontext()
+    with dies:
+        WAYS[how](local, application, facts=local.local.facts(), reset=True, probe=probe)
     with live(changed, handed.settings) as app:
         app.wait_running()
 
