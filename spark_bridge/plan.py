@@ -110,6 +110,7 @@ class BackfillPlan:
             "inputs": _ranges_to_json(self.starts, self.ends),
             "global": _ranges_to_json(self.global_starts, self.global_ends),
             **({"archived": list(self.archived)} if self.archived else {}),
+            **_rows_to_json(self.archived_rows),
             **({"ids": dict(self.topic_ids)} if self.topic_ids else {}),
             **({"topology": self.topology} if self.topology else {}),
         }
@@ -146,6 +147,7 @@ class BackfillPlan:
                 global_starts,
                 global_ends,
                 _names(data.get("archived", [])),
+                archived_rows=_rows_from_json(data.get("rows")),
                 topic_ids={str(name): str(topic_id) for name, topic_id in topic_ids.items()},
                 topology=str(data.get("topology", "")),
             )
@@ -194,6 +196,26 @@ def _ranges_from_json(
             starts[TopicPartition(str(topic), partition)] = start
             ends[TopicPartition(str(topic), partition)] = end
     return starts, ends
+
+
+def _rows_to_json(rows: Mapping[TopicPartition, ArchivedRows] | None) -> dict[str, object]:
+    if rows is None:
+        return {}
+    found: dict[str, list[list[int]]] = {}
+    for place in sorted(rows):
+        found.setdefault(place.topic, []).append([place.partition, *rows[place]])
+    return {"rows": found}
+
+
+def _rows_from_json(data: object) -> dict[TopicPartition, ArchivedRows] | None:
+    if data is None:
+        return None
+    assert isinstance(data, dict)
+    return {
+        TopicPartition(str(topic), int(partition)): ArchivedRows(int(rows), int(low), int(high))
+        for topic, found in data.items()
+        for partition, rows, low, high in found
+    }
 
 
 def _names(data: object) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan, PlanFormatError
+from spark_bridge.plan import ArchivedRows, BackfillPlan, PlanFormatError
 from spark_bridge.plan_identity import (
     refuse_other_topics,
     refuse_other_topology,
@@ -47,6 +47,17 @@ def test_a_plan_of_many_partitions_fits_beside_an_offset() -> None:
     ends = {TopicPartition("sentences", p): 1_000_000_000 + 7919 * p for p in range(200)}
     plan = BackfillPlan("app", "b", 0, ((0,),), {}, dict.fromkeys(ends, 0), ends)
     assert len(plan.to_text()) < MAX_BYTES
+
+
+def test_a_plan_says_what_it_reads_of_archives_and_older_ones_do_not() -> None:
+    place = TopicPartition("a", 0)
+    older = BackfillPlan("app", "b", 0, ((0,),), {"a": 1}, {place: 5}, {place: 9}, archived=("a",))
+    assert BackfillPlan.from_text(older.to_text()).archived_rows is None
+    found = {place: ArchivedRows(5, 0, 4), TopicPartition("b", -1): ArchivedRows(1, 7, 7)}
+    for rows in (found, {}):
+        plan = replace(older, archived_rows=rows)
+        assert BackfillPlan.from_text(plan.to_text()) == plan
+        assert plan.to_text() != older.to_text()
 
 
 @pytest.mark.parametrize("text", ["", "hello", base64.b64encode(b"hello").decode()])
