@@ -41,6 +41,9 @@ __all__ = [
 DRIVER_ROWS_MAX = 5_000_000
 """How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
 
+DRIVER_BYTES_MAX = 512 << 20
+"""How large they may be; Spark brings them to the driver in pieces as large as one of its parts."""
+
 Handover = Literal["auto", "driver", "partitioned"]
 
 
@@ -161,14 +164,23 @@ def hand_over(
     target = Target.live(application)
     facts = RowFacts.of(results)
     if handover == "auto":
-        handover = _chosen(results, target, facts)
+        handover = chosen(results.plan, target, facts, reset=reset)
     hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
     return hand(results, application, outputs=outputs, reset=reset, facts=facts, target=target)
 
 
-def _chosen(results: Results, target: Target, facts: RowFacts) -> Handover:
+def chosen(plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool) -> Handover:
+    """Which way "auto" is.
+
+    Args:
+        plan: what was read.
+        target: the application on its cluster.
+        facts: of the rows that were computed.
+        reset: whether old rows are replaced: the driver would keep all their keys in its memory.
+    """
     opened = target.notes().open_head
-    if opened is not None and opened[1].id == results.plan.id and is_in_parts(opened[1]):
+    if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
         return "partitioned"
-    fits = facts.total <= DRIVER_ROWS_MAX and driver_fits(facts.total, target)
-    return "driver" if fits else "partitioned"
+    rows = facts.total + (target.old_rows(plan) if reset else 0)
+    fits = rows <= DRIVER_ROWS_MAX and facts.size <= DRIVER_BYTES_MAX
+    return "driver" if fits and driver_fits(facts, target) else "partitioned"

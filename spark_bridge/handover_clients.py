@@ -10,33 +10,36 @@ from streams.clients import GroupMetadata
 if TYPE_CHECKING:
     from streams.producer import TransactionalProducer
 
-__all__ = ["group_metadata", "make_producer", "transaction_timeout_ms"]
+__all__ = ["CALL_TIMEOUT_MS", "expected_ms", "group_metadata", "make_producer"]
 
 _ROWS_PER_S = 20_000
 """What a transaction is sure to write in a second, Spark's part included; ten times as much is
 usual."""
-_MARGIN_MS = 60_000
+_BYTES_PER_S = 10_000_000
+"""Likewise, of large rows."""
+
+CALL_TIMEOUT_MS = 60_000
+"""How long a call repeats itself after temporary errors, and a transaction of few rows may take."""
 
 
-def transaction_timeout_ms(rows: int) -> int:
-    """How long a transaction of so many rows may take.
+def expected_ms(rows: int, size: int = 0) -> int:
+    """How long a transaction of so many rows may take, of so many bytes.
 
-    >>> transaction_timeout_ms(1_000_000)
-    110000
+    >>> expected_ms(1_000_000), expected_ms(1_000_000, 10_000_000_000)
+    (110000, 1060000)
     """
-    return _MARGIN_MS + rows * 1000 // _ROWS_PER_S
+    return CALL_TIMEOUT_MS + 1000 * max(rows // _ROWS_PER_S, size // _BYTES_PER_S)
 
 
-def make_producer(settings: Mapping[str, Any], timeout_s: float) -> TransactionalProducer:
+def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
     """Make a producer whose `pressure` waits until everything is on the brokers.
 
     Args:
         settings: librdkafka's.
-        timeout_s: how long a call repeats itself after temporary errors, in seconds.
     """
     from streams.producer import TransactionalProducer
 
-    return TransactionalProducer(settings, timeout_s=timeout_s, max_in_flight=0)
+    return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)
 
 
 def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:

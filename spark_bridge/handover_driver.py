@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 
 from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover_clients import transaction_timeout_ms
+from spark_bridge.handover_clients import expected_ms
 from spark_bridge.handover_lead import Lead, fenced
 from spark_bridge.handover_notes import Terms
 from spark_bridge.handover_report import HandOverReport
@@ -30,9 +30,12 @@ ATTEMPTS_MAX = 3
 """How often the transaction is begun, where what went wrong may pass."""
 
 
-def driver_fits(rows: int, target: Target) -> bool:
-    """Whether the brokers keep a transaction open for as long as so many rows may take."""
-    return transaction_timeout_ms(rows) <= target.admin.transaction_timeout_max_ms()
+_SLOW = "pass handover='partitioned', or raise the brokers' transaction.max.timeout.ms"
+
+
+def driver_fits(facts: RowFacts, target: Target) -> bool:
+    """Whether the brokers keep a transaction open for as long as the rows may take."""
+    return expected_ms(facts.total, facts.size) <= target.transaction_timeout_ms()
 
 
 def hand_over_by_driver(
@@ -63,22 +66,22 @@ def hand_over_by_driver(
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
     target = target or Target.live(application)
-    if not driver_fits(facts.total, target):
+    timeout_ms = target.transaction_timeout_ms()
+    if not driver_fits(facts, target):
         raise CannotBackfillError(
-            f"{facts.total} rows may take {transaction_timeout_ms(facts.total)} ms, and the "
-            "brokers abort transactions after "
-            f"{target.admin.transaction_timeout_max_ms()} ms; pass handover='partitioned', or "
-            "raise the brokers' transaction.max.timeout.ms"
+            f"{facts.total} rows of {facts.size} bytes may take "
+            f"{expected_ms(facts.total, facts.size)} ms, and the brokers abort transactions after "
+            f"{timeout_ms} ms; {_SLOW}"
         )
     prepare_topics_for(target, facts, outputs=outputs)
-    timeout_ms = transaction_timeout_ms(facts.total)
     lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=probe)
     try:
         lead.open(results.plan, Terms("driver", outputs, reset))
         work = _OneTransaction(lead, target, results, probe, outputs == "write", reset)
         counts = work.repeat()
     except ProducerFencedError as error:
-        raise fenced(results.plan.id, error) from error
+        way_out = f". If it took more than {timeout_ms} ms, {_SLOW}"
+        raise fenced(results.plan.id, error, way_out) from error
     finally:
         lead.producer.close()
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)

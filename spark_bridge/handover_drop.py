@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import make_producer, transaction_timeout_ms
+from spark_bridge.handover_clients import CALL_TIMEOUT_MS, make_producer
 from spark_bridge.handover_lead import Lead
 from spark_bridge.handover_notes import is_in_parts, marker_group, transactional_id
 from spark_bridge.handover_target import Target
@@ -82,7 +82,7 @@ def drop_from(
         backfill_id: of the backfill.
         probe: called between the steps, for tests.
     """
-    lead = Lead(target, backfill_id, timeout_ms=transaction_timeout_ms(0), probe=probe)
+    lead = Lead(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     try:
         lead.take_over()
         opened = lead.notes.open_head
@@ -118,10 +118,9 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
     if plan is None:
         return True  # its notes went with the topics that an earlier drop has deleted
     names, places = _writers(application, plan)
-    timeout_ms = transaction_timeout_ms(0)
     for name in names:
-        settings = target.producer_settings(transactional_id(plan, name), timeout_ms)
-        producer = make_producer(settings, timeout_ms / 1000)
+        settings = target.producer_settings(transactional_id(plan, name), CALL_TIMEOUT_MS)
+        producer = make_producer(settings)
         try:
             producer.init()
         finally:

@@ -46,7 +46,7 @@ class Lead:
         self._settings = target.producer_settings(self._group, timeout_ms)
         self.timeout_s = timeout_ms / 1000
         """How long one of its transactions may take."""
-        self.producer = make_producer(self._settings, self.timeout_s)
+        self.producer = make_producer(self._settings)
         """Whose transactions are the lead's."""
         self.notes = target.notes()
         """What was there when it was last looked."""
@@ -183,7 +183,7 @@ class Lead:
             Whether the hand-over is done after all.
         """
         self.producer.close()
-        self.producer = make_producer(self._settings, self.timeout_s)
+        self.producer = make_producer(self._settings)
         self.producer.init()
         self.notes = self._target.notes()
         head = self.notes.head_of(self._id)
@@ -204,11 +204,18 @@ class Lead:
                 raise
 
 
-def fenced(backfill_id: str, error: ProducerFencedError) -> BackfillError:
-    """What a lead says that is none any more."""
+def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> BackfillError:
+    """What a lead says that is none any more.
+
+    Args:
+        backfill_id: of the backfill.
+        error: what the brokers have said.
+        way_out: what to do where the transaction took too long.
+    """
     return BackfillError(
         f"another driver has taken backfill {backfill_id} over, or a transaction took longer than "
         f"it may ({error}); see that one driver runs, and run the backfill again with the same id"
+        f"{way_out}"
     )
 
 

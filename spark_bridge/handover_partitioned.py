@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import transaction_timeout_ms
+from spark_bridge.handover_clients import CALL_TIMEOUT_MS
 from spark_bridge.handover_driver import live_offsets, prepare_topics_for
 from spark_bridge.handover_lead import Lead, fenced
 from spark_bridge.handover_notes import Terms, marker_group
@@ -72,7 +72,7 @@ def hand_over_partitioned(
     plan = results.plan
     units = units_of(application, plan)
     prepare_topics_for(target, facts, outputs=outputs)
-    lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
+    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     counts = UnitCounts()
     try:
         lead.open(plan, Terms("partitioned", outputs, reset))
@@ -85,7 +85,6 @@ def hand_over_partitioned(
                 opened,
                 plan,
                 units,
-                timeout_ms=transaction_timeout_ms(facts.largest(units)),
                 with_sinks=outputs == "write",
                 reset=reset,
                 probe=unit_probe,
@@ -134,7 +133,7 @@ def finish_partitioned(
     begun = time.monotonic()
     target = target or Target.live(application)
     units = units_of(application, plan)
-    lead = Lead(target, plan.id, timeout_ms=transaction_timeout_ms(0), probe=probe)
+    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     try:
         lead.open(plan, Terms("partitioned", outputs, reset))
         _flip(lead, target, plan, units, reset=reset)
@@ -159,7 +158,6 @@ def unit_writer(
     plan: BackfillPlan,
     units: tuple[Unit, ...],
     *,
-    timeout_ms: int,
     with_sinks: bool,
     reset: bool,
     probe: UnitProbe = no_unit_probe,
@@ -171,12 +169,11 @@ def unit_writer(
         head: the first note of the plan, and where it is.
         plan: the one that is open.
         units: of the plan.
-        timeout_ms: how long the transaction of a unit may take; the brokers have a bound, too.
         with_sinks: whether records for topics outside of the application are written.
         reset: whether what the application has is replaced.
         probe: called between the steps of executors, for tests.
     """
-    timeout_ms = min(timeout_ms, target.admin.transaction_timeout_max_ms())
+    timeout_ms = target.transaction_timeout_ms()
     return WriteUnit(
         plan=plan.to_text(),
         units=units,

@@ -222,6 +222,12 @@ class Target:
         ranges = {place: (starts[place], ends[place]) for place in places}
         return read_old_keys(self.open_consumer, ranges, timeout_s=self._timeout_s)
 
+    def old_rows(self, plan: BackfillPlan) -> int:
+        """How many rows the changelogs have at most, those that nobody needs any more included."""
+        places = self.changelogs(plan)
+        starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
+        return sum(ends[place] - starts[place] for place in places)
+
     def old_keys(self, places: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
         """The keys that the backfill replaces in some partitions of changelogs."""
         return self._old_keys(places) if reset else {}
@@ -314,12 +320,20 @@ class Target:
 
     # -- clients -----------------------------------------------------------------------------
 
+    def transaction_timeout_ms(self) -> int:
+        """How long a transaction with rows may take: as long as the brokers allow.
+
+        What an attempt leaves open is ended by the next one, or by a drop, and not by the clock.
+        """
+        return max(self.admin.transaction_timeout_max_ms(), self.config.transaction_timeout_ms)
+
     def producer_settings(self, identity: str, timeout_ms: int) -> dict[str, Any]:
         """librdkafka's settings for a producer with transactions, under either guarantee.
 
         Args:
             identity: the transactional.id.
-            timeout_ms: after which the brokers abort a transaction.
+            timeout_ms: after which the brokers abort a transaction; the user's own, if it is
+                larger.
         """
         plans = list(self.application.plans.values())
         written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
@@ -338,7 +352,7 @@ class Target:
             "acks": "all",
             "linger.ms": 20,
             "delivery.report.only.error": True,
-            "transaction.timeout.ms": timeout_ms,
+            "transaction.timeout.ms": max(timeout_ms, self.config.transaction_timeout_ms),
         }
 
 

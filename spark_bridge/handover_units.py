@@ -87,17 +87,23 @@ class RowFacts:
     Args:
         rows: how many rows each task has.
         oldest_ms: the smallest timestamp of each topic, by kind and topic.
+        size: of all rows, in bytes.
     """
 
     rows: Mapping[tuple[int, int], int] = field(default_factory=dict)
     oldest_ms: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    size: int = 0
 
     @classmethod
     def of(cls, results: Results) -> RowFacts:
         """Ask Spark; stages that have not run yet do so."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-        wanted = [F.sum("rows").alias("rows"), F.min("oldest").alias("oldest")]
+        wanted = [
+            F.sum("rows").alias("rows"),
+            F.min("oldest").alias("oldest"),
+            F.sum(F.octet_length("data")).alias("size"),
+        ]
         found: list[Any] = results.packs.groupBy("sub", "d", "kind", "topic").agg(*wanted).collect()
         rows: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}
@@ -105,16 +111,12 @@ class RowFacts:
             task, topic = (row["sub"], row["d"]), (row["kind"], row["topic"])
             rows[task] = rows.get(task, 0) + row["rows"]
             oldest[topic] = min(oldest.get(topic, row["oldest"]), row["oldest"])
-        return cls(rows, oldest)
+        return cls(rows, oldest, sum(row["size"] or 0 for row in found))
 
     @property
     def total(self) -> int:
         """How many rows there are."""
         return sum(self.rows.values())
-
-    def largest(self, units: Sequence[Unit]) -> int:
-        """How many rows the largest unit has."""
-        return max(sum(self.rows.get(task, 0) for task in unit.tasks) for unit in units)
 
     def oldest(self, kind: str) -> dict[str, int]:
         """The smallest timestamp of each topic that rows of a kind are for."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import structlog
 
 from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import group_metadata, make_producer
+from spark_bridge.handover_clients import CALL_TIMEOUT_MS, group_metadata, make_producer
 from spark_bridge.handover_notes import marker_group, transactional_id
 from spark_bridge.handover_rows import OldKeys, RowWriter, read_old_keys
 from spark_bridge.handover_units import Unit, unit_of
@@ -42,6 +42,8 @@ _REPORT = pa.schema(
         pa.field("tombstones", pa.int64()),
     ]
 )
+
+_CALL_TIMEOUT_S = CALL_TIMEOUT_MS / 1000
 
 UnitProbe = Callable[[str, str], Any]
 """Called in executors with a step and the unit's name, so that tests can fail there."""
@@ -90,7 +92,7 @@ class WriteUnit:
         consumer: makes the consumer that reads changelogs, or None where they are empty.
         with_sinks: whether records for topics outside of the application are written.
         now_ms: the timestamp of tombstones, the same in each attempt.
-        timeout_s: how long calls repeat themselves after temporary errors, in seconds.
+        timeout_s: how long the transaction of a unit may take, in seconds.
         probe: called between the steps, for tests.
     """
 
@@ -130,7 +132,7 @@ class WriteUnit:
         plan = BackfillPlan.from_text(self.plan)
         identity = transactional_id(plan, unit.name)
         settings = {**self.producer, "transactional.id": identity}
-        producer = make_producer(settings, self.timeout_s)
+        producer = make_producer(settings)
         try:
             producer.init()
             self.probe("begun", unit.name)
@@ -166,7 +168,7 @@ class WriteUnit:
         """
         from streams.group_offsets import MemberlessGroup
 
-        groups = MemberlessGroup(self.clients, timeout_s=self.timeout_s, stopping=lambda: False)
+        groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)
         found = groups.committed_at(backfill_group(plan.application_id), [self.head])
         note = BackfillNote.decode(found[self.head].metadata) if found else None
         if note is None or (note.state, note.id, note.digest) != ("open", plan.id, self.digest):
@@ -180,11 +182,11 @@ class WriteUnit:
 
         if self.consumer is None or not unit.changelogs:
             return {}
-        admin = LiveAdmin(self.clients, timeout_s=self.timeout_s)
+        admin = LiveAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
         starts = admin.start_offsets(unit.changelogs)
         ends = admin.stable_offsets(unit.changelogs)
         ranges = {place: (starts[place], ends[place]) for place in unit.changelogs}
-        return read_old_keys(self.consumer, ranges, timeout_s=self.timeout_s)
+        return read_old_keys(self.consumer, ranges, timeout_s=_CALL_TIMEOUT_S)
 
 
 def _task(batch: pa.RecordBatch) -> tuple[int, int]:

@@ -102,9 +102,7 @@ def write_as_twin(told: dict[str, Any], name: str) -> None:
     units = units_of(application, plan)
     unit: Unit = next(unit for unit in units if unit.name == name)
     rows = computed(topology, told["settings"], plan).local.of(unit)
-    write = unit_writer(
-        target, opened, plan, units, timeout_ms=60_000, with_sinks=True, reset=False
-    )
+    write = unit_writer(target, opened, plan, units, with_sinks=True, reset=False)
     (report,) = [row for batch in write(batches_of(rows)) for row in batch.to_pylist()]
     assert report["written"], report
 

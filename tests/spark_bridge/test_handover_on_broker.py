@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover import check_target, find
+from spark_bridge.handover import check_target, chosen, find
 from spark_bridge.handover_driver import hand_over_by_driver
 from spark_bridge.handover_drop import drop_backfill, drop_from
 from spark_bridge.handover_notes import marker_group
@@ -22,7 +23,7 @@ from spark_bridge.handover_partitioned import (
     unit_writer,
 )
 from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import units_of
+from spark_bridge.handover_units import RowFacts, units_of
 from spark_bridge.job import Application
 from streams.backfill_gate import backfill_group
 from streams.clients import TopicPartition
@@ -284,6 +285,53 @@ def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed)
         hand_over_by_driver(local, handed.application, facts=many)
 
 
+def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> None:
+    plan, target = handed.plan("bf-1"), Target.live(handed.application)
+
+    def way(facts: RowFacts, *, reset: bool = False) -> str:
+        return chosen(plan, target, facts, reset=reset)
+
+    assert way(RowFacts({(0, 0): 5_000_000}, {}, 1 << 20)) == "driver"
+    assert way(RowFacts({(0, 0): 5_000_001}, {}, 1 << 20)) == "partitioned"
+    assert way(RowFacts({(0, 0): 50_000}, {}, 1 << 30)) == "partitioned"
+    assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "driver"
+    kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")] * 2)
+    assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "partitioned"
+    assert way(RowFacts({(0, 0): 4_999_999})) == "driver"
+
+
+def test_large_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed) -> None:
+    local = handed.computed(handed.plan("bf-1"))
+    large = replace(local.local.facts(), size=1 << 40)
+    with pytest.raises(CannotBackfillError, match="handover='partitioned'"):
+        hand_over_by_driver(local, handed.application, facts=large)
+
+
+def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) -> None:
+    """However few rows there are: the user's own setting counts where it is larger."""
+    plan = handed.plan("bf-1")
+    with pytest.raises(Stopped):
+        hand_over(handed, "partitioned", probe=stop_at("handover_opened"))
+
+    def timeout_ms(application: Application, allowed_ms: int | None) -> int:
+        target = Target.live(application)
+        if allowed_ms is not None:
+            target.admin.transaction_timeout_max_ms = lambda: allowed_ms  # type: ignore[method-assign]
+        head = target.notes().open_head
+        assert head is not None
+        units = units_of(application, plan)
+        writer = unit_writer(target, head, plan, units, with_sinks=True, reset=False)
+        assert writer.timeout_s * 1000 == writer.producer["transaction.timeout.ms"]
+        return int(writer.producer["transaction.timeout.ms"])
+
+    assert timeout_ms(handed.application, None) == 900_000
+    assert timeout_ms(handed.application, 3_600_000) == 3_600_000
+    settings = {**handed.settings, "producer.transaction.timeout.ms": 1_800_000}
+    own = Application.of(handed.topology, settings)
+    assert timeout_ms(own, 900_000) == 1_800_000
+    assert timeout_ms(own, 3_600_000) == 3_600_000
+
+
 # -- replacing what is there -------------------------------------------------------------------
 
 
@@ -526,7 +574,7 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     head = target.notes().open_head
     assert head is not None
     units = units_of(handed.application, plan)
-    late = unit_writer(target, head, plan, units, timeout_ms=60_000, with_sinks=True, reset=False)
+    late = unit_writer(target, head, plan, units, with_sinks=True, reset=False)
     report = drop_backfill(handed.topology, handed.settings, id="bf-1")
     assert report.begins_anew
     assert handed.changelog in report.deleted
