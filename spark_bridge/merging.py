@@ -25,6 +25,8 @@ __all__ = ["OpenPack", "merged_packs", "open_packs"]
 
 MERGE_ROWS = 20_000
 """How many records are taken in, at least, before some are let out."""
+MERGE_BYTES = 64 << 20
+"""Or how many bytes of them: a sort makes a copy, and columns of bytes end at 2 GiB."""
 
 _KEYS = ("mts", "src", "off", "seq")
 
@@ -71,13 +73,14 @@ def merged_packs(
     """
     numbered: dict[TopicPartition, int] = {}
     held: list[_Held] = []
-    taken = 0
+    rows = size = 0
     for pack in packs:
-        if taken >= MERGE_ROWS:
+        if rows >= MERGE_ROWS or size >= MERGE_BYTES:
             yield from _let_out(held, pack.first, sources, numbered)
-            taken = 0
+            rows = size = 0
         held.append(_Held(pack))
-        taken += pack.records.num_rows
+        rows += pack.records.num_rows
+        size += pack.records.nbytes
     yield from _let_out(held, None, sources, numbered)
 
 

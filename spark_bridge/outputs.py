@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_bridge.made_rows import NO_CAUSE, MadeRows
 from spark_bridge.order import Order
-from spark_bridge.packs import packs_to_arrow
+from spark_bridge.packs import Pack, batches_of
 from state.codec import partition_for_key
 from streams.clients import TopicPartition
 from streams.task import TaskId
@@ -22,7 +22,12 @@ from topology.compiler import Headers, Send
 __all__ = ["Batch", "Cause", "Outputs", "Row"]
 
 BATCH_ROWS = 10_000
-"""How many rows are packed at a time."""
+"""How many rows wait before they are packed."""
+BATCH_BYTES = 16 << 20
+"""How many bytes of rows wait at most: while they are packed there are three or four copies, and
+Arrow's columns of bytes end at 2 GiB."""
+ROW_BYTES = 150
+"""What a row costs in memory besides its bytes."""
 
 CREATE_TIME = 1
 
@@ -125,6 +130,8 @@ class Outputs:
         self._delivered = frozenset(delivered)
         self._with_sinks = with_sinks
         self._rows: dict[tuple[TaskId, str], MadeRows] = {}
+        self._packs: list[Pack] = []
+        """What was packed and is not taken."""
         self.deliveries: deque[Delivery] = deque()
         """What waits for tasks of this Spark task, in the order in which it was sent."""
         self._next_offset: dict[TopicPartition, int] = {}
@@ -135,6 +142,7 @@ class Outputs:
         with_sinks = self._with_sinks
         records = self._of(task, "record")
         add_record, add_sink = records.rows.append, self._of(task, "sink").rows.append
+        room = BATCH_BYTES
 
         def send(
             topic: str,
@@ -144,14 +152,24 @@ class Outputs:
             timestamp: int,
             headers: Headers | None,
         ) -> None:
+            nonlocal room
             if topic in delivered:
                 self._deliver(topic, value, key, partition, timestamp, headers)
-            elif topic in internal:
+                return
+            if topic in internal:
                 if cause.order is not records.cause:
                     records.begin(cause.order)
                 add_record((topic, partition, key, value, timestamp, headers))
             elif with_sinks:
                 add_sink((topic, partition, key, value, timestamp, headers))
+            else:
+                return
+            room -= ROW_BYTES + len(key or b"") + len(value or b"")
+            if headers:
+                room -= _size_of(headers)
+            if room < 0:
+                self._pack(1)
+                room = BATCH_BYTES
 
         return send
 
@@ -190,13 +208,26 @@ class Outputs:
     ) -> Iterator[pa.RecordBatch]:
         """Add rows of key, value and timestamp for a partition; yields packs as they fill up."""
         found = self._of(task, kind)
+        room = BATCH_BYTES
         for key, value, timestamp in rows:
             found.rows.append((topic, partition, key, value, timestamp, None))
-            if len(found.rows) >= BATCH_ROWS:
-                yield packs_to_arrow(found.packs(self._partitions))
+            room -= ROW_BYTES + len(key or b"") + len(value or b"")
+            if room < 0 or len(found.rows) >= BATCH_ROWS:
+                yield from batches_of(found.packs(self._partitions))
+                room = BATCH_BYTES
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield packs of what fills them, or of everything."""
+        self._pack(1 if everything else BATCH_ROWS)
+        packs, self._packs = self._packs, []
+        yield from batches_of(packs)
+
+    def _pack(self, least: int) -> None:
+        """Pack the rows of tasks and kinds that have so many."""
         for found in self._rows.values():
-            if found.rows and (everything or len(found.rows) >= BATCH_ROWS):
-                yield packs_to_arrow(found.packs(self._partitions))
+            if len(found.rows) >= least:
+                self._packs += found.packs(self._partitions)
+
+
+def _size_of(headers: Headers) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers)

@@ -23,7 +23,7 @@ a pack has them sorted; packs of several tasks overlap (see `spark_bridge.mergin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ __all__ = [
     "ROW",
     "Label",
     "Pack",
+    "batches_of",
     "opened",
     "packed_note",
     "packed_records",
@@ -49,6 +50,9 @@ __all__ = [
 
 PACK_BYTES = 1 << 20
 """About how large a pack becomes at most, if its records are not larger."""
+
+BATCH_BYTES = 8 << 20
+"""How large the packs of one Arrow batch become together, if one alone is not larger."""
 
 HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
 
@@ -103,6 +107,8 @@ PACK = pa.schema(
 )
 """One row a pack. `number` counts the rows of a kind that a task had packed before, `rows` those in
 the pack, `oldest` is their smallest timestamp; the next four are the first record's, or null."""
+
+_DATA = PACK.names.index("data")
 
 PACK_DDL = (
     "kind string, sub int, d int, topic string, partition int, number long, rows long, "
@@ -196,3 +202,18 @@ def packs_to_arrow(packs: Sequence[Pack]) -> pa.RecordBatch:
         for values, field in zip(zip(*packs, strict=True), PACK, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=PACK)
+
+
+def batches_of(packs: Iterable[Pack]) -> Iterator[pa.RecordBatch]:
+    """Yield packs as Spark takes them, as many at a time as are small enough together."""
+    some: list[Pack] = []
+    size = 0
+    for pack in packs:
+        data = len(pack[_DATA])
+        if some and size + data > BATCH_BYTES:
+            yield packs_to_arrow(some)
+            some, size = [], 0
+        some.append(pack)
+        size += data
+    if some:
+        yield packs_to_arrow(some)
