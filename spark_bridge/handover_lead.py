@@ -97,6 +97,8 @@ class Lead:
     def open(self, plan: BackfillPlan, terms: Terms) -> bool:
         """Open the plan, unless it is; from now on the application does not start.
 
+        The notes of one that is open are committed again: offsets expire by their age.
+
         Returns:
             Whether it was open already.
 
@@ -110,6 +112,7 @@ class Lead:
         self._target.refuse_members()
         self._target.refuse_offsets(plan, reset=terms.reset)
         if resumed:
+            self.commit({self._group: self.notes.again(plan.id)})
             self._probe("handover_opened")
             return True
         self._target.refuse_rows(plan, reset=terms.reset)

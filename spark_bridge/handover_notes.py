@@ -19,6 +19,7 @@ from streams.clients import CommittedOffset, Offsets, TopicPartition
 from streams.progress import MAX_BYTES
 
 __all__ = [
+    "DEADLINE",
     "How",
     "Notes",
     "Terms",
@@ -31,6 +32,12 @@ __all__ = [
 
 How = Literal["driver", "partitioned"]
 """In one transaction, or in parts."""
+
+DEADLINE = (
+    "before the brokers' offsets.retention.minutes are over (seven days by default), as then "
+    "nothing keeps the application from starting with what is half written"
+)
+"""Until when an interrupted backfill is to be finished or dropped: its notes are offsets."""
 
 _PART_BYTES = MAX_BYTES - 160
 """Room for the other words of a note: see `check_id`."""
@@ -207,6 +214,14 @@ class Notes:
         return {
             place: CommittedOffset(0, note.encode())
             for place, note in zip(self.places, notes, strict=False)
+        }
+
+    def again(self, backfill_id: str) -> Offsets:
+        """The notes of a plan as they are, to be committed again before they expire."""
+        return {
+            place: CommittedOffset(0, note.encode())
+            for place, note in self.found.items()
+            if note.id == backfill_id
         }
 
     def become(self, plan_id: str, state: NoteState) -> Offsets:

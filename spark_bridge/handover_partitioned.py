@@ -18,7 +18,7 @@ from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import CALL_TIMEOUT_MS
 from spark_bridge.handover_driver import live_offsets, prepare_topics_for
 from spark_bridge.handover_lead import Lead, fenced
-from spark_bridge.handover_notes import Terms, marker_group
+from spark_bridge.handover_notes import DEADLINE, Terms, marker_group
 from spark_bridge.handover_report import HandOverReport
 from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import RowFacts, Unit, UnitCounts, units_of
@@ -28,7 +28,7 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import consumer_opener
 from spark_bridge.records import Results
 from streams.backfill_gate import BackfillNote
-from streams.clients import Probe, TopicPartition, no_probe
+from streams.clients import Offsets, Probe, TopicPartition, no_probe
 from streams.errors import (
     AbortableError,
     OutcomeUnknownError,
@@ -75,7 +75,8 @@ def hand_over_partitioned(
     lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     counts = UnitCounts()
     try:
-        lead.open(plan, Terms("partitioned", outputs, reset))
+        if lead.open(plan, Terms("partitioned", outputs, reset)):
+            lead.commit({marker_group(plan): _markers(target, plan, units)})
         missing = _missing(target, plan, units)
         if missing:
             opened = lead.notes.open_head
@@ -146,9 +147,14 @@ def finish_partitioned(
     )
 
 
-def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple[Unit, ...]:
+def _markers(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> Offsets:
+    """What the units that are written have left, beside it what their tasks know of the inputs."""
     places = [place for unit in units for place in unit.inputs]
-    found = target.groups.committed_at(marker_group(plan), places)
+    return target.groups.committed_at(marker_group(plan), places)
+
+
+def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    found = _markers(target, plan, units)
     return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
 
 
@@ -203,7 +209,7 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
         raise BackfillError(
             f"a part of backfill {results.plan.id} could not be written: {_said(error)}; the plan "
             "stays open, and so the application does not start: correct the cause and run the "
-            "backfill again with the same id, or drop it"
+            f"backfill again with the same id, or drop it, {DEADLINE}"
         ) from error
     counts = UnitCounts()
     for row in rows:
@@ -225,8 +231,7 @@ def _flip(
     Raises:
         BackfillError: a unit is not written.
     """
-    places: list[TopicPartition] = [place for unit in units for place in unit.inputs]
-    found = target.groups.committed_at(marker_group(plan), places)
+    found = _markers(target, plan, units)
     progress = {place: committed.metadata for place, committed in found.items()}
     live = live_offsets(target, plan, progress)
     try:
@@ -234,6 +239,6 @@ def _flip(
     except (AbortableError, OutcomeUnknownError) as error:
         raise BackfillError(
             f"everything of backfill {plan.id} is written, but its offsets could not be committed: "
-            f"{error}; run it again with the same id, which does that alone"
+            f"{error}; run it again with the same id, which does that alone, {DEADLINE}"
         ) from error
     target.forget_group(marker_group(plan))

@@ -495,6 +495,39 @@ def test_another_backfill_is_refused_while_one_is_open(handed: Handed) -> None:
     handed.check_recount()
 
 
+def test_each_attempt_commits_again_what_says_that_the_plan_is_open(
+    handed: Handed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets expire by their age, and with them the gate and the markers of what is written."""
+    plan = handed.plan("bf-1")
+    units = units_of(handed.application, plan)
+
+    def fail(step: str, unit: str) -> None:
+        if unit == units[-1].name:
+            raise ValueError("planted")
+
+    with pytest.raises(BackfillError, match=r"stays open.*offsets\.retention\.minutes"):
+        hand_over(handed, "partitioned", unit_probe=fail)
+    notes = Target.live(handed.application).notes().found
+    sent: list[Any] = []
+    send = TransactionalProducer.send_offsets
+
+    def listen(producer: TransactionalProducer, offsets: Any, metadata: Any) -> None:
+        sent.append(dict(offsets))
+        send(producer, offsets, metadata)
+
+    monkeypatch.setattr(TransactionalProducer, "send_offsets", listen)
+    with pytest.raises(BackfillError, match="planted"):
+        hand_over(handed, "partitioned", unit_probe=fail)
+    assert [n.metadata for n in sent[0].values()] == [note.encode() for note in notes.values()]
+    assert sent[0].keys() == notes.keys()
+    assert sent[1].keys() == {place for unit in units[:-1] for place in unit.inputs}
+    assert len(sent) == 2
+    monkeypatch.undo()
+    hand_over(handed, "partitioned")
+    handed.check_recount()
+
+
 def test_a_plan_is_not_gone_on_with_when_a_topic_was_made_again(handed: Handed) -> None:
     """Its markers vouch for rows that are gone; a drop begins anew."""
 
