@@ -7,10 +7,14 @@ that come later find that it has.
 
     init ─► plan still open? ─► progress there? ── yes ─► nothing to do
                                      └─ no ─► rows, tombstones, progress ─► commit
+
+One that is fenced waits for the one that has fenced it, and fails only if that writes nothing:
+Spark gives up after four attempts that fail.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -29,6 +33,7 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import OpenConsumer
 from streams.backfill_gate import BackfillNote, backfill_group
 from streams.clients import CommittedOffset, Offsets, TopicPartition
+from streams.errors import ProducerFencedError
 
 __all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
 
@@ -43,6 +48,7 @@ _REPORT = pa.schema(
     ]
 )
 
+_LOOK_AGAIN_S = 0.5
 _CALL_TIMEOUT_S = CALL_TIMEOUT_MS / 1000
 
 UnitProbe = Callable[[str, str], Any]
@@ -94,6 +100,7 @@ class WriteUnit:
         now_ms: the timestamp of tombstones, the same in each attempt.
         timeout_s: how long the transaction of a unit may take, in seconds.
         probe: called between the steps, for tests.
+        patience_s: how long an attempt that is fenced waits at least for the other, in seconds.
     """
 
     plan: str
@@ -107,6 +114,7 @@ class WriteUnit:
     now_ms: int
     timeout_s: float
     probe: UnitProbe = no_unit_probe
+    patience_s: float = 60.0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the units whose rows these are, one after the other.
@@ -121,11 +129,45 @@ class WriteUnit:
             if unit.name in seen:
                 raise BackfillError(_mixed(unit))
             seen.add(unit.name)
-            report = self._write(unit, rows)
+            report = self._write_or_find(unit, rows)
             columns = [
                 pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+    def _write_or_find(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+        """Write a unit, or see that another attempt of the same time does.
+
+        Raises:
+            BackfillError: the transaction took too long, or the plan is not open any more.
+            ProducerFencedError: another attempt began, and has not written the unit.
+        """
+        begun_s = time.monotonic()
+        try:
+            return self._write(unit, batches)
+        except ProducerFencedError as error:
+            took_s = time.monotonic() - begun_s
+            if took_s >= self.timeout_s:
+                raise BackfillError(
+                    f"unit {unit.name} took {took_s:.0f} s, and the brokers have aborted its "
+                    f"transaction after {self.timeout_s:.0f} s ({error}); raise their "
+                    "transaction.max.timeout.ms"
+                ) from error
+            self.probe("fenced", unit.name)
+            # The other one has begun later, and may take as long.
+            if not self._is_written_within(unit, self.patience_s + 2 * took_s):
+                raise
+        structlog.get_logger().info("unit_found", unit=unit.name)
+        return UnitReport(unit.name, written=False)
+
+    def _is_written_within(self, unit: Unit, patience_s: float) -> bool:
+        plan = BackfillPlan.from_text(self.plan)
+        give_up_at_s = time.monotonic() + min(patience_s, self.timeout_s)
+        while not self._is_written(plan, unit):
+            if time.monotonic() >= give_up_at_s:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+        return True
 
     def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
         log = structlog.get_logger().bind(unit=unit.name)
