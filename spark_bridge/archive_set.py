@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
+from spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, refuse_other_archive
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until
@@ -14,20 +17,23 @@ from streams.clients import TopicPartition
 
 __all__ = ["ArchiveSet", "Cutover", "Source"]
 
-Cutover = Mapping[TopicPartition, int] | datetime
-"""Where Kafka goes on: at offsets, or at the first records that are not older than a time."""
-
 Source = Mapping[str, Any] | None
 """DataFrames by topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSet:
-    """The DataFrames that history comes from."""
+    """The DataFrames that history comes from.
 
-    archives: Sequence[Any]
-    partitions: Mapping[str, int]
-    cuts: Mapping[TopicPartition, int]
+    Args:
+        archives: those of topics.
+        facts: what each of them has, in the same order.
+        cuts: where Kafka goes on behind them.
+    """
+
+    archives: Sequence[Any] = ()
+    facts: Sequence[ArchiveFacts] = ()
+    cuts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -38,7 +44,7 @@ class ArchiveSet:
         cutover: Cutover | None,
         plan: BackfillPlan | None,
     ) -> ArchiveSet:
-        """Look at the DataFrames, and find out where Kafka goes on behind them.
+        """Look into the DataFrames, and find out where Kafka goes on behind them.
 
         Args:
             source: as for `backfill`.
@@ -49,14 +55,47 @@ class ArchiveSet:
 
         Raises:
             CannotBackfillError: they are not the history of what the topology reads.
+            BackfillError: they cannot be read.
         """
-        from spark_bridge.archives import cuts_of, open_archive
+        from spark_bridge.archives import open_archive
 
         if source is None:
             if cutover is not None:
                 raise CannotBackfillError("cutover= says where Kafka goes on behind source=")
             cls._refuse_others({}, plan)
-            return cls((), {}, {})
+            return cls()
+        cls._refuse_topics(source, application)
+        cls._refuse_others(source, plan)
+        partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
+        missing = sorted(source.keys() - partitions.keys())
+        if missing:
+            raise CannotBackfillError(
+                f"topic {missing[0]} does not exist; create it, as the live application will read "
+                "it"
+            )
+        places = [TopicPartition(t, p) for t in source for p in range(partitions[t])]
+        check_cutover(cutover, places)
+        archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
+        starts = None if plan is None else plan.starts
+        found = [_facts(archive, starts) for archive in archives]
+        cuts: dict[TopicPartition, int] = {}
+        for facts in found:
+            if plan is not None:
+                refuse_other_archive(plan, facts)
+                cuts.update({p: at for p, at in plan.starts.items() if p.topic == facts.topic})
+            else:
+                mine = cutover
+                if isinstance(cutover, Mapping):
+                    mine = {p: at for p, at in cutover.items() if p[0] == facts.topic} or None
+                read = _reader(application)
+                cuts.update(cuts_of(facts, partitions[facts.topic], admin, read, mine))
+        return cls(archives, found, cuts)
+
+    @staticmethod
+    def _refuse_topics(source: Any, application: Any) -> None:
+        """See that archives are of topics that the topology reads as history."""
+        from spark_bridge.refusals import refuse_reused
+
         if not isinstance(source, Mapping):
             raise CannotBackfillError(
                 f"source={source!r}: give a mapping from topics to DataFrames, or leave it out to "
@@ -69,24 +108,7 @@ class ArchiveSet:
                 f"source= names {', '.join(unknown)}, and the topology reads "
                 f"{', '.join(sorted(read))}"
             )
-        cls._refuse_others(source, plan)
-        partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
-        found, cuts = [], {}
-        for topic, frame in source.items():
-            if topic not in partitions:
-                raise CannotBackfillError(
-                    f"topic {topic} does not exist; create it, as the live application will read it"
-                )
-            archive = open_archive(topic, frame, partitions[topic])
-            found.append(archive)
-            if plan is not None:
-                cuts.update({p: at for p, at in plan.starts.items() if p.topic == topic})
-            else:
-                mine = cutover
-                if isinstance(cutover, Mapping):
-                    mine = {p: at for p, at in cutover.items() if p[0] == topic} or None
-                cuts.update(cuts_of(archive, partitions[topic], admin, mine))
-        return cls(found, partitions, cuts)
+        refuse_reused(source, application)
 
     @staticmethod
     def _refuse_others(source: Mapping[str, Any], plan: BackfillPlan | None) -> None:
@@ -102,19 +124,18 @@ class ArchiveSet:
             "drop it"
         )
 
-    def refuse_end(self, plan: BackfillPlan, until: Until) -> None:
-        """See that archives can end where the plan does.
+    def ended(self, plan: BackfillPlan, until: Until) -> BackfillPlan:
+        """See that archives can end where the plan does; the plan, with what is read of them.
+
+        Looks into an archive again only if it is cut.
 
         Raises:
             CannotBackfillError: one would have to be cut and has no offsets, or has records that
                 are the live application's and are not in Kafka any more.
         """
-        from spark_bridge.archives import first_left_out
-
-        for archive in self.archives:
-            places = [
-                TopicPartition(archive.topic, p) for p in range(self.partitions[archive.topic])
-            ]
+        rows = {}
+        for archive, whole in zip(self.archives, self.facts, strict=True):
+            places = [TopicPartition(archive.topic, p) for p in range(archive.partitions)]
             short = [place for place in places if plan.starts[place] < self.cuts[place]]
             if short and not archive.has_offsets:
                 raise CannotBackfillError(
@@ -123,15 +144,12 @@ class ArchiveSet:
                     "could be cut; leave the records behind the end out of it, and give the end as "
                     "cutover="
                 )
+            is_cut = whole.goes_beyond(plan.starts)
+            facts = _facts(archive, plan.starts) if is_cut else whole
             if isinstance(until, datetime):
-                lost = first_left_out(archive, plan.starts, int(until.timestamp() * 1000))
-                if lost is not None:
-                    place, timestamp_ms = lost
-                    raise CannotBackfillError(
-                        f"until= leaves records to the live application that Kafka does not have "
-                        f"any more, such as one of {place} at {timestamp_ms} ms in the archive; "
-                        "take a later time, or give offsets"
-                    )
+                _refuse_left_out(facts, int(until.timestamp() * 1000))
+            rows.update(facts.kept)
+        return replace(plan, archived_rows=rows) if self.archives else plan
 
     def numbered(self, job: Any, plan: BackfillPlan) -> tuple[list[Any], dict[TopicPartition, Any]]:
         """Return their records as packs, and what is known of each input partition.
@@ -146,12 +164,46 @@ class ArchiveSet:
         from spark_bridge.archives import numbered
         from spark_bridge.stage_errors import archive_error
 
-        frames, known = [], {}
+        frames: list[Any] = []
+        known = {}
         for archive in self.archives:
             try:
-                frame, facts = numbered(archive, self.partitions[archive.topic], plan.starts, job)
+                frame, facts = numbered(archive, plan.starts, job)
             except Exception as error:
+                for frame in frames:
+                    frame.unpersist()
                 raise archive_error(archive.topic, error) from error
             frames.append(frame)
             known.update(facts)
         return frames, known
+
+
+def _facts(archive: Any, ends: Mapping[TopicPartition, int] | None) -> ArchiveFacts:
+    from spark_bridge.archives import look_into
+    from spark_bridge.stage_errors import archive_error
+
+    try:
+        return look_into(archive, ends)
+    except CannotBackfillError:
+        raise
+    except Exception as error:
+        raise archive_error(archive.topic, error) from error
+
+
+def _reader(application: Any) -> ReadRange:
+    from spark_bridge.read import consumer_opener, read_range
+
+    config = application.config
+    timeout_s = config.task_timeout_ms / 1000
+    return partial(read_range, consumer_opener(config), timeout_s=timeout_s)
+
+
+def _refuse_left_out(facts: ArchiveFacts, until_ms: int) -> None:
+    for partition, part in facts.parts.items():
+        if part.latest is not None and part.latest >= until_ms:
+            place = TopicPartition(facts.topic, partition)
+            raise CannotBackfillError(
+                "until= leaves records to the live application that Kafka does not have any more, "
+                f"such as one of {facts.topic if partition == EVERYWHERE else place} at "
+                f"{part.latest} ms in the archive; take a later time, or give offsets"
+            )

@@ -3,7 +3,9 @@
 The columns are ``key``, ``value`` (bytes or text) and ``timestamp`` (milliseconds since 1970, or a
 timestamp), and, where the archive has them, ``partition``, ``offset`` and ``headers``. Where the
 archive ends and Kafka goes on must be known to the record: it follows from the offsets, or the
-caller says it. Without offsets, records are in the order of their times, then of the rows.
+caller says it. Without offsets, records are in the order of their times, then of the rows in the
+files, as these are called; where Spark knows of no files, of what is in them. So a second attempt
+finds them in the same order, however Spark divides them then.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_bridge.archive_set import Cutover
-from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError
+from spark_bridge.archive_facts import ArchiveFacts, Part, facts_of
+from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.job import Application, Archived, Job
 from spark_bridge.murmur import partitions_of_keys
 from spark_bridge.outputs import Row
@@ -31,11 +33,13 @@ from spark_bridge.packs import (
     packed_records,
     packs_to_arrow,
 )
-from spark_bridge.planning import HistoryAdmin
 from streams.clients import TopicPartition
 from topology.operators.source import stampers
 
-__all__ = ["Archive", "cuts_of", "numbered", "open_archive"]
+__all__ = ["Archive", "look_into", "numbered", "open_archive"]
+
+AMONG_EQUALS = ("file", "row", "content")
+"""The columns by which rows of one time are sorted, before their keys and values."""
 
 UNNUMBERED = -(1 << 60)
 """From where records without an offset are counted: before every offset of Kafka."""
@@ -47,13 +51,19 @@ class Archive:
 
     Args:
         topic: its name.
-        frame: topic, partition, offset, key, value, timestamp and headers, in the columns' own
-            order, and ``row``, which orders rows without an offset.
+        partitions: of the topic.
+        given: topic, partition, offset, key, value, timestamp and headers, as far as the archive
+            has them; and, without offsets, what orders rows of one time.
+        frame: the same with each record's partition.
+        has_partitions: whether the archive knows them.
         has_offsets: whether the archive knows them.
     """
 
     topic: str
+    partitions: int
+    given: Any
     frame: Any
+    has_partitions: bool
     has_offsets: bool
 
 
@@ -90,9 +100,8 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
             f"the timestamp of the archive of {topic} is of type {kinds['timestamp']}; it must be "
             "a long of milliseconds since 1970, or a timestamp"
         )
-    # Directly over the files, where it depends on nothing but the files.
-    frame = frame.withColumn("row", F.monotonically_increasing_id())
-    frame = frame.select(
+    given = _among_equals(frame) if "offset" not in names else frame
+    given = given.select(
         F.lit(topic).alias("topic"),
         (F.col("partition") if "partition" in names else F.lit(None))
         .cast("int")
@@ -102,11 +111,31 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
         F.col("value").cast("binary").alias("value"),
         time.cast("long").alias("timestamp"),
         _headers(topic, kinds.get("headers")).alias("headers"),
-        F.col("row"),
+        *(F.col(name) for name in AMONG_EQUALS if "offset" not in names),
     )
+    placed = given
     if "partition" not in names:
-        frame = frame.mapInArrow(_Partitioned(partitions), frame.schema)
-    return Archive(topic, frame, "offset" in names)
+        placed = given.mapInArrow(_Partitioned(partitions), given.schema)
+    return Archive(topic, partitions, given, placed, "partition" in names, "offset" in names)
+
+
+def _among_equals(frame: Any) -> Any:
+    """Add what orders rows of one time.
+
+    Directly over the files, where it depends on nothing but them. The ids go up within a file,
+    wherever Spark cuts it, and say nothing of two files, nor of rows that come from none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    whole = [F.col(name) for name in ("key", "value", "timestamp")]
+    file = F.input_file_name()
+    return frame.withColumns(
+        {
+            "content": F.xxhash64(*whole),
+            "file": file,
+            "row": F.when(file != "", F.monotonically_increasing_id()),
+        }
+    )
 
 
 def _headers(topic: str, kind: str | None) -> Any:
@@ -124,7 +153,7 @@ def _headers(topic: str, kind: str | None) -> Any:
 
 
 class _Partitioned:
-    """Puts each record where Kafka's producers do, those without a key by their row."""
+    """Puts each record where Kafka's producers do, those without a key by what is in them."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -134,102 +163,66 @@ class _Partitioned:
             keys = batch.column("key")
             found = partitions_of_keys(keys, self._partitions)
             if keys.null_count:
-                rows = np.asarray(batch.column("row")) % self._partitions
-                found = np.where(np.asarray(keys.is_null()), rows, found).astype(np.int32)
+                places = np.asarray(batch.column("content")) % self._partitions
+                found = np.where(np.asarray(keys.is_null()), places, found).astype(np.int32)
             place = batch.schema.get_field_index("partition")
             yield batch.set_column(place, "partition", pa.array(found, pa.int32()))
 
 
-def cuts_of(
-    archive: Archive, partitions: int, admin: HistoryAdmin, cutover: Cutover | None
-) -> dict[TopicPartition, int]:
-    """Find out where Kafka goes on behind an archive, for each partition.
-
-    Raises:
-        HistoryGapError: it does not say so itself and nobody else does, or records in between are
-            nowhere any more.
-    """
-    from pyspark.sql import functions as F  # noqa: N812
-
-    places = [TopicPartition(archive.topic, p) for p in range(partitions)]
-    if isinstance(cutover, datetime):
-        if cutover.tzinfo is None:
-            raise CannotBackfillError("cutover= is a time without a time zone; give it one")
-        found = admin.offsets_at(places, int(cutover.timestamp() * 1000))
-        ends = admin.stable_offsets(places)
-        return {p: ends[p] if at is None else min(at, ends[p]) for p, at in found.items()}
-    if cutover is not None:
-        given = {TopicPartition(t, p): int(at) for (t, p), at in cutover.items()}
-        unsaid = [place for place in places if place not in given]
-        if unsaid:
-            raise HistoryGapError(
-                f"cutover= does not say where Kafka goes on in {', '.join(map(str, unsaid))}"
-            )
-        return {place: given[place] for place in places}
-    if not archive.has_offsets:
-        raise HistoryGapError(
-            f"the archive of {archive.topic} has no offsets, so nothing says which record of the "
-            "topic comes next; give cutover= as offsets or as a time, or an archive with the "
-            "columns partition and offset"
-        )
-    rows = archive.frame.groupBy("partition").agg(F.max("offset").alias("last")).collect()
-    cuts = {TopicPartition(archive.topic, row["partition"]): row["last"] + 1 for row in rows}
-    beyond = sorted(cuts.keys() - set(places))
-    if beyond:
-        raise CannotBackfillError(
-            f"the archive has records of {', '.join(map(str, beyond))}, and the topic has "
-            f"{partitions} partitions"
-        )
-    starts = admin.start_offsets(places)
-    for place in places:
-        if place not in cuts:
-            if starts[place] > 0:
-                raise HistoryGapError(
-                    f"the archive has nothing of {place}, and Kafka has the records from "
-                    f"{starts[place]} on: those before are nowhere; bring the archive up to date"
-                )
-            cuts[place] = 0
-    return cuts
-
-
-def first_left_out(
-    archive: Archive, cuts: Mapping[TopicPartition, int], timestamp_ms: int
-) -> tuple[TopicPartition, int] | None:
-    """Look for a record of an archive that is not older than a time, and would be read.
+def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
+    """Look through the places and times of an archive, once.
 
     Args:
         archive: the archive.
-        cuts: where what is read of it ends.
-        timestamp_ms: the time, in milliseconds since 1970.
+        cuts: where what counts of it ends, if it has offsets; None for all of it.
 
-    Returns:
-        Partition and time of one, or None where there is none.
+    Raises:
+        CannotBackfillError: records say no place or no time, or are of a partition that is none.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    read = _before(archive, cuts).where(F.col("timestamp") >= timestamp_ms)
-    for row in read.select("partition", "timestamp").limit(1).collect():
-        return TopicPartition(archive.topic, row["partition"]), row["timestamp"]
-    return None
+    frame = archive.given
+    if cuts is not None and archive.has_offsets:
+        # What says no place stays, to be refused.
+        known = F.col("partition").isNotNull() & F.col("offset").isNotNull()
+        frame = frame.where(~known | _is_before(archive, cuts))
+    rows = frame.groupBy("partition").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.col("offset").isNull()).alias("no_offset"),
+        F.count_if(F.col("timestamp").isNull()).alias("no_time"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.min("timestamp").alias("earliest"),
+        F.max("timestamp").alias("latest"),
+    )
+    return facts_of(
+        archive.topic,
+        [Part(**row.asDict()) for row in rows.collect()],
+        archive.partitions,
+        has_partitions=archive.has_partitions,
+        has_offsets=archive.has_offsets,
+    )
 
 
 def _before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     """The records of an archive before some offsets, if it has offsets."""
+    return archive.frame.where(_is_before(archive, cuts)) if archive.has_offsets else archive.frame
+
+
+def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
-    if not archive.has_offsets:
-        return archive.frame
     kept = F.lit(False)
     for place, cut in cuts.items():
         if place.topic == archive.topic:
             kept = kept | ((F.col("partition") == place.partition) & (F.col("offset") < cut))
-    return archive.frame.where(kept)
+    return kept
 
 
 def numbered(
-    archive: Archive, partitions: int, cuts: Mapping[TopicPartition, int], job: Job
+    archive: Archive, cuts: Mapping[TopicPartition, int], job: Job
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
-    """Return an archive's records as packs, and what is known of each partition.
+    """Return an archive's records before some offsets as packs, and what is known of them.
 
     Runs through the archive once; what comes out is kept on the executors' disks.
     """
@@ -237,14 +230,20 @@ def numbered(
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = _before(archive, cuts)
-    order = ["partition", "offset"] if archive.has_offsets else ["partition", "timestamp", "row"]
+    order = ["partition", "offset"]
+    if not archive.has_offsets:
+        order = ["partition", "timestamp", *AMONG_EQUALS, "key", "value", "headers"]
     rows = (
-        frame.repartitionById(partitions, F.col("partition"))
+        frame.repartitionById(archive.partitions, F.col("partition"))
         .sortWithinPartitions(*order)
         .mapInArrow(_Numbered(job, archive.topic), PACK_DDL)
         .persist(StorageLevel.DISK_ONLY)
     )
-    found = [json.loads(bytes(row["data"])) for row in rows.where("kind = 'stats'").collect()]
+    try:
+        found = [json.loads(bytes(row["data"])) for row in rows.where("kind = 'stats'").collect()]
+    except BaseException:
+        rows.unpersist()
+        raise
     known = {
         TopicPartition(archive.topic, one["partition"]): Archived(one["first"], one["largest"])
         for one in found
@@ -268,7 +267,7 @@ class _Numbered:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            place = TopicPartition(self._topic, batch.column("partition")[0].as_py())
+            place = self._place_of(batch, place)
             offsets = batch.column("offset")
             if offsets.null_count:
                 offsets = pa.array(np.arange(count, count + batch.num_rows) + UNNUMBERED)
@@ -298,6 +297,19 @@ class _Numbered:
             said = {"partition": place.partition, "first": first, "largest": largest}
             label = Label("stats", -1, place.partition, self._topic)
             yield packs_to_arrow([packed_note(label, json.dumps(said).encode())])
+
+    def _place_of(self, batch: pa.RecordBatch, before: TopicPartition | None) -> TopicPartition:
+        """The partition of all records of a batch, which is that of those before."""
+        ends = pc.min_max(batch.column("partition")).as_py()
+        found = TopicPartition(self._topic, ends["min"])
+        holes = batch.column("partition").null_count + batch.column("timestamp").null_count
+        if holes or ends["max"] != found.partition or before not in (None, found):
+            raise BackfillError(
+                f"the archive of {self._topic} has changed while it was read: it has records "
+                "without a place or a time, or of partitions that the topic does not have; let it "
+                "be as it is"
+            )
+        return found
 
 
 def _stamper_of(application: Application, topic: str, now_ms: int) -> Any:

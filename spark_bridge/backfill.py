@@ -283,7 +283,7 @@ def compute(
             create=not dry_run,
             cuts=archives.cuts,
         )
-        archives.refuse_end(plan, until)
+        plan = archives.ended(plan, until)
     refuse_processors(application, plan)
     if dry_run:
         return Computation(config, plan)

@@ -13,7 +13,13 @@ import click
 from rich.console import Console
 
 from spark_bridge.cli_errors import code_of
-from spark_bridge.cli_sources import FileSource, open_source, parse_sources, parse_until
+from spark_bridge.cli_sources import (
+    FileSource,
+    open_source,
+    parse_cutover,
+    parse_sources,
+    parse_until,
+)
 from spark_bridge.errors import BackfillError
 from streams.cli_options import load, said_errors, settings_option, target_argument
 
@@ -73,7 +79,7 @@ class Wish:
 )
 @click.option(
     "--cutover",
-    callback=parse_until,
+    callback=parse_cutover,
     metavar="PLACE",
     help="Where Kafka goes on behind files without offsets: a time or offsets.",
 )

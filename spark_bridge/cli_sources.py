@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +14,17 @@ from streams.clients import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_bridge.archive_cuts import Cutover
     from spark_bridge.planning import Until
 
-__all__ = ["FileSource", "open_source", "parse_place", "parse_sources", "parse_until"]
+__all__ = [
+    "FileSource",
+    "open_source",
+    "parse_cutover",
+    "parse_place",
+    "parse_sources",
+    "parse_until",
+]
 
 FORMATS = ("parquet", "csv", "delta", "orc")
 
@@ -69,7 +77,7 @@ def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
     """Open files as the columns that `backfill` takes.
 
     CSV has a header; its keys and values are the text that stands there, its timestamps
-    milliseconds since 1970 or times.
+    milliseconds since 1970 or times. What is no number or time becomes null, and is refused later.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -82,7 +90,7 @@ def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
         frame = frame.withColumn("timestamp", F.coalesce(text.try_cast("long"), parsed))
     for name, kind in (("partition", "int"), ("offset", "long")):
         if name in frame.columns:
-            frame = frame.withColumn(name, F.col(name).cast(kind))
+            frame = frame.withColumn(name, F.col(name).try_cast(kind))
     return frame
 
 
@@ -100,7 +108,7 @@ def parse_place(text: str) -> tuple[TopicPartition, int]:
 
 
 def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Until | None:
-    """Read ``--until`` and ``--cutover``: latest, a time, or offsets.
+    """Read ``--until``: latest, a time, or offsets.
 
     >>> parse_until(None, None, "2026-01-31T09:00:00Z")
     datetime.datetime(2026, 1, 31, 9, 0, tzinfo=datetime.timezone.utc)
@@ -122,3 +130,18 @@ def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Unti
             "(orders-0=5,orders-1=7)"
         ) from error
     return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def parse_cutover(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Read ``--cutover``: a time, or offsets.
+
+    >>> parse_cutover(None, None, "orders-0=5")
+    {TopicPartition(topic='orders', partition=0): 5}
+    """
+    if text == "latest":
+        raise click.BadParameter(
+            "'latest' does not say where Kafka goes on behind the files; give a time "
+            "(2026-01-31T09:00:00Z) or offsets (orders-0=5,orders-1=7)"
+        )
+    found: Until | Cutover | None = parse_until(context, option, text)
+    return found

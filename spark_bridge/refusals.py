@@ -6,7 +6,7 @@ the live application with state that it cannot go on from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_bridge.errors import CannotBackfillError, WallClockError
@@ -23,7 +23,7 @@ from streams.task import Task
 from topology.graph import GlobalSource, Source, Topology
 from topology.timestamps import wallclock_timestamp
 
-__all__ = ["refusals", "refuse_early", "refuse_processors"]
+__all__ = ["refusals", "refuse_early", "refuse_processors", "refuse_reused"]
 
 
 def refusals(topology: Topology, application: Application) -> list[str]:
@@ -82,6 +82,25 @@ def _lost_state(application: Application) -> Iterator[str]:
                 yield (
                     f"store {store.name} has no changelog, so the live application would begin "
                     "without what history put there: let it be logged"
+                )
+
+
+def refuse_reused(archived: Iterable[str], application: Application) -> None:
+    """Refuse archives of topics that are the changelogs of tables, too.
+
+    Raises:
+        CannotBackfillError: the live application would restore a table from what the topic has
+            alone, and nobody writes what only the archive has.
+    """
+    archived = set(archived)
+    for plan in application.plans.values():
+        for store in plan.program.sub_topology.stores:
+            if store.source_topic in archived:
+                raise CannotBackfillError(
+                    f"{store.source_topic} is the changelog of table {store.name}, too, so the "
+                    "live application would not have what only its archive has: leave the archive "
+                    "out if the topic still has all rows, or take reuse.ktable.source.topics out "
+                    "of topology.optimization"
                 )
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.processes import ROOT
 
 _STARTS_SPARK = (
+    "test_archive_faults_on_broker.py",
     "test_archives_on_broker.py",
     "test_backfill_on_broker.py",
     "test_empty_on_broker.py",

@@ -35,6 +35,12 @@ app = KafkaStreams(builder.build(), {"application.id": "a", "bootstrap.servers":
 NOTHING: Any = None
 
 
+def test_a_word_is_no_cutover(app: str) -> None:
+    result = invoke(app, "--source", "in=past.csv", "--cutover", "latest")
+    assert result.exit_code == ExitCode.USAGE
+    assert "does not say where Kafka goes on" in " ".join(result.output.split())
+
+
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli.main, ["backfill", *arguments])
 

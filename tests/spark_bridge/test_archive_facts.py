@@ -1,0 +1,80 @@
+"""What an archive has, and what a second attempt is told of another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bridge.archive_facts import ArchiveFacts, Part, facts_of, refuse_other_archive
+from spark_bridge.errors import CannotBackfillError
+from spark_bridge.plan import ArchivedRows, BackfillPlan
+from streams.clients import TopicPartition
+
+
+def part(partition: int | None, rows: int = 5, *, no_offset: int = 0, no_time: int = 0) -> Part:
+    return Part(partition, rows, no_offset, no_time, 0, rows - 1, 1000, 2000)
+
+
+def timed(partition: int | None) -> Part:
+    """Of an archive without offsets."""
+    return Part(partition, 5, 5, 0, None, None, 1000, 2000)
+
+
+def put_together(*parts: Part, partitions: bool = True, offsets: bool = True) -> ArchiveFacts:
+    return facts_of("lines", parts, 2, has_partitions=partitions, has_offsets=offsets)
+
+
+def test_only_what_an_archive_has_to_say_can_be_missing() -> None:
+    assert put_together(part(0), part(1)).kept == {
+        TopicPartition("lines", 0): ArchivedRows(5, 0, 4),
+        TopicPartition("lines", 1): ArchivedRows(5, 0, 4),
+    }
+    assert put_together(timed(None), partitions=False, offsets=False).kept == {
+        TopicPartition("lines", -1): ArchivedRows(5, 1000, 2000)
+    }
+    assert put_together(timed(1), offsets=False).of(TopicPartition("lines", 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ((part(None, 3), part(1)), "3 records that say no partition"),
+        ((part(0, no_offset=2), part(1, no_offset=1)), "3 records that say no offset"),
+        ((part(0, no_time=1), part(1)), "1 records that say no timestamp"),
+        ((part(0), part(2)), "5 records of partition 2, and the topic has 2"),
+        ((part(-1),), "5 records of partition -1"),
+    ],
+)
+def test_what_is_missing_is_counted(parts: tuple[Part, ...], said: str) -> None:
+    with pytest.raises(CannotBackfillError, match=said):
+        put_together(*parts)
+
+
+def planned(facts: ArchiveFacts) -> BackfillPlan:
+    rows = {**facts.kept, TopicPartition("others", 0): ArchivedRows(1, 0, 0)}
+    return BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {}, archived_rows=rows)
+
+
+def test_a_plan_is_followed_with_the_archive_that_it_was_made_of() -> None:
+    facts = put_together(part(0), part(1))
+    plan = planned(facts)
+    refuse_other_archive(plan, facts)
+    for other, said in (
+        (put_together(part(0), part(1, 4)), "lines-1 5 records from 0 to 4.* 4 records"),
+        (put_together(part(0)), "lines-1 5 records .* has no records .*; give the same archive"),
+    ):
+        with pytest.raises(CannotBackfillError, match=said):
+            refuse_other_archive(plan, other)
+        with pytest.raises(CannotBackfillError, match="lines-1"):
+            refuse_other_archive(planned(other), facts)
+
+
+def test_an_archive_without_places_is_known_by_its_times() -> None:
+    facts = put_together(timed(None), partitions=False, offsets=False)
+    refuse_other_archive(planned(facts), facts)
+    with pytest.raises(CannotBackfillError, match="of lines 5 records from 1000 to 2000"):
+        refuse_other_archive(planned(facts), put_together())
+
+
+def test_a_plan_of_a_version_that_did_not_ask_is_followed() -> None:
+    plan = BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {})
+    refuse_other_archive(plan, put_together(part(0)))
