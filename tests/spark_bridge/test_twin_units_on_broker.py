@@ -98,11 +98,16 @@ def test_an_attempt_that_is_fenced_waits_for_the_one_that_writes(twins: Twins) -
 
 
 def test_an_attempt_that_is_fenced_fails_if_nobody_writes_the_unit(twins: Twins) -> None:
+    is_fenced = False
+
     def on_batch(step: str, unit: str) -> None:
-        if step == "batch":
+        nonlocal is_fenced
+        if step == "batch" and not is_fenced:
+            is_fenced = True
             twins.fence()
 
     with pytest.raises(ProducerFencedError):
         twins.write(on_batch, patience_s=0.2)
+    is_fenced = False
     with pytest.raises(BackfillError, match=r"unit 1_1 .*transaction\.max\.timeout\.ms"):
         twins.write(on_batch, timeout_s=0.0)
