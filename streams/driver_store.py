@@ -10,8 +10,8 @@ from topology.serdes import Serde
 K = TypeVar("K")
 V = TypeVar("V")
 
-Rows = Callable[[], Iterable[tuple[bytes, Any, int]]]
-"""Yields ``(key bytes, value, timestamp)`` of all partitions."""
+Rows = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, Any, int]]]
+"""Yields ``(key bytes, value, timestamp)`` of all partitions, from a key on and before another."""
 
 
 class StoreView(Mapping[K, V], Generic[K, V]):
@@ -30,21 +30,20 @@ class StoreView(Mapping[K, V], Generic[K, V]):
 
     def rows(self) -> Iterator[tuple[K, V, int]]:
         """Yield key, value and timestamp in milliseconds, in the order of the keys' bytes."""
-        for key, value, timestamp in sorted(self._rows(), key=lambda row: row[0]):
+        for key, value, timestamp in sorted(self._rows(None, None), key=lambda row: row[0]):
             yield self._key.deserialize(key), self._private(value), timestamp
 
     def __getitem__(self, key: K) -> V:
         wanted = self._key.serialize(key)
-        for found, value, _ in self._rows():
-            if found == wanted:
-                return self._private(value)
+        for _, value, _ in self._rows(wanted, wanted + b"\0"):
+            return self._private(value)
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _, _ in self.rows())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._rows())
+        return sum(1 for _ in self._rows(None, None))
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{key!r}: {value!r}" for key, value, _ in self.rows())

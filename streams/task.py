@@ -563,19 +563,28 @@ class Task:
 
     # -- reading from outside ----------------------------------------------------------------
 
-    def rows(self, store: str, *, committed: bool = False) -> Iterable[tuple[bytes, Any, int]]:
+    def rows(
+        self,
+        store: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        committed: bool = False,
+    ) -> Iterable[tuple[bytes, Any, int]]:
         """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
 
         Args:
             store: the store's name.
+            start: the first key, inclusive; None for the beginning.
+            end: the key to stop before; None for the end.
             committed: leave out what is not committed.
         """
         if not committed:
-            yield from self._buffers[store].scan()
+            yield from self._buffers[store].scan(start, end)
             return
         decode = self.spec.value_serdes[store].deserialize
         rows = self.spec.layout(store).view(self.state.store(store))
-        yield from committed_rows(rows, decode)
+        yield from committed_rows(rows, decode, start, end)
 
     def buffer(self, store: str) -> Buffer:
         """The buffer of a store."""
@@ -608,10 +617,13 @@ def corruption_of(task_id: TaskId) -> Iterator[None]:
 
 
 def committed_rows(
-    store: CommittedStore, decode: Callable[[bytes], Any]
+    store: CommittedStore,
+    decode: Callable[[bytes], Any],
+    start: bytes | None = None,
+    end: bytes | None = None,
 ) -> Iterable[tuple[bytes, Any, int]]:
     """Yield ``(key bytes, value, timestamp)`` of committed rows in the order of the keys."""
-    for key, row in store.scan():
+    for key, row in store.scan(start, end):
         timestamp, data = decode_timestamped(row)
         yield key, decode(data), timestamp
 

@@ -396,24 +396,26 @@ class TopologyTestDriver:
         plan, store = self._names.store(name)
         value = plan.value_serdes[name]
 
-        def rows() -> Iterable[tuple[bytes, Any, int]]:
+        def rows(start: bytes | None, end: bytes | None) -> Iterable[tuple[bytes, Any, int]]:
             tasks = self._worker.tasks.running if self._worker is not None else []
             running = {task.id: task for task in tasks}
             topics = plan.topics.all_sources
             for partition in range(max(len(self.cluster.topics[t].logs) for t in topics)):
                 task = running.get(TaskId(plan.id, partition))
                 if task is not None:
-                    yield from task.rows(name, committed=committed)
+                    yield from task.rows(name, start, end, committed=committed)
                     continue
                 home = self._disk.open(TaskId(plan.id, partition), plan.program.sub_topology.stores)
                 held = store.spec.rows.view(home.state.store(name))
-                yield from committed_rows(held, value.deserialize)
+                yield from committed_rows(held, value.deserialize, start, end)
 
         return StoreView(store.key or self._config.default_key_serde, value, rows)
 
-    def _global_rows(self, plan: GlobalPlan) -> Iterable[tuple[bytes, Any, int]]:
+    def _global_rows(
+        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
+    ) -> Iterable[tuple[bytes, Any, int]]:
         state = GlobalState(self._disk.open_global(stores_of_tables(self._global_plans)))
-        yield from committed_rows(state.rows(plan), plan.value.deserialize)
+        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)
 
     def committed_offsets(self, topic: str) -> dict[int, int]:
         """The application's committed offset of each partition that has one."""
