@@ -161,7 +161,7 @@ class ArchiveSet:
         Raises:
             BackfillError: their records are not as they are to be.
         """
-        from spark_bridge.archives import numbered
+        from spark_bridge.archive_packs import numbered
         from spark_bridge.stage_errors import archive_error
 
         frames: list[Any] = []
