@@ -40,8 +40,8 @@ __all__ = ["StageRun", "run_stage"]
 
 RUN_RECORDS = 5000
 """How many records go through a task before its memory is looked at."""
-COLLECT_RECORDS = 50_000
-"""How many records there may be between two looks for garbage in circles."""
+COLLECT_OBJECTS = 100_000
+"""How many objects more there may be than at the last look for garbage in circles."""
 HELD_BACK_BYTES = 250
 """What one held-back update costs, roughly."""
 
@@ -133,7 +133,6 @@ class StageRun:
         self._reader_of: dict[TopicPartition, Task] = {}
         self._records: dict[TaskId, int] = dict.fromkeys(ids, 0)
         self._dropped: dict[tuple[str, str], int] = {}
-        self._uncollected = 0
 
     def _task_ids(self, number: int) -> list[TaskId]:
         plans = self._application.plans
@@ -164,8 +163,8 @@ class StageRun:
                 self._begin(task_id)
             for block in merged(self._inputs(batches), limit=self._limit):
                 self._feed(block)
-                self._bound_memory()
                 yield from self._outputs.take()
+                self._bound_memory()
             yield from self._end()
         finally:
             for task in self._tasks.values():
@@ -281,9 +280,7 @@ class StageRun:
             task.flush()
 
     def _bound_memory(self) -> None:
-        self._uncollected += self._limit()
-        if self._uncollected >= COLLECT_RECORDS:
-            self._uncollected = 0
+        if gc.get_count()[0] >= COLLECT_OBJECTS:
             gc.collect(0)  # what is new alone: the state is large, and no garbage
         for task in self._tasks.values():
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
