@@ -19,6 +19,7 @@ from spark_bridge.packs import (
     PACK_DDL,
     RECORD,
     Label,
+    batches_of,
     packed_note,
     packed_records,
     packs_to_arrow,
@@ -104,7 +105,7 @@ class _Numbered:
             records = _records(batch, sources[place], numbers, mts)
             places = np.full(batch.num_rows, place.partition, np.int32)
             label = Label("record", -1, place.partition, self._topic)
-            yield packs_to_arrow(list(packed_records(label, count, records, places)))
+            yield from batches_of(packed_records(label, count, records, places))
             count += batch.num_rows
         if place is not None:
             said = {"partition": place.partition, "first": first, "largest": largest}
