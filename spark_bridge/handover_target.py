@@ -351,10 +351,16 @@ class Target:
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 20,
+            "queue.buffering.max.kbytes": min(
+                int(str(settings["queue.buffering.max.kbytes"])), _QUEUE_KBYTES
+            ),
             "delivery.report.only.error": True,
             "transaction.timeout.ms": max(timeout_ms, self.config.transaction_timeout_ms),
         }
 
+
+_QUEUE_KBYTES = 64 << 10
+"""How much may wait in a producer: a commit waits for all of it, a minute at most."""
 
 _NOT_IN_TRANSACTIONS = frozenset(
     {
