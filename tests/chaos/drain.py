@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.chaos import application
 from tests.chaos.status import Field
 from tests.chaos.workers import Fleet
+from tests.support import kafka
 
 _ANSWER_S = 10.0
 
@@ -98,8 +99,7 @@ def _count(
     missing = set(found)
     deadline = time.monotonic() + 60
     while missing and time.monotonic() < deadline:
-        first = consumer.poll(0.2)
-        for message in [first, *consumer.consume(1_000, 0)] if first is not None else []:
+        for message in kafka.batch(consumer, 1_000, 0.2):
             error = message.error()
             place = (message.topic() or "", message.partition() or 0)
             if error is None:

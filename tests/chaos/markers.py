@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import confluent_kafka
 
 from tests.chaos.history import Marker, Place
+from tests.support import kafka
 
 MARKER_KEY = b"\x00 chaos marker"
 _WRITE_S = 60
@@ -69,8 +70,7 @@ def _unread(bootstrap: str, offsets: Mapping[FullPlace, int], patience_s: float)
     deadline = time.monotonic() + patience_s
     try:
         while unread and time.monotonic() < deadline:
-            first = consumer.poll(0.2)
-            for message in [first, *consumer.consume(1000, 0)] if first is not None else []:
+            for message in kafka.batch(consumer, 1000, 0.2):
                 topic, partition = message.topic(), message.partition()
                 assert topic is not None
                 assert partition is not None

@@ -24,6 +24,7 @@ from tests.chaos.application import (
 from tests.chaos.disks import read_stores
 from tests.chaos.history import Committed, History, Log, Observations, Place, Record
 from tests.chaos.markers import MARKER_KEY, write_markers
+from tests.support import kafka
 
 _TIMEOUT_S = 60
 _BATCH = 10_000
@@ -204,8 +205,7 @@ def _messages(
         [confluent_kafka.TopicPartition(topic, p, logs[p].start) for p in sorted(unfinished)]
     )
     while unfinished:
-        first = consumer.poll(0.1)
-        for message in [first, *consumer.consume(_BATCH, 0)] if first is not None else []:
+        for message in kafka.batch(consumer, _BATCH, 0.1):
             error = message.error()
             if error is None:
                 yield message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spark_bridge.archive_facts import ArchiveFacts, Part, facts_of, refuse_other_archive
@@ -78,3 +80,5 @@ def test_an_archive_without_places_is_known_by_its_times() -> None:
 def test_a_plan_of_a_version_that_did_not_ask_is_followed() -> None:
     plan = BackfillPlan("app", "bf-1", 0, ((0,),), {}, {}, {})
     refuse_other_archive(plan, put_together(part(0)))
+    with pytest.raises(CannotBackfillError, match="no records"):
+        refuse_other_archive(replace(plan, archived_rows={}), put_together(part(0)))

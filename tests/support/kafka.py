@@ -64,15 +64,23 @@ def reader(bootstrap: str, isolation: Isolation = "read_committed") -> confluent
     )
 
 
+def batch(
+    consumer: confluent_kafka.Consumer, count: int, timeout_s: float
+) -> list[confluent_kafka.Message]:
+    """What is there, or the first that comes in time; `consume` waits for a whole batch."""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(count - 1, 0)]
+
+
 def to_the_ends(
     consumer: confluent_kafka.Consumer, places: Iterable[tuple[str, int]]
 ) -> Iterator[confluent_kafka.Message]:
     """Yield the records of the assigned partitions, which are all of `places`, up to their ends."""
     waiting = set(places)
     while waiting:
-        first = consumer.poll(30)
-        assert first is not None, f"nothing came of {waiting}"
-        for message in [first, *consumer.consume(1000, 0)]:
+        messages = batch(consumer, 1000, 30)
+        assert messages, f"nothing came of {waiting}"
+        for message in messages:
             error = message.error()
             if error is None:
                 yield message
