@@ -1,9 +1,10 @@
 """Which internal topics a topology needs, and whether those that exist fit: pure functions.
 
 A repartition topic has, in this order: the partition count asked for with ``partitions=``; that of
-the external topics it must be co-partitioned with; the count it already has; the most partitions
-of any source of the sub-topologies that write it, looked up through other repartition topics. A
-changelog has as many as its sub-topology has tasks, which is the most of any of its sources.
+the external topics it must be co-partitioned with; the most partitions of any source of the
+sub-topologies that write it, looked up through other repartition topics. A changelog has as many as
+its sub-topology has tasks, which is the most of any of its sources. No count depends on which
+internal topics are there already: one that is there with another count is refused.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
     retention_ms = spec.retention_ms + additional_retention_ms
     return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **own}
 
+
+_ASKED_FOR = "asked for with partitions="
 
 _RESET = (
     "reset the application (headrace reset deletes its internal topics and its local state and "
@@ -288,15 +291,12 @@ class _Counts:
         self.of: dict[str, int] = {}
         self.because: dict[str, str] = {}
         self._repartition = {t.name: t for sub in sub_topologies for t in sub.repartition_sources}
-        self._existing = existing
         for sub in sub_topologies:
             for name in sub.sources:
                 self.of[name] = existing[name].partitions
         for topic in self._repartition.values():
             if topic.partitions is not None:
-                self._settle(topic.name, topic.partitions, "asked for with partitions=")
-            elif topic.name in existing:
-                self._settle(topic.name, existing[topic.name].partitions, "it has so many")
+                self._settle(topic.name, topic.partitions, _ASKED_FOR)
         self._derive(sub_topologies)
         for sub in sub_topologies:
             for group in sub.groups:
@@ -333,10 +333,7 @@ class _Counts:
         free = [name for name in sorted(group) if self._is_free(name)]
         settled = [name for name in sorted(group) if not self._is_free(name)]
         if not settled:
-            # What exists keeps its count as long as nobody asked for another one.
-            settled = [name for name in free if name in self._existing] or free
-            settled.sort(key=self.of.__getitem__, reverse=True)
-            settled = settled[:1]
+            settled = [max(free, key=self.of.__getitem__)]
         if len({self.of[name] for name in settled}) > 1:
             raise MisconfiguredTopicError(self._unequal(sub_id, settled))
         for name in free:
@@ -440,10 +437,16 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
 
 
 def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
+    keep = (
+        f"ask for partitions={found.partitions}"
+        if topic.because == _ASKED_FOR
+        else f"put .repartition(partitions={found.partitions}) with the same name= in front of it"
+    )
     return (
         f"repartition topic {topic.name} has {found.partitions} partitions and needs "
-        f"{topic.partitions} ({topic.because}); give the step another name=, which makes a new "
-        "topic, after the application has read the old one to its end"
+        f"{topic.partitions} ({topic.because}); to keep it, {keep}; for the other count give the "
+        "step another name=, which makes a new topic, after the application has read the old one "
+        "to its end"
     )
 
 

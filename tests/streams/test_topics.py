@@ -194,19 +194,44 @@ def test_a_changelog_with_more_partitions_than_its_source_is_refused_too() -> No
         plan_internal_topics(subs, cluster(orders=8, totals=9))
 
 
-def test_a_source_without_state_may_grow_and_its_repartition_topic_keeps_its_count() -> None:
-    plan = plan_internal_topics(counting(), cluster(lines=8, by_word=4, counts=4))
+def merging() -> list[SubTopologyTopics]:
+    """Orders and customers, sent on by another key."""
+    return [
+        SubTopologyTopics(0, ("orders", "customers"), (), ("by-city",), copartitioned=()),
+        SubTopologyTopics(1, (), (RepartitionTopic("by-city"),), (), (ChangelogTopic("counts"),)),
+    ]
+
+
+def test_the_count_of_a_repartition_topic_is_the_same_whatever_exists_already() -> None:
+    """An existing one of 3 gave 3 where a fresh start gives 4."""
+    fresh = plan_internal_topics(merging(), cluster(orders=4, customers=3))
+    assert planned(fresh) == {"by-city": 4, "counts": 4}
+    fitting = plan_internal_topics(merging(), cluster(orders=4, customers=3, by_city=4))
+    assert planned(fitting) == planned(fresh)
+    with pytest.raises(MisconfiguredTopicError) as raised:
+        plan_internal_topics(merging(), cluster(orders=4, customers=3, by_city=3))
+    text = str(raised.value)
+    assert "by-city has 3 partitions and needs 4 (as many as orders)" in text
+    assert "to keep it, put .repartition(partitions=3) with the same name= in front" in text
+    assert "another name=" in text
+
+
+def test_a_source_in_front_of_a_repartition_topic_grows_only_where_its_count_is_asked_for() -> None:
+    with pytest.raises(MisconfiguredTopicError, match=r"by-word has 4 partitions and needs 8"):
+        plan_internal_topics(counting(), cluster(lines=8, by_word=4, counts=4))
+    plan = plan_internal_topics(counting(asked=4), cluster(lines=8, by_word=4, counts=4))
     assert planned(plan) == {"by-word": 4, "counts": 4}
     assert not plan.create
 
 
-def test_a_new_repartition_topic_takes_the_count_that_its_partner_already_has() -> None:
+def test_repartition_topics_that_meet_agree_whatever_one_of_them_has() -> None:
     subs = [
         SubTopologyTopics(0, ("a",), repartition_sinks=("left", "right")),
         SubTopologyTopics(1, (), (RepartitionTopic("left"), RepartitionTopic("right"))),
     ]
-    plan = plan_internal_topics(subs, cluster(a=8, left=4))
-    assert planned(plan) == {"left": 4, "right": 4}
+    assert planned(plan_internal_topics(subs, cluster(a=8))) == {"left": 8, "right": 8}
+    with pytest.raises(MisconfiguredTopicError, match="left has 4 partitions and needs 8"):
+        plan_internal_topics(subs, cluster(a=8, left=4))
 
 
 def test_a_repartition_topic_with_another_count_than_asked_for_is_refused() -> None:
@@ -322,3 +347,24 @@ def test_any_plan_keeps_the_rules_and_once_carried_out_changes_nothing(
     again = plan_internal_topics(subs, after)
     assert not again.create
     assert planned(again) == planned(plan)
+
+
+@given(topologies(), st.data())
+def test_any_plan_refuses_a_repartition_topic_that_has_another_count(
+    given_: tuple[list[SubTopologyTopics], dict[str, TopicFacts]], data: st.DataObject
+) -> None:
+    """It must not be adopted: the count would depend on what exists."""
+    subs, sources = given_
+    try:
+        fresh = planned(plan_internal_topics(subs, sources))
+    except (MisconfiguredTopicError, ValueError):
+        return
+    names = [topic.name for sub in subs for topic in sub.repartition_sources]
+    for name in names:
+        count = data.draw(st.integers(1, 9))
+        existing = {**sources, name: facts(name, count)}
+        if count == fresh[name]:
+            assert planned(plan_internal_topics(subs, existing)) == fresh
+        else:
+            with pytest.raises(MisconfiguredTopicError, match=f"{name} has {count} partitions"):
+                plan_internal_topics(subs, existing)

@@ -49,8 +49,8 @@ def prepare(
     )
 
 
-def counting(source: str, app: str) -> list[SubTopologyTopics]:
-    repartition = RepartitionTopic(f"{app}-by-word-repartition")
+def counting(source: str, app: str, *, asked: int | None = None) -> list[SubTopologyTopics]:
+    repartition = RepartitionTopic(f"{app}-by-word-repartition", asked)
     changelogs = (
         ChangelogTopic(f"{app}-counts-changelog"),
         ChangelogTopic(f"{app}-windows-changelog", WINDOWED),
@@ -152,13 +152,17 @@ def test_a_source_that_grew_past_its_changelog_is_noticed_while_running(
 
 
 def test_a_source_without_state_may_grow_while_running(admin: LiveAdmin, topics: Topics) -> None:
+    """What is behind it must not have its count from it: the next start would want another one."""
     source, app = topics.create("lines", partitions=2), topics.name("app")
     subs = counting(source, app)
     before = prepare(admin, subs)
     grow(topics, source, 5)
-    after = recheck_topics(admin, subs, before)
-    assert after[source].partitions == 5
-    assert after[f"{app}-by-word-repartition"].partitions == 2
+    with pytest.raises(MisconfiguredTopicError, match="has 2 partitions and needs 5"):
+        recheck_topics(admin, subs, before)
+    kept = counting(source, app, asked=2)
+    for after in (recheck_topics(admin, kept, before), prepare(admin, kept)):
+        assert after[source].partitions == 5
+        assert after[f"{app}-by-word-repartition"].partitions == 2
 
 
 def test_topics_that_vanish_while_running_are_noticed(admin: LiveAdmin, topics: Topics) -> None:
