@@ -17,14 +17,21 @@ import pytest
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 
-_BLOCK = re.compile(r'^```python(?: title="(?P<title>[\w.]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
+_BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
+_SAVED_AS = re.compile(r"[Ss]ave (?:this|it) as `([\w.]+)`")
 CUSTOMERS, CENTS = 10, 10_000
 HEADRACE_RUN = ("-c", "from streams.cli import main; main()", "run")
 
 
 def blocks(page: str) -> list[tuple[str | None, str]]:
-    """The Python blocks of a page, and the files that they are to be saved as."""
-    return [(m["title"], m["code"]) for m in _BLOCK.finditer((ROOT / page).read_text())]
+    """The Python blocks of a page, and the files that the paragraph before has them saved as."""
+    text = (ROOT / page).read_text()
+    found: list[tuple[str | None, str]] = []
+    for block in _BLOCK.finditer(text):
+        paragraph = text[: block.start()].rstrip().rpartition("\n\n")[2]
+        saved_as = _SAVED_AS.search(paragraph)
+        found.append((saved_as and saved_as[1], block["code"]))
+    return found
 
 
 class Newcomer:
