@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,20 @@ import pytest
 from streams.clients import TopicPartition
 from streams.producer import PlainProducer
 from streams.simulation import FaultPlan, Simulation
+from streams.testing import TopologyTestDriver
 from tests.simulation.planted import BUGS_OF_STEPS, planted
 from tests.simulation.seeds import AT_LEAST_ONCE
-from tests.simulation.step_seeds import TOPOLOGY, run_block, run_seed, simulation_of
+from tests.simulation.step_seeds import (
+    TOPOLOGY,
+    lost_sessions,
+    problems_of,
+    run_block,
+    run_seed,
+    simulation_of,
+)
 from tests.simulation.steps import AT_LAST, IN_ORDER, steps_inputs
 from tests.simulation.test_seeds import told
+from topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
 
 IN_MEMORY = 120
 ON_ROCKSDB = 15
@@ -29,6 +39,14 @@ SLOW_BROKERS = FaultPlan(
     restarts=0,
     calls=frozenset({"delivery"}),
     kinds=frozenset({"delay"}),
+)
+REFUSED_COMMITS = FaultPlan(
+    rate=0.15,
+    crashes=1,
+    stalls=1.5,
+    restarts=1,
+    longest_stall=3.0,
+    calls=frozenset({"rebalance", "flush", "probe", "commit"}),
 )
 
 
@@ -90,3 +108,44 @@ def test_no_row_is_sent_while_an_output_is_on_its_way(monkeypatch: pytest.Monkey
     assert len(under_way) > 20
     outputs = {topic for topics in under_way for topic in topics if "-changelog" not in topic}
     assert outputs == set()
+
+
+def test_sessions_meet_when_records_are_read_again_after_a_refused_commit() -> None:
+    """At-least-once: rows are ahead of the offsets, and no record is missing from what comes."""
+    builder = StreamsBuilder()
+    visits = builder.stream("visits", key=serdes.string, value=serdes.integer)
+    windows = SessionWindows(inactivity_gap=timedelta(seconds=3), grace=timedelta(seconds=1))
+    sets = visits.group_by_key(key=serdes.string, value=serdes.integer).windowed_by(windows)
+    seen = sets.aggregate(
+        lambda: 0, lambda _, bit, all_: bit | all_, lambda _, a, b: a | b, value=serdes.integer
+    )
+    seen.suppress(Suppressed.until_window_closes()).to_stream().to("out", value=serdes.integer)
+    driver = TopologyTestDriver(
+        builder.build(),
+        {"processing.guarantee": "at_least_once", "statestore.cache.max.bytes": 0},
+        commit="manual",
+    )
+    source = driver.input("visits")
+    source.send("a", 1, timestamp=0)
+    source.send("b", 1, timestamp=5_000)  # closes a's session
+    source.send("a", 2, timestamp=2_500)  # too late for it, though not for one of its own
+    driver.crash(at="offsets_sent")
+    source.send("b", 2, timestamp=20_000)
+    driver.commit()
+    whole = Windowed("a", Window(0, 2_500))
+    told = driver.output("out").as_dict()
+    assert told[whole] == 1 | 2
+    assert lost_sessions([Windowed("a", Window(2_500, 2_500)), whole], list(told)) == []
+    assert lost_sessions([Windowed("a", Window(2_500, 2_501))], list(told)) != []
+    assert lost_sessions([Windowed("c", Window(0, 0))], list(told)) != []
+
+
+def test_sessions_that_have_met_are_not_taken_for_lost_ones() -> None:
+    met = 0
+    for seed in (4, 24):
+        simulation = simulation_of(seed, REFUSED_COMMITS)
+        result = simulation.run(seed)
+        assert problems_of(seed, simulation, result) == []
+        told = {key for key, _ in result.outputs("sessions")}
+        met += any(key not in told for key, _ in simulation.reference().outputs("sessions"))
+    assert met, "no session has met another one"
