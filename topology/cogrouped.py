@@ -315,12 +315,7 @@ def _cogroup(
     draft, names = first.draft, first.draft.names
     store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
     rows, fold = make(store_name)
-    edges = [
-        group._edge.repartitioned(store_name if group._name is None else group._name)
-        if group._edge.rekeyed
-        else group._edge
-        for group, _ in groups
-    ]
+    edges = [_partitioned(group, groups, store_name) for group, _ in groups]
     nodes: list[str] = []
     for number, (edge, (_, aggregator)) in enumerate(zip(edges, groups, strict=True)):
         given = None if name is None else legal(f"{name}-cogroup-agg-{number}")
@@ -340,6 +335,19 @@ def _cogroup(
     return replace(first, node=draft.add(merge), rekeyed=False)
 
 
+def _partitioned(
+    group: grouped.KGroupedStream[Any, Any], groups: tuple[Group, ...], store: str
+) -> Edge:
+    """A stream as its fold reads it; new keys without a serde have that of the other streams."""
+    edge = group._edge
+    if not edge.rekeyed:
+        return edge
+    edge = replace(edge, key=edge.key or _shared_key(groups))
+    return edge.repartitioned(store if group._name is None else group._name)
+
+
 def _shared_key(groups: tuple[Group, ...]) -> AnySerde | None:
-    keys = [group._edge.key for group, _ in groups]
-    return keys[0] if all(key == keys[0] for key in keys) else None
+    """The serde of the streams' keys; new keys that nobody named one for take the others'."""
+    edges = [group._edge for group, _ in groups]
+    keys = [edge.key for edge in edges if edge.key is not None or not edge.rekeyed]
+    return keys[0] if keys and all(key == keys[0] for key in keys) else None

@@ -55,6 +55,21 @@ class Step:
         return next((node for node in self.nodes if isinstance(node, Source)), None)
 
 
+@dataclass(frozen=True, slots=True)
+class ForJoin:
+    """A repartition topic that a join put behind a node.
+
+    Args:
+        source: the node that reads it.
+        serdes: those of its keys and values.
+        is_named: whether the join gave it a name.
+    """
+
+    source: str
+    serdes: tuple[AnySerde | None, AnySerde | None]
+    is_named: bool
+
+
 @dataclass(slots=True, eq=False)
 class Draft:
     """The steps of one builder, by name, in the order in which they are to be written."""
@@ -65,7 +80,7 @@ class Draft:
     _reserved: dict[str, Store] = field(default_factory=dict)
     state_stores: tuple[Store, ...] = ()
     """The stores of processors, which belong to no step."""
-    _for_joins: dict[str, str] = field(default_factory=dict)
+    _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
 
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
         """Add a step; returns the name of the node that feeds what comes after.
@@ -142,20 +157,9 @@ class Draft:
         known = (store for step in self._steps.values() for store in step.stores)
         return [store for store in (*known, *self.state_stores) if store.name in wanted]
 
-    def for_join(self, node: str, prefix: str) -> Source | None:
-        """The source of the repartition topic that an earlier join put behind a node, if any.
-
-        Args:
-            node: the node.
-            prefix: what a new topic would be named after. A join that gives a name has a topic of
-                its own; one without takes any that is there, whatever its name.
-        """
-        source = self._for_joins.get(node) if prefix == node else None
-        return None if source is None else self._steps[source].source
-
-    def is_for_joins(self, node: str, source: str) -> None:
-        """Remember the source of the repartition topic that a join put behind a node."""
-        self._for_joins[node] = source
+    def for_joins(self, node: str) -> list[ForJoin]:
+        """The repartition topics that joins put behind a node; a new one is to be added."""
+        return self._for_joins.setdefault(node, [])
 
     def keep_null_keys(self, name: str) -> None:
         """Let records without a key pass the repartition topics above a node.
@@ -246,18 +250,23 @@ class Edge:
     def repartitioned_for_join(self, name: str | None) -> Edge:
         """Add a repartition topic behind this edge for a join, or use that of an earlier join.
 
+        A join that gives a name has a topic of its own. One without takes one that is there,
+        whatever its name, if that has the same serdes.
+
         Args:
             name: what the topic is named after; None takes the name of the edge's node.
         """
-        prefix = self.node if name is None else name
-        made = self.draft.for_join(self.node, prefix)
-        if made is None:
-            edge = self.repartitioned(prefix)
-            self.draft.is_for_joins(self.node, edge.node)
-            return edge
-        # The numbers are used up all the same.
-        self.draft.names.repartition(prefix)
-        return replace(self, node=made.name, key=made.key, value=made.value, rekeyed=False)
+        made = self.draft.for_joins(self.node)
+        serdes = (self.key, self.value)
+        again = [one.source for one in made if one.serdes == serdes]
+        if name in (None, self.node) and again:
+            self.draft.names.repartition(self.node)  # the numbers are used up all the same
+            return replace(self, node=again[-1], rekeyed=False)
+        unnamed = sum(not one.is_named for one in made)
+        prefix = self.node if unnamed == 0 else f"{self.node}-{unnamed + 1}"
+        edge = self.repartitioned(prefix if name is None else name)
+        made.append(ForJoin(edge.node, serdes, is_named=name is not None))
+        return edge
 
 
 def _is_table(node: Node) -> bool:

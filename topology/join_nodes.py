@@ -77,7 +77,7 @@ class TableLookup:
         left: whether records without a row get a result too.
         joiner: makes a result of the record's value and the row's.
         with_key: whether the joiner takes the key in front.
-        key: the serde of keys; None takes that of the stream.
+        key: the serde of keys; None takes that of the stream, or else that of the table.
         value: the serde of the stream's values; None takes what it has.
         name: name of the node; None generates one.
         grace: how long a record waits for late rows; None joins it at once.
@@ -115,8 +115,9 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     if left.draft is not right.draft:
         raise TopologyError("join() was given a stream of another builder; use one builder")
     is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
-    left = _keyed(replace(left, value=join.value or left.value), join, "left")
-    right = _keyed(replace(right, value=join.other_value or right.value), join, "right")
+    keys = left.key, right.key
+    left = _keyed(replace(left, value=join.value or left.value), keys[1], join, "left")
+    right = _keyed(replace(right, value=join.other_value or right.value), keys[0], join, "right")
     if is_outer_left:
         left.draft.keep_null_keys(left.node)
     if is_outer_right:
@@ -144,15 +145,15 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
         edge.draft.add(keep, store=stores[store])
         add_late(replace(edge, key=key), node, late)
     _add_joins(left, right, join, names, retention_ms, key)
-    same_key = join.key or (left.key if left.key == right.key else None)
-    return replace(left, node=names.merge, key=same_key, value=None, rekeyed=False)
+    return replace(left, node=names.merge, key=key, value=None, rekeyed=False)
 
 
-def _keyed(edge: Edge, join: StreamJoin, side: str) -> Edge:
-    """Partition a side anew if its key may have changed."""
+def _keyed(edge: Edge, other: AnySerde | None, join: StreamJoin, side: str) -> Edge:
+    """Partition a side anew if its key may have changed, in the other side's bytes."""
     edge = replace(edge, key=join.key or edge.key)
     if not edge.rekeyed:
         return edge
+    edge = replace(edge, key=edge.key or other)
     return edge.repartitioned_for_join(None if join.name is None else f"{join.name}-{side}")
 
 
@@ -249,7 +250,7 @@ def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
         raise TopologyError("join() was given a table of another builder; use one builder")
     edge = replace(stream, key=join.key or stream.key, value=join.value or stream.value)
     if edge.rekeyed:
-        edge = edge.repartitioned_for_join(join.name)
+        edge = replace(edge, key=edge.key or table.key).repartitioned_for_join(join.name)
     if join.left:
         edge.draft.keep_null_keys(edge.node)
     prefix = "KSTREAM-LEFTJOIN-" if join.left else "KSTREAM-JOIN-"
