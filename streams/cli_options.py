@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,8 +20,38 @@ if TYPE_CHECKING:
 __all__ = ["load", "said_errors", "settings_option", "target_argument"]
 
 
-def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_FILE = "headrace.settings"
+
+
+def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with path.open("rb") as file:
+            found = _flat(tomllib.load(file))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} cannot be read as TOML: {error}") from error
+    context.meta[_FILE] = found
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The settings of a table; a name with dots but without quotes has become tables.
+
+    >>> _flat({"state": {"dir": "/var/lib"}, "sasl.username": "app"})
+    {'state.dir': '/var/lib', 'sasl.username': 'app'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found.update(_flat(value, f"{before}{name}."))
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
+def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    settings: dict[str, Any] = dict(context.meta.get(_FILE, {}))
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
@@ -30,14 +62,29 @@ def _settings(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 
 target_argument = click.argument("target", metavar="MODULE:APP")
 
-settings_option = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_settings,
-    help="Set a setting, over what the application says; may be repeated.",
-)
+
+def settings_option(command: _Command) -> _Command:
+    """Take settings: a file of them with `--settings`, and single ones over it with `--set`."""
+    single = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="Set a setting, over what the application says; may be repeated.",
+    )
+    of_file = click.option(
+        "--settings",
+        "settings_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read_file,
+        help='Read settings from a TOML file of lines such as "sasl.username" = "app"; passwords '
+        "are better there than on a command line.",
+    )
+    return single(of_file(command))
 
 
 def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:

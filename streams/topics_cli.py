@@ -7,6 +7,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from streams.cli_options import settings_option
+
 __all__ = ["topics"]
 
 _TIMEOUT_S = 30.0
@@ -21,10 +23,17 @@ def topics() -> None:
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
-@click.option("--bootstrap-servers", default="localhost:9092", show_default=True)
-def create(names: tuple[str, ...], partitions: int | None, bootstrap_servers: str) -> None:
+@click.option("--bootstrap-servers", help="[default: that of --settings, else localhost:9092]")
+@settings_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    bootstrap_servers: str | None,
+    settings: dict[str, str],
+) -> None:
     """Create topics; those that exist are left as they are."""
-    client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    bootstrap_servers = bootstrap_servers or settings.get("bootstrap.servers", "localhost:9092")
+    client = AdminClient({**settings, "bootstrap.servers": bootstrap_servers, "log_level": 0})
     present = _partition_counts(client, bootstrap_servers)
     kept = {name: present[name] for name in names if name in present}
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]

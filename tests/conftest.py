@@ -12,13 +12,14 @@ from tests.support.topics import Topics
 from tests.support.turns import in_turns
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
+_REUSE_SECURED_VARIABLE = "HEADRACE_TEST_SECURED"
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark who asks for the broker, so that `-m 'not broker'` leaves no one out, and take turns."""
     for item in items:
-        if "broker" in getattr(item, "fixturenames", ()):
+        if {"broker", "secured"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("broker")
     items[:] = in_turns(items)
 
@@ -38,17 +39,31 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     gc.collect()
 
 
-def _directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
+    """A real Kafka with TLS, users and rights: in HEADRACE_TEST_SECURED, else one of our own."""
+    reused = os.environ.get(_REUSE_SECURED_VARIABLE)
+    if reused:
+        yield DevBroker(reused)
+        return
+    own = DevBroker(_directory(tmp_path_factory, "secured"), port=0, secure=True)
+    own.start()
+    yield own
+    gc.collect()
+
+
+def _directory(tmp_path_factory: pytest.TempPathFactory, name: str = "broker") -> Path:
     own = tmp_path_factory.getbasetemp()
     of_all = own if _WORKER_VARIABLE not in os.environ else own.parent
-    return of_all / "broker"
+    return of_all / name
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the broker when the processes that shared it have ended."""
     factory = getattr(session.config, "_tmp_path_factory", None)
     if _WORKER_VARIABLE not in os.environ and factory is not None:
-        DevBroker(factory.getbasetemp() / "broker").stop()
+        for name in ("broker", "secured"):
+            DevBroker(factory.getbasetemp() / name).stop()
 
 
 @pytest.fixture

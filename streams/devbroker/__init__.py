@@ -5,6 +5,7 @@ from __future__ import annotations
 from .cluster import ClusterStatus, DevBroker, NodeState, NodeStatus
 from .errors import (
     AlreadyRunningError,
+    CertificatesUnavailableError,
     DevBrokerError,
     DirectoryRefusedError,
     JarsUnavailableError,
@@ -15,6 +16,7 @@ from .errors import (
 
 __all__ = [
     "AlreadyRunningError",
+    "CertificatesUnavailableError",
     "ClusterStatus",
     "DevBroker",
     "DevBrokerError",

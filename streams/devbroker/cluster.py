@@ -7,11 +7,12 @@ import enum
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from .errors import (
     AlreadyRunningError,
@@ -27,6 +28,12 @@ from .ports import choose_base, choose_ports, is_free
 from .probe import Probe
 from .process import is_alive, is_paused, send, wait_gone, wait_until
 from .record import ClusterRecord, NodeRecord, load, locked, save
+from .security import ADMIN, Security
+
+if TYPE_CHECKING:
+    from streams.rights import Right
+
+    from .users import Users
 
 __all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
 
@@ -73,7 +80,8 @@ class DevBroker:
     """Apache Kafka on this machine, for development and tests.
 
     `directory` holds data, logs and `broker.json`; data stay over stop and start. `nodes` is 1
-    or 3. Node n listens on `port` + n - 1; `port` 0 means free ones, chosen at start. `report`
+    or 3. Node n listens on `port` + n - 1; `port` 0 means free ones, chosen at start. A `secure`
+    one is reached over TLS, asks for passwords, and refuses what no right was given for. `report`
     receives lines for the user about steps that take long. The processes outlive this object:
     another one with the same directory finds them.
     """
@@ -84,6 +92,7 @@ class DevBroker:
         *,
         nodes: int = 1,
         port: int = 9092,
+        secure: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         if nodes not in (1, 3):
@@ -91,15 +100,63 @@ class DevBroker:
         self.directory = Path(directory).absolute()
         self._node_count = nodes
         self._port = port
+        self._secure = secure
+        self._security = Security(self.directory)
         self._report = report
 
     @property
     def bootstrap(self) -> str:
         """The bootstrap servers of the broker in this directory; `DevBrokerError` if none."""
+        return self._started().bootstrap
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether clients of the broker in this directory need to be users of it."""
+        return self._started().secure
+
+    def settings(self, user: str = ADMIN) -> dict[str, str]:
+        """What a client needs to reach the broker, as one of its users where it is secured."""
+        record = self._started()
+        if not record.secure:
+            return {"bootstrap.servers": record.bootstrap}
+        if not self._security.knows(user):
+            raise DevBrokerError(
+                f"there is no user {user} in {self.directory}.\n"
+                f"Make it: headrace broker grant {user} --dir {self.directory}"
+            )
+        return self._security.client_settings(user, record.bootstrap)
+
+    def settings_file(self, user: str) -> Path:
+        """Write the settings of `settings` into a file of the directory, for `--settings`."""
+        self.settings(user)  # there is such a user
+        return self._security.write_settings(user, self.bootstrap)
+
+    def grant(self, user: str, rights: Iterable[Right] = ()) -> None:
+        """Make a user unless it is there, and give it rights; the broker must run."""
+        users = self._users()
+        if not self._security.knows(user):
+            users.add(user, self._security.password(user))
+        users.grant(user, rights)
+
+    def revoke(self, user: str, rights: Iterable[Right]) -> None:
+        """Take rights from a user; the broker must run."""
+        self._users().revoke(user, rights)
+
+    def _users(self) -> Users:
+        if not self.is_secure:
+            raise DevBrokerError(
+                f"the broker in {self.directory} asks nobody who they are.\n"
+                "Start one that does, in a new directory: headrace broker start --secure"
+            )
+        from .users import Users
+
+        return Users(self.settings())
+
+    def _started(self) -> ClusterRecord:
         record = load(self.directory)
         if record is None:
             raise DevBrokerError(f"no broker was ever started in {self.directory}")
-        return record.bootstrap
+        return record
 
     def start(self) -> str:
         """Start every node that does not run, wait until all serve, return the bootstrap servers.
@@ -174,6 +231,12 @@ class DevBroker:
                 f"Start with --nodes {len(record.nodes)}, choose another --dir, "
                 "or remove the directory."
             )
+        if record.secure != self._secure:
+            said, option = ("a secured", "with") if record.secure else ("an open", "without")
+            raise DirectoryRefusedError(
+                f"{self.directory} holds {said} broker.\n"
+                f"Start {option} --secure, choose another --dir, or remove the directory."
+            )
         running = any(_runs(node) for node in record.nodes)
         if running and self._port not in (0, record.nodes[0].port):
             raise AlreadyRunningError(
@@ -195,7 +258,7 @@ class DevBroker:
             )
         )
         cluster_id = record.cluster_id if record else _new_cluster_id()
-        return ClusterRecord(cluster_id=cluster_id, nodes=nodes)
+        return ClusterRecord(cluster_id=cluster_id, nodes=nodes, secure=self._secure)
 
     def _refuse_taken_ports(self, record: ClusterRecord) -> None:
         idle = [node for node in record.nodes if not _runs(node)]
@@ -228,6 +291,8 @@ class DevBroker:
         """Format and start nodes; `started` tells the caller what to undo, even on an error."""
         java = find_java()
         runtime = Runtime(java=java, jars=kafka_jars(java, report=self._report))
+        if record.secure:
+            self._security.prepare()
         save(self.directory, record)
         for node in missing:
             format_node(self.directory, record, node, runtime=runtime)
@@ -242,7 +307,7 @@ class DevBroker:
         deadline = time.monotonic() + _START_TIMEOUT.total_seconds()
         everyone = [node.id for node in record.nodes]
         for node in record.nodes:
-            probe = Probe(node.endpoint, cluster_id=record.cluster_id)
+            probe = self._probe(record, node)
             while not probe.serves(everyone, timeout=_POLL_TIMEOUT):
                 self._raise_if_dead(record)
                 if time.monotonic() > deadline:
@@ -252,6 +317,12 @@ class DevBroker:
                         f"{log_tail(self.directory, node)}"
                     )
                 time.sleep(0.05)
+
+    def _probe(self, record: ClusterRecord, node: NodeRecord) -> Probe:
+        settings = None
+        if record.secure:
+            settings = self._security.client_settings(ADMIN, record.bootstrap)
+        return Probe(node.endpoint, cluster_id=record.cluster_id, settings=settings)
 
     def _raise_if_dead(self, record: ClusterRecord) -> None:
         for node in record.nodes:
@@ -268,7 +339,7 @@ class DevBroker:
         elif is_paused(node.process):
             state = NodeState.PAUSED
         else:
-            probe = Probe(node.endpoint, cluster_id=record.cluster_id)
+            probe = self._probe(record, node)
             answers = probe.serves([node.id], timeout=_ANSWER_TIMEOUT)
             state = NodeState.RUNNING if answers else NodeState.SILENT
         logs = log_directory(self.directory, node)

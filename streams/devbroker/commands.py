@@ -12,6 +12,7 @@ import click
 
 from .cluster import ClusterStatus, DevBroker
 from .errors import DevBrokerError, DirectoryRefusedError
+from .security import ADMIN
 
 __all__ = ["broker"]
 
@@ -52,21 +53,70 @@ def broker() -> None:
 
 @broker.command()
 @_shape_options
+@click.option(
+    "--secure", is_flag=True, help="With TLS, users and rights, all made here and for here."
+)
 @_directory_option
-def start(nodes: str | None, port: int | None, directory: Path) -> None:
-    """Start the broker, or say that it runs."""
+def start(nodes: str | None, port: int | None, secure: bool, directory: Path) -> None:
+    """Start the broker, or say that it runs.
+
+    A secured one has a user `admin` who may do everything; `headrace broker grant` makes others.
+    """
     with _errors_told():
         status = DevBroker(directory).status()
         ran = status.serving
         if port is None:
             # Without --port a running broker is fine wherever it listens.
             port = 0 if any(node.pid for node in status.nodes) else _DEFAULT_PORT
-        cluster = DevBroker(directory, nodes=int(nodes or 1), port=port, report=click.echo)
+        cluster = DevBroker(
+            directory, nodes=int(nodes or 1), port=port, secure=secure, report=click.echo
+        )
         bootstrap = cluster.start()
     click.echo(f"{'Already running' if ran else 'Started'}: {bootstrap}")
     click.echo(f"Data: {cluster.directory}")
     for node in cluster.status().nodes:
         click.echo(f"Logs of node {node.id}: {node.logs}")
+    if secure:
+        _show_settings(cluster, ADMIN)
+
+
+@broker.command()
+@click.argument("user")
+@click.option("--application-id", metavar="ID", help="What its groups and topics begin with.")
+@click.option("--source", "sources", multiple=True, metavar="TOPIC", help="That it reads.")
+@click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="That it writes.")
+@_directory_option
+def grant(
+    user: str,
+    application_id: str | None,
+    sources: tuple[str, ...],
+    outputs: tuple[str, ...],
+    directory: Path,
+) -> None:
+    """Make a user of a secured broker, with the rights of one application and no others.
+
+    These are the rights that docs/operations.md lists. What the user has already stays.
+    """
+    from streams.rights import of_application
+
+    if application_id is None and (sources or outputs):
+        raise click.UsageError("--source and --output go with --application-id")
+    rights = []
+    if application_id is not None:
+        rights = of_application(application_id, sources=sources, outputs=outputs)
+    with _errors_told():
+        cluster = DevBroker(directory)
+        cluster.grant(user, rights)
+        for right in rights:
+            click.echo(f"Granted User:{user}: {right}")
+        _show_settings(cluster, user)
+
+
+def _show_settings(cluster: DevBroker, user: str) -> None:
+    path = cluster.settings_file(user)
+    click.echo(f"Settings of a client as {user}, for --settings, in {path}:")
+    for name, text in cluster.settings(user).items():
+        click.echo(f"  {name} = {'***' if name == 'sasl.password' else text}")
 
 
 @broker.command()

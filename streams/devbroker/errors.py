@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "AlreadyRunningError",
+    "CertificatesUnavailableError",
     "DevBrokerError",
     "DirectoryRefusedError",
     "JarsUnavailableError",
@@ -23,6 +24,10 @@ class JavaNotFoundError(DevBrokerError):
 
 class JarsUnavailableError(DevBrokerError):
     """Kafka's jars could not be fetched: repair the network or the tool, and start again."""
+
+
+class CertificatesUnavailableError(DevBrokerError):
+    """What makes the certificates of a secured broker is not installed: install it."""
 
 
 class PortTakenError(DevBrokerError):

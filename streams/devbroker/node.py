@@ -11,6 +11,7 @@ from .errors import NodeFailedError
 from .java import Java
 from .process import launch
 from .record import ClusterRecord, NodeRecord
+from .security import ADMIN, MECHANISM, Security
 from .settings import LOG_NAME, log4j_xml, server_properties
 
 __all__ = ["Runtime", "format_node", "launch_node", "log_directory", "log_tail"]
@@ -43,12 +44,19 @@ def format_node(
     """
     home = _home(directory, node)
     home.joinpath("logs").mkdir(parents=True, exist_ok=True)
-    home.joinpath("server.properties").write_text(server_properties(cluster, node))
+    security = Security(directory) if cluster.secure else None
+    properties = home / "server.properties"
+    properties.touch(mode=0o600)  # it may hold a password
+    properties.write_text(server_properties(cluster, node, security))
     home.joinpath("log4j2.xml").write_text(log4j_xml())
     if home.joinpath("data", "meta.properties").exists():
         return
     tool = runtime.command("kafka.tools.StorageTool", "-Xmx128m", "-XX:TieredStopAtLevel=1")
     identity = ["--cluster-id", cluster.cluster_id, "--config", "server.properties"]
+    if security is not None:
+        # Nodes prove who they are as this user, so it is there before any of them runs.
+        known = f"{MECHANISM}=[name={ADMIN},password={security.password(ADMIN)}]"
+        identity += ["--add-scram", known]
     result = subprocess.run(
         [*tool, "format", "--ignore-formatted", *identity],
         cwd=home,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from confluent_kafka import KafkaException
@@ -12,13 +12,22 @@ __all__ = ["Probe"]
 
 
 class Probe:
-    """A client of one node alone; keep it to ask again."""
+    """A client of one node alone; keep it to ask again.
 
-    def __init__(self, endpoint: str, *, cluster_id: str) -> None:
+    Args:
+        endpoint: the node's.
+        cluster_id: whose node it is to be.
+        settings: what a client needs besides, of a secured broker.
+    """
+
+    def __init__(
+        self, endpoint: str, *, cluster_id: str, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._cluster_id = cluster_id
         # A node that is not up yet is no news: log_level 0 keeps the client from reporting it.
         self._client = AdminClient(
             {
+                **(settings or {}),
                 "bootstrap.servers": endpoint,
                 "log_level": 0,
                 "reconnect.backoff.ms": 50,

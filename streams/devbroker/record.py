@@ -45,6 +45,7 @@ class ClusterRecord:
 
     cluster_id: str
     nodes: tuple[NodeRecord, ...]
+    secure: bool = False
     kafka: str = KAFKA_VERSION
     format: int = _FORMAT
 
@@ -83,7 +84,8 @@ def load(directory: Path) -> ClusterRecord | None:
             "Choose another directory with --dir, or remove this one."
         )
     nodes = tuple(_node(node) for node in fields["nodes"])
-    return ClusterRecord(cluster_id=fields["cluster_id"], nodes=nodes)
+    secure = fields.get("secure", False)
+    return ClusterRecord(cluster_id=fields["cluster_id"], nodes=nodes, secure=secure)
 
 
 def save(directory: Path, record: ClusterRecord) -> None:

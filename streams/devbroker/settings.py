@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .record import ClusterRecord, NodeRecord
+from .security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
 
 __all__ = ["LOG_NAME", "log4j_xml", "server_properties"]
 
@@ -32,21 +33,25 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 """
 
 
-def server_properties(cluster: ClusterRecord, node: NodeRecord) -> str:
-    """Kafka's settings for one node; paths are relative to the node's directory."""
+def server_properties(
+    cluster: ClusterRecord, node: NodeRecord, security: Security | None = None
+) -> str:
+    """Kafka's settings for one node; its data's path is relative to the node's directory."""
     voters = ",".join(f"{peer.id}@localhost:{peer.controller_port}" for peer in cluster.nodes)
     copies = len(cluster.nodes)
     # With three copies two must be written, so that one node may fail without a loss or a halt.
     in_sync = 2 if copies == 3 else 1
+    listener = "PLAINTEXT" if security is None else "SASL_SSL"
+    guarded = "" if security is None else _guard(security)
     return f"""\
 process.roles=broker,controller
 node.id={node.id}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://localhost:{node.port},CONTROLLER://localhost:{node.controller_port}
-advertised.listeners=PLAINTEXT://{node.endpoint}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-inter.broker.listener.name=PLAINTEXT
+listeners={listener}://localhost:{node.port},CONTROLLER://localhost:{node.controller_port}
+advertised.listeners={listener}://{node.endpoint}
+listener.security.protocol.map={listener}:{listener},CONTROLLER:{_between_controllers(security)}
+inter.broker.listener.name={listener}
 log.dirs=data
 default.replication.factor={copies}
 min.insync.replicas={in_sync}
@@ -55,7 +60,29 @@ transaction.state.log.replication.factor={copies}
 transaction.state.log.min.isr={in_sync}
 share.coordinator.state.topic.replication.factor={copies}
 share.coordinator.state.topic.min.isr={in_sync}
-{_COMMON}"""
+{guarded}{_COMMON}"""
+
+
+def _between_controllers(security: Security | None) -> str:
+    return "PLAINTEXT" if security is None else "SSL"
+
+
+def _guard(security: Security) -> str:
+    """TLS, passwords and rights; the nodes are users without bounds."""
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    return f"""\
+sasl.enabled.mechanisms={MECHANISM}
+sasl.mechanism.inter.broker.protocol={MECHANISM}
+listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config={login} \
+username="{ADMIN}" password="{security.password(ADMIN)}";
+ssl.keystore.type=PEM
+ssl.keystore.location={security.node}
+ssl.truststore.type=PEM
+ssl.truststore.location={security.authority}
+listener.name.controller.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{ADMIN};{NODE_PRINCIPAL}
+"""
 
 
 def log4j_xml() -> str:

@@ -1,0 +1,84 @@
+"""The users of a secured dev broker: who they are, and what they may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import confluent_kafka.admin
+from confluent_kafka import KafkaException
+
+from streams.rights import Right
+
+from .errors import DevBrokerError
+
+__all__ = ["Users"]
+
+# The package offers these classes without declaring it, which a strict type check refuses.
+_kafka: Any = confluent_kafka.admin
+
+_TIMEOUT_S = 30.0
+_ITERATIONS = 4096
+
+
+class Users:
+    """Makes users and gives them rights, as the administrator.
+
+    Args:
+        settings: the administrator's, of a client.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._client = _kafka.AdminClient({**settings, "log_level": 2})
+
+    def add(self, name: str, password: str) -> None:
+        """Make a user, or give the one that is there this password."""
+        credential = _kafka.UserScramCredentialUpsertion(
+            name,
+            _kafka.ScramCredentialInfo(_kafka.ScramMechanism.SCRAM_SHA_512, _ITERATIONS),
+            password.encode(),
+        )
+        _wait(self._client.alter_user_scram_credentials([credential]), "make the user")
+
+    def grant(self, name: str, rights: Iterable[Right]) -> None:
+        """Give a user rights; those that it has are left as they are."""
+        bindings = [_binding(_kafka.AclBinding, name, right) for right in rights]
+        _wait(self._client.create_acls(bindings) if bindings else {}, "grant rights")
+
+    def revoke(self, name: str, rights: Iterable[Right]) -> None:
+        """Take rights from a user."""
+        filters = [_binding(_kafka.AclBindingFilter, name, right) for right in rights]
+        _wait(self._client.delete_acls(filters) if filters else {}, "take rights away")
+
+
+_RESOURCES = {
+    "topic": _kafka.ResourceType.TOPIC,
+    "group": _kafka.ResourceType.GROUP,
+    "transactional id": _kafka.ResourceType.TRANSACTIONAL_ID,
+    "cluster": _kafka.ResourceType.BROKER,
+}
+_CLUSTER = "kafka-cluster"
+
+
+def _binding(kind: Any, user: str, right: Right) -> Any:
+    patterns = _kafka.ResourcePatternType
+    # ALTER_CONFIGS is what Kafka's tools write as AlterConfigs.
+    operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()
+    return kind(
+        _RESOURCES[right.resource],
+        right.name or _CLUSTER,
+        patterns.PREFIXED if right.is_prefix else patterns.LITERAL,
+        f"User:{user}",
+        "*",
+        _kafka.AclOperation[operation],
+        _kafka.AclPermissionType.ALLOW,
+    )
+
+
+def _wait(futures: Mapping[Any, Any], what: str) -> None:
+    for future in futures.values():
+        try:
+            future.result(_TIMEOUT_S)
+        except KafkaException as error:
+            raise DevBrokerError(f"cannot {what}: {error.args[0].str()}") from error
