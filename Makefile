@@ -9,7 +9,7 @@ NEWER := import sys; sys.exit(sys.version_info < (3, 11))
 FIND_JAVA := from streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test spark chaos lint docs demo bench clean
+.PHONY: help setup test spark chaos mutants lint docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -52,6 +52,11 @@ spark: setup  ## Run the tests that start Spark, one after the other
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
+
+# MODULE=state/rocks.py takes the changes of one file, NAME=… those of that name.
+mutants: setup  ## Break the core on purpose, and list what no test notices
+	$(BIN)/python -m tests.mutants $(if $(MODULE),--module $(MODULE)) \
+		$(if $(NAME),--name "$(NAME)") $(MUTANTS_ARGS)
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .

@@ -68,6 +68,22 @@ def restore_then_write(state: RocksTaskState) -> None:
         state.write({}, {"a": at(offset)})
 
 
+def restore_given_up_then_another(state: RocksTaskState) -> None:
+    """Give up a restore of one store, restore the other, then commit to the first."""
+    state.begin_restore()
+    state.restore({"a": [(key, b"restored") for key in KEYS]})
+    state.end_restore({"a": at(1)})
+    state.begin_restore()
+    state.restore({"a": [(b"given up", b"1")]})
+    state.begin_restore()
+    state.restore({"b": [(key, b"restored") for key in KEYS]})
+    state.end_restore({"b": at(1)})
+    state.write({"a": [(b"one more", b"1")]}, {"a": at(2)})
+    say("written")
+    for offset in count(3):
+        state.write({}, {"a": at(offset)})
+
+
 def drops(state: RocksTaskState) -> None:
     for offset in count(1):
         commit(state, offset)

@@ -211,3 +211,37 @@ def test_scans_between_few_and_many_writes_see_each_key_once_in_order(steps: Any
         assert [row[:2] for row in buffer.scan()] == sorted(expected.items())
         middle = [(k, v) for k, v in sorted(expected.items(), reverse=True) if b"\x40" <= k < b"z"]
         assert [row[:2] for row in buffer.scan(b"\x40", b"z", reverse=True)] == middle
+
+
+def test_a_scan_behind_many_new_keys_has_them_in_order() -> None:
+    """So many that they are sorted with the others, not put in one by one."""
+    buffer = make(Rows())
+    buffer.put(b"key-50", 0, 0)
+    assert [key for key, _, _ in buffer.scan()] == [b"key-50"]
+    for number in range(99, -1, -1):
+        buffer.put(b"key-%02d" % number, number, 0)
+    assert [value for _, value, _ in buffer.scan()] == list(range(100))
+    assert [value for _, value, _ in buffer.scan(b"key-48", b"key-52")] == [48, 49, 50, 51]
+
+
+def test_an_abort_forgets_what_a_user_may_have_changed_in_place() -> None:
+    rows = Rows()
+    buffer = make(rows)
+    buffer.put(b"k", [1], 0)
+    rows.apply(timestamped_rows(buffer.delta()))
+    buffer.committed()
+    buffer.get(b"k")[0].append(2)
+    buffer.discard()
+    assert buffer.get(b"k") == ([1], 0)
+
+
+def test_a_row_that_came_and_went_is_in_no_later_scan() -> None:
+    buffer = make(Rows())
+    for key in (b"a", b"b", b"c"):
+        buffer.put(key, 1, 0)
+    assert len(list(buffer.scan())) == 3
+    buffer.forget(b"b")
+    assert [key for key, _, _ in buffer.scan()] == [b"a", b"c"]
+    buffer.put(b"d", 1, 0)
+    assert [key for key, _, _ in buffer.scan()] == [b"a", b"c", b"d"]
+    assert [key for key, _, _ in buffer.delta()] == [b"a", b"c", b"d"]

@@ -90,6 +90,17 @@ def test_a_kill_right_after_a_restore_loses_no_restored_row(tmp_path: Path, seed
     state.close()
 
 
+def test_a_kill_keeps_what_a_restore_that_was_given_up_wrote_below_a_later_position(
+    tmp_path: Path,
+) -> None:
+    """The end of the next restore, of another store, is the last chance to make it durable."""
+    killed("restore_given_up_then_another", tmp_path, after=1)
+    state = opened(tmp_path)
+    assert dict(state.store("a").scan()).keys() == {*KEYS, b"given up", b"one more"}
+    assert [key for key, _ in state.store("b").scan()] == KEYS
+    state.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kill_while_a_store_is_dropped_leaves_no_position_over_missing_rows(
     tmp_path: Path, seed: int

@@ -4,6 +4,7 @@ import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import Options, Rdict
@@ -227,6 +228,25 @@ def test_a_restored_store_must_be_given_a_position(state: RocksTaskState) -> Non
     with pytest.raises(ValueError, match="'a'"):
         state.end_restore({"b": HERE})
     state.end_restore({"a": HERE})
+
+
+def test_the_position_of_a_restore_comes_when_its_rows_are_durable(state: RocksTaskState) -> None:
+    seen = []
+
+    class Watched:
+        def __init__(self, columns: Any) -> None:
+            self._flush = columns.flush
+
+        def flush(self, wait: bool) -> None:
+            seen.append(state.position("a"))
+            self._flush(wait)
+
+    state._columns |= {name: Watched(columns) for name, columns in state._columns.items()}  # type: ignore[dict-item]
+    state.begin_restore()
+    state.restore({"a": [(b"k", b"v")]})
+    state.end_restore({"a": Position("topic", 1, 1, 1)})
+    assert seen == [None, None]
+    assert state.position("a") == Position("topic", 1, 1, 1)
 
 
 def test_a_restore_that_was_given_up_may_begin_again(state: RocksTaskState) -> None:

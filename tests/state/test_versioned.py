@@ -205,6 +205,30 @@ def test_a_put_tells_until_when_the_version_is_valid() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("hold", ["objects", "bytes"])
+def test_a_version_that_replaces_one_of_the_same_time_is_found(
+    hold: Literal["objects", "bytes"],
+) -> None:
+    """Of the row on disk and the one that is not written yet."""
+    store = Store(hold)
+    store.put(b"k", "old", 10)
+    store.put(b"k", "later", 20)
+    store.commit()
+    store.put(b"k", "new", 10)
+    assert store.buffer.get_as_of(b"k", 15) == ("new", 10)
+    store.commit()
+    assert store.buffer.get_as_of(b"k", 15) == ("new", 10)
+
+
+def test_the_last_version_goes_to_the_changelog_again_behind_an_older_one() -> None:
+    store = Store()
+    store.put(b"k", "last", 20)
+    store.commit()
+    store.put(b"k", "late", 10)
+    store.commit()
+    assert store.changelog[1:] == [(b"k", b"late", 10), (b"k", b"last", 20)]
+
+
 def test_the_history_reaches_back_to_its_very_end() -> None:
     store = Store()
     store.put(b"j", "now", 1000)
