@@ -251,6 +251,11 @@ def _opened(spark: Any, sources: tuple[FileSource, ...]) -> dict[str, Any] | Non
     return frames or None
 
 
+# A file of the current directory must not stand in for a module of Python; what is needed of it is
+# sent along.
+_SAFE_PATH = {"spark.executorEnv.PYTHONSAFEPATH": "1"}
+
+
 @contextmanager
 def _spark(
     master: str, conf: Mapping[str, str], app: KafkaStreams, console: Console
@@ -262,7 +267,8 @@ def _spark(
     from spark_bridge.shipping import own_modules, pack, project_modules
 
     with console.status("starting Spark") if console.is_terminal else _nothing():
-        spark = session(master, app_name=f"backfill {app.config.application_id}", config=conf)
+        name = f"backfill {app.config.application_id}"
+        spark = session(master, app_name=name, config={**_SAFE_PATH, **conf})
     modules = project_modules(sys.modules)
     own = own_modules()
     # On this machine Headrace is imported from where it is.

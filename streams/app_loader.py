@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from streams.errors import StreamsError
+from streams.import_path import add_import_path, standard_module
 
 if TYPE_CHECKING:
     from streams.app import KafkaStreams
@@ -30,8 +31,8 @@ def load_app(target: str) -> KafkaStreams:
     """Import a module and return its application.
 
     The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
-    current directory can be imported from, as with ``python -m``; beside a file that is named by
-    its path, its own directory can.
+    current directory can be imported from, as with ``python -m``, though not in place of Python's
+    own modules; beside a file that is named by its path, its own directory can.
 
     Args:
         target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
@@ -50,11 +51,18 @@ def load_app(target: str) -> KafkaStreams:
     for name in path.split("."):
         if not hasattr(found, name):
             raise ApplicationError(
-                f"{place} has no attribute {path!r}; it must be a KafkaStreams, or a function "
-                "without arguments that returns one"
+                f"{place}{_whose(place)} has no attribute {path!r}; it must be a KafkaStreams, or "
+                "a function without arguments that returns one"
             )
         found = getattr(found, name)
     return _as_app(found, target)
+
+
+def _whose(place: str) -> str:
+    is_python_s = standard_module(place.partition(".")[0])
+    return (
+        ", which is a module of Python itself: give yours another name; it" if is_python_s else ""
+    )
 
 
 def _as_app(found: object, target: str) -> KafkaStreams:
@@ -83,7 +91,7 @@ def _as_app(found: object, target: str) -> KafkaStreams:
 def _import(place: str) -> ModuleType:
     if place.endswith(".py") or os.sep in place:
         return _import_file(Path(place))
-    _importable(Path.cwd())
+    add_import_path(Path.cwd())
     try:
         return importlib.import_module(place)
     except SystemExit as error:
@@ -104,7 +112,12 @@ def _import(place: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
-    _importable(path.parent.absolute())
+    add_import_path(path.parent.absolute())
+    if standard_module(path.stem):
+        raise ApplicationError(
+            f"{path} has the name of a module of Python itself, which it would stand in for; give "
+            "the file another name"
+        )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ApplicationError(f"{path} is not a Python file; its name must end with .py")
@@ -119,11 +132,6 @@ def _import_file(path: Path) -> ModuleType:
     except Exception as error:
         raise _broken(str(path), error) from error
     return module
-
-
-def _importable(directory: Path) -> None:
-    if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
 
 
 def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:

@@ -35,6 +35,8 @@ class Stream(Protocol):
 
 
 LEVELS = ("debug", "info", "warning", "error")
+LINES = ("said",)
+"""Fields that are lists of lines."""
 
 
 def configure(
@@ -70,6 +72,7 @@ def configure(
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
     target = sys.stderr if stream is None else stream
     renderer: Processor
+    to_people: tuple[Processor, ...] = ()
     if log_format == "json":
         renderer = structlog.processors.JSONRenderer(default=str)
     else:
@@ -77,6 +80,7 @@ def configure(
             colors=target.isatty() if colors is None else colors,
             exception_formatter=structlog.dev.plain_traceback,
         )
+        to_people = (_lay_out_lines,)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -84,6 +88,7 @@ def configure(
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _keep_places_only,
+            *to_people,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
@@ -123,6 +128,14 @@ def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     if isinstance(error, BaseException):
         event["error"] = type(error).__name__
         event["places"] = places(error)
+    return event
+
+
+def _lay_out_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Put what consists of lines below the event, as the renderer does with tracebacks."""
+    lines = [line for name in LINES if name in event for line in event.pop(name)]
+    if lines:
+        event["exception"] = "\n".join(f"    {line}" for line in lines)
     return event
 
 

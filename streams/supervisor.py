@@ -45,6 +45,9 @@ class WorkerProcess(Protocol):
     def reports(self) -> Iterable[Report]:
         """What it reported since the last call."""
 
+    def last_words(self) -> Sequence[str]:
+        """The end of what it wrote before it could log, line by line."""
+
     def stop(self) -> None:
         """Ask it to close cleanly; called once."""
 
@@ -188,10 +191,13 @@ class Supervisor:
         if code is not None:
             process.close()
             slot.process = None
-            self._ended(slot, code)
+            self._ended(slot, code, process.last_words())
 
-    def _ended(self, slot: _Slot, code: int) -> None:
-        log_fields = {"worker_index": slot.index, "exit_code": code, "outcome": _outcome(code)}
+    def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
+        log_fields: dict[str, object] = {"worker_index": slot.index, "exit_code": code}
+        log_fields["outcome"] = _outcome(code)
+        if last_words:
+            log_fields["said"] = list(last_words)
         slot.status.ended(_outcome(code))
         if code == ExitCode.STOPPED or slot.killed:
             self.log.info("worker_ended", **log_fields)

@@ -7,7 +7,11 @@ Two pipes, and nothing else. Where the first one ends without ``stop`` the super
 the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing of
 the operating system but pipes.
 
+A third pipe takes its standard error until it can log: what a worker says that dies before, such
+as Python's own words when a module cannot be imported, the supervisor logs with its end.
+
 The process has a process group of its own: a Ctrl-C in the terminal reaches the supervisor alone.
+It does not import from the current directory until it loads the application.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import os
 import select
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -24,11 +29,13 @@ from dataclasses import asdict, dataclass, field
 from streams.logs import LogFormat
 from streams.worker_reports import Report, decode
 
-__all__ = ["STOP", "Launch", "LiveProcess", "Processes"]
+__all__ = ["STDERR", "STOP", "Launch", "LiveProcess", "Processes"]
 
 STOP = b"stop\n"
+STDERR = 2
 _READ_BYTES = 65_536
 _TURN_S = 0.1
+_LAST_WORDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +72,31 @@ class LiveProcess:
         control_read, self._control = os.pipe()
         self._reports, report_write = os.pipe()
         out_read, out_write = os.pipe() if output is not None else (None, None)
-        theirs = [control_read, report_write] + ([] if out_write is None else [out_write])
+        first_read, first_write = os.pipe()
+        errors = _copy(STDERR if out_write is None else out_write)
+        passed = (control_read, report_write, errors)
+        theirs = [*passed, first_write] + ([] if out_write is None else [out_write])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streams.worker_process", launch.target]
-                + [str(n) for n in (index, control_read, report_write)],
+                [sys.executable, "-P", "-m", "streams.worker_process", launch.target]
+                + [str(n) for n in (index, *passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=out_write,
-                stderr=out_write,
-                pass_fds=(control_read, report_write),
+                stderr=first_write,
+                pass_fds=passed,
                 process_group=0,
             )
         except OSError:
-            for file in (self._control, self._reports, *([] if out_read is None else [out_read])):
+            for file in (self._control, self._reports, first_read,
+                         *([] if out_read is None else [out_read])):  # fmt: skip
                 os.close(file)
             raise
         finally:
             for file in theirs:
                 os.close(file)
-        self._readers = {self._reports: _Lines(self._reports)}
-        self._received: list[Report] = []
+        self._first = first_read
+        self._readers = {file: _Lines(file) for file in (self._reports, first_read)}
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         if out_read is not None:
             self._readers[out_read] = _Lines(out_read)
         self._output = output
@@ -110,8 +122,14 @@ class LiveProcess:
             for line in lines.read():
                 if file == self._reports:
                     yield decode(line)
+                elif file == self._first:
+                    self._last_words.append(line.decode(errors="replace"))
                 elif self._output is not None:
                     self._output(line.decode(errors="replace"))
+
+    def last_words(self) -> list[str]:
+        """The end of what it wrote to its standard error before it could log."""
+        return list(self._last_words)
 
     def stop(self) -> None:
         """Ask it to close cleanly."""
@@ -129,6 +147,13 @@ class LiveProcess:
     def _tell(self, line: bytes) -> None:
         with suppress(BrokenPipeError):  # its end is seen by `poll`
             os.write(self._control, line)
+
+
+def _copy(file: int) -> int:
+    try:
+        return os.dup(file)
+    except OSError:  # this process was started without
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 class Processes:

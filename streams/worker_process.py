@@ -1,9 +1,9 @@
 """A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
 
-    python -m streams.worker_process word_count:app INDEX CONTROL REPORTS
+    python -P -m streams.worker_process word_count:app INDEX CONTROL REPORTS ERRORS
 
-The last two are the ends of the pipes that `streams.worker_handle` describes; only the supervisor
-starts this.
+CONTROL and REPORTS are the ends of the pipes that `streams.worker_handle` describes, ERRORS becomes
+the standard error when there are logs; only the supervisor starts this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streams.app_loader import load_app
 from streams.exit_codes import ExitCode, exit_code_of
 from streams.supervisor import SHUTDOWN_TIMEOUT_S
 from streams.system_clock import SystemClock
-from streams.worker_handle import STOP, Launch
+from streams.worker_handle import STDERR, STOP, Launch
 from streams.worker_reports import Activity, Loaded, Reporter, ReportPipe
 
 _PLACES_MAX = 12
@@ -150,13 +150,15 @@ def _first_line(file: int) -> bytes:
 def main() -> None:
     """Be a worker, and end the process with its exit code."""
     target, *numbers = sys.argv[1:]
-    index, control, reports = map(int, numbers)
+    index, control, reports, errors = map(int, numbers)
     for file in (control, reports):
         os.set_inheritable(file, False)
     line = _first_line(control)
     if not line:
         sys.exit(ExitCode.STOPPED)
     launch = Launch(**json.loads(line))
+    os.dup2(errors, STDERR)
+    os.close(errors)
     sys.argv = [target]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once

@@ -16,6 +16,7 @@ import pytest
 
 from spark_bridge.session import SparkMissingError, local_session, require_spark, spark_java_home
 from spark_bridge.spill import spill_directory
+from tests.support.processes import ROOT
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo '    java.home = {home}
@@ -107,3 +108,43 @@ def test_spark_runs_on_the_java_of_a_wheel(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["rows", "0"]
+
+
+SHADOWED = """
+from rich.console import Console
+from spark_bridge import cli
+from streams.app_loader import load_app
+
+def place(_):
+    import token
+    return token.__file__
+
+with cli._spark("local[1]", {}, load_app("my_app:app"), Console(quiet=True)) as spark:
+    (found,) = spark.sparkContext.parallelize([0], 1).map(place).collect()
+print("found", found)
+"""
+APP = """
+from streams import KafkaStreams
+from topology import StreamsBuilder
+
+builder = StreamsBuilder()
+builder.stream("in").to("out")
+app = KafkaStreams(builder.build(), {"application.id": "a", "bootstrap.servers": "localhost:1"})
+"""
+
+
+def test_a_file_named_like_a_module_of_python_does_not_stand_in_for_it_in_spark(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "token.py").write_text("raise ImportError('a module of the user')")
+    (tmp_path / "my_app.py").write_text(APP)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", SHADOWED],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.split()[:1] == ["found"]
+    assert str(tmp_path) not in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -121,3 +122,21 @@ def test_wrong_settings_are_reported_as_such(save: Save) -> None:
     save("my_app.py", APP.replace("bootstrap.servers", "bootstrap.server"))
     with pytest.raises(ConfigError, match=r"did you mean bootstrap\.servers"):
         load_app("my_app:app")
+
+
+@pytest.mark.parametrize("target", ["token.py:app", "token:app"])
+def test_an_application_named_like_a_module_of_python_is_told_so(target: str, save: Save) -> None:
+    save("token.py", APP)
+    with pytest.raises(ApplicationError, match="a module of Python itself"):
+        load_app(target)
+
+
+def test_an_application_s_directory_comes_behind_python_s_own_and_before_what_is_installed(
+    save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    save("my_app.py", APP)
+    load_app("my_app:app")
+    at = sys.path.index(str(tmp_path))
+    assert at > sys.path.index(sysconfig.get_path("stdlib"))
+    assert at < min(i for i, place in enumerate(sys.path) if place.endswith("site-packages"))

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from streams.cli import main
 from streams.exit_codes import ExitCode
+from streams.worker_handle import Launch, LiveProcess
 from tests.streams.test_imports_without_kafka import HEAVY
 from tests.support.processes import ROOT, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive
@@ -80,6 +81,32 @@ def test_what_is_wrong_from_the_start_ends_at_once_and_is_said_once(
     assert said in failed["reason"]
     assert len(run.events("worker_started")) == 1
     assert "Traceback" not in run.text()
+
+
+def test_a_file_named_like_a_module_of_python_does_not_stand_in_for_it(
+    tmp_path: Path, start: Start
+) -> None:
+    """Python puts the current directory in front; `token` is imported by most of what there is."""
+    for name in ("token", "logging", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('a module of the user')")
+    (tmp_path / "helper.py").write_text("import token\nfound = token.EXACT_TOKEN_TYPES")
+    run = start("import helper\nraise ValueError(f'imported {len(helper.found) > 10}')")
+    assert run.wait() == ExitCode.CONFIGURATION
+    (failed,) = run.events("application_failed")
+    assert "imported True" in failed["reason"]
+
+
+def test_a_worker_that_dies_before_it_can_log_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "structlog.py").write_text("raise ImportError('a broken installation')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    process = LiveProcess(Launch(target="my_app:app"), 0)
+    wait_until(lambda: process.poll() is not None, what="its end")
+    assert list(process.reports()) == []
+    process.close()
+    assert process.poll() == 1
+    assert process.last_words()[-1] == "ImportError: a broken installation"
 
 
 def test_a_worker_that_crashes_at_once_is_given_up(start: Start) -> None:

@@ -29,6 +29,10 @@ class Process:
         self.stops = 0
         self.closed = False
         self.unread: list[Report] = []
+        self.words: list[str] = []
+
+    def last_words(self) -> list[str]:
+        return self.words
 
     def poll(self) -> int | None:
         return self.code
@@ -158,6 +162,16 @@ def test_a_crash_is_restarted_after_a_pause_and_the_others_go_on(code: int) -> N
     assert scene.indices == [0, 1, 1]
     assert scene.process(0).stops == 0
     assert scene.shown[1].restarts == 1
+
+
+def test_what_a_worker_wrote_before_it_could_log_stands_with_its_end() -> None:
+    scene = Scene()
+    scene.turn()
+    scene.process(0).code, scene.process(0).words = 1, ["Traceback ...", "ImportError: no x"]
+    scene.turn()
+    (crashed,) = scene.log.named("worker_crashed")
+    assert crashed["said"] == ["Traceback ...", "ImportError: no x"]
+    assert crashed["exit_code"] == 1
 
 
 def test_a_process_that_cannot_be_started_is_tried_again_after_a_pause() -> None:
