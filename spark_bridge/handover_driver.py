@@ -23,6 +23,7 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.records import Results
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
 from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError, StreamsError
+from streams.progress import with_topic_id
 
 __all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
 
@@ -113,7 +114,13 @@ def live_offsets(
             f"no task has told its progress for {', '.join(map(str, silent[:3]))}: not all rows "
             "of the backfill are there; run it again with the same id"
         )
-    return {place: CommittedOffset(end, progress[place]) for place, end in ends.items()}
+    ids = plan.topic_ids
+    return {
+        place: CommittedOffset(
+            end, with_topic_id(progress[place], place.topic, ids.get(place.topic))
+        )
+        for place, end in ends.items()
+    }
 
 
 class _OneTransaction:

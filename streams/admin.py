@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import confluent_kafka
@@ -109,6 +110,19 @@ class LiveAdmin:
             )
             for name, topic in described.items()
         }
+
+    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
+        """Ask for the ids of those topics that exist; returns what waits so long for the answer.
+
+        None is no answer. Nothing is repeated or raised.
+        """
+        try:
+            futures: Mapping[str, Future[Any]] = self._client.describe_topics(
+                TopicCollection(list(topics)), request_timeout=self._request_s
+            )
+        except KafkaException:
+            return lambda _: None
+        return partial(_ids, futures)
 
     def _describe_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         def send(some: list[str]) -> dict[str, Future[Any]]:
@@ -321,6 +335,19 @@ class LiveAdmin:
         except FutureTimeoutError:
             return KafkaError(KafkaError._TIMED_OUT)
         return None
+
+
+def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:
+    found = {}
+    for name, future in futures.items():
+        try:
+            found[name] = str(future.result(timeout_s).topic_id)
+        except FutureTimeoutError:
+            return None
+        except KafkaException as error:
+            if error.args[0].code() not in _GONE:
+                return None
+    return found
 
 
 def _passes(error: KafkaError, elapsed_s: float) -> bool:

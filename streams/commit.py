@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from state.store import Position
 from streams.clients import Clock, GroupMetadata, Offsets, Probe, Producer, TopicPartition
 from streams.errors import RecordTooLargeError
+from streams.input_identity import InputIdentity
 from streams.task import Delta, Task
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
@@ -36,6 +37,7 @@ class Commit:
         clock: for the time of the local position.
         probe: called between the steps.
         protect: called with each task before it writes to its changelogs.
+        inputs: tells whether the inputs are still the topics that were read.
     """
 
     producer: Producer
@@ -44,6 +46,7 @@ class Commit:
     clock: Clock
     probe: Probe
     protect: Callable[[Task], None]
+    inputs: InputIdentity
 
     def run(self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int) -> None:
         """Commit everything that `tasks` did since their last commit.
@@ -52,10 +55,15 @@ class Commit:
             tasks: the tasks that did something.
             metadata: the membership, as it was at the last rebalance.
             commit_id: larger than that of the commit before.
+
+        Raises:
+            TopicReplacedError: an input is another topic than the one that was read.
         """
+        require_same_inputs = self.inputs.ask(tasks)
         self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks)
         offsets = self.send_offsets(tasks, metadata, commit_id)
+        require_same_inputs()
         self.commit_transaction()
         self.write_state(tasks, deltas, offsets, commit_id)
 

@@ -9,6 +9,7 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError` | nobody | stop, do not restart |
+| `TopicReplacedError` (in `streams.topic_errors`) | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |

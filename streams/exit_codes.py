@@ -27,6 +27,7 @@ from streams.errors import (
     TopologyChangedError,
 )
 from streams.tasks import StateWithoutOffsetsError
+from streams.topic_errors import TopicReplacedError
 from topology.errors import TopologyError
 
 __all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]
@@ -90,6 +91,8 @@ TABLE: tuple[Ending, ...] = (
            "after giving each its own"),
     Ending(OffsetLostError, "the next offset is not on the broker any more", ExitCode.OFFSETS,
            "after deciding where to go on"),
+    Ending(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
+           "after deciding where to begin"),
     Ending(StateWithoutOffsetsError, "there is state, but the group has no offsets",
            ExitCode.OFFSETS, "after following the message"),
     Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
@@ -53,6 +53,10 @@ class ClusterFacts:
             **(self.admin.start_offsets(early) if early else {}),
             **(self.admin.end_offsets(late) if late else {}),
         }
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist, asked for now."""
+        return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
 
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic; one that was not described before is asked for, once.

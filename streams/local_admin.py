@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from streams.clients import TopicPartition
@@ -68,6 +68,11 @@ class LocalAdmin(Generic[ClusterT]):
         """The facts of those topics that exist."""
         found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
         return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
+
+    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
+        """The ids of those topics that exist; there is nothing to wait for."""
+        found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
+        return lambda _: found
 
     def names(self) -> frozenset[str]:
         """All topics."""

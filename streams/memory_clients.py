@@ -93,6 +93,8 @@ class MemoryConsumer:
         return batches
 
     def _read(self, place: TopicPartition, limit: int) -> Sequence[ReceivedMessage]:
+        if place.topic not in self._cluster.topics:
+            return []
         log, before = self._cluster.log(place), self._next[place]
         if not log.start <= before <= log.end:
             raise OffsetLostError(str(place), f"it has offsets {log.start} to {log.end}")

@@ -11,6 +11,7 @@ Who owns what: only `append` and `end` write to logs, only `delete_before` moves
 
 from __future__ import annotations
 
+import base64
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -128,6 +129,10 @@ class Log:
         return found, offset
 
 
+def _new_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
 @dataclass(slots=True, eq=False)
 class Topic:
     """A topic: an id that no other has, its configs and its partitions."""
@@ -135,7 +140,7 @@ class Topic:
     name: str
     logs: list[Log]
     config: dict[str, str]
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    id: str = field(default_factory=_new_id)
 
 
 class MemoryCluster:
@@ -188,6 +193,14 @@ class MemoryCluster:
             self.topics[name] = Topic(name, [Log() for _ in range(count)], dict(config or {}))
             self.changes += 1
         return self.topics[name]
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and what groups have committed for it, as a broker does."""
+        del self.topics[name]
+        for offsets in self.offsets.values():
+            for place in [place for place in offsets if place.topic == name]:
+                del offsets[place]
+        self.changes += 1
 
     def log(self, place: TopicPartition) -> Log:
         """One partition's log."""

@@ -207,6 +207,7 @@ def make_memory_worker(
             global_topics=[plan.topic for plan in global_plans],
             **beside,
         ),
+        ask_topic_ids=admin.ask_ids,
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )

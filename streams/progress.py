@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streams.errors import ResetUnfinishedError
+from streams.topic_identity import id_values
 
 MAGIC = 2
 MAX_BYTES = 4096
@@ -102,3 +103,25 @@ class Progress:
                 (values[name],) = _LONG.unpack_from(data, position)
                 position += _LONG.size
         return cls(partition_time, values)
+
+
+def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
+    """What was written beside an offset, with the id of the topic that the offset is of.
+
+    Args:
+        text: what `Progress.encode` returned.
+        topic: its name.
+        topic_id: its id; None leaves the text as it is.
+
+    Example:
+        >>> from streams.topic_identity import committed_id
+        >>> text = with_topic_id(Progress(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
+        >>> committed_id("orders", Progress.decode(text).values)
+        'mIZ3c7IdTReMqgcwdmKasA'
+    """
+    if topic_id is None:
+        return text
+    progress = Progress.decode(text)
+    return Progress(
+        progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
+    ).encode()

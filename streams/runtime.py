@@ -255,6 +255,7 @@ class _Wiring:
                 clock=self.clock,
                 log=self.log,
             ),
+            ask_topic_ids=self.admin.ask_ids,
             first_commit_id=self.connections.first_commit_id(),
             log=self.log,
         )

@@ -36,6 +36,7 @@ from streams.handlers import Handlers
 from streams.progress import COMMIT_ID, Progress
 from streams.record_errors import HandlerFailedError, RecordErrors
 from streams.source_rows import SourceRows
+from streams.topic_identity import committed_id, id_values, without_ids
 from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
 from topology.errors import (
     BadRecordError,
@@ -190,6 +191,8 @@ class Task:
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
     log: Log | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of its input topics, where they are known."""
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
@@ -199,6 +202,7 @@ class Task:
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
     _extra_values: dict[str, int] = field(init=False)
+    _id_values: dict[str, dict[str, int]] = field(init=False)
     _numbers: dict[str, Number] = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
@@ -211,9 +215,12 @@ class Task:
         # Numbers that another writer of this group put there stay there.
         self._extra_values = {}
         for p in progress.values():
-            for name, value in p.values.items():
+            for name, value in without_ids(p.values).items():
                 if name != COMMIT_ID:
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
+        ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
+        ids |= self.topic_ids
+        self._id_values = {name: id_values(name, i) if i else {} for name, i in ids.items()}
         self._numbers = {}
         errors = self._record_errors()
         self.facts.stream_time = max(self.partition_time.values(), default=-1)
@@ -243,7 +250,8 @@ class Task:
     def _require_room_for_numbers(self) -> None:
         """Refuse, before the first record, more numbers than fit beside an offset."""
         try:
-            Progress(0, {**self._extra_values, **dict.fromkeys(self._numbers, 0)}).encode()
+            ids = id_values("", "")
+            Progress(0, {**self._extra_values, **dict.fromkeys(self._numbers, 0), **ids}).encode()
         except ValueError as error:
             raise TopologyError(
                 f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
@@ -534,7 +542,8 @@ class Task:
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
                 offset = max(offset, positions.get(place, offset))
-            progress = Progress(self.partition_time[place], values)
+            ids = self._id_values.get(place.topic, {})
+            progress = Progress(self.partition_time[place], {**values, **ids})
             result[place] = CommittedOffset(offset, progress.encode())
         return result
 

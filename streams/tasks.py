@@ -10,7 +10,7 @@ What a revocation takes away follows from this table, not from the list that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -24,6 +24,8 @@ from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
 from streams.task import Phase, Task, TaskId, corruption_of
+from streams.topic_errors import require_same
+from streams.topic_identity import committed_id
 from topology.compiler import Send
 from topology.graph import Store
 from topology.operators.context import TableView
@@ -56,6 +58,9 @@ class Facts(Protocol):
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where to begin with partitions for which nothing was ever committed."""
 
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist, asked for now."""
+
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic that is written to."""
 
@@ -85,6 +90,8 @@ class _Slot:
     """Whether the group has committed anything for the task."""
     lacked_offsets: bool = False
     """Whether state without offsets was met once."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the input topics when the task was begun last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ class _Found:
     committed: Mapping[TopicPartition, CommittedOffset | None]
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogFacts]
+    topic_ids: Mapping[str, str]
 
 
 class _Patience:
@@ -313,6 +321,9 @@ class Tasks:
         self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
     ) -> _Found:
         """Ask what must be known besides the committed offsets; runs beside the worker."""
+        topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
+        # Before the first offsets: those of a topic that is made anew later are of no use.
+        topic_ids = self._facts.topic_ids(topics)
         unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
         changelogs = [
             TopicPartition(topic, slot.id.partition)
@@ -324,6 +335,7 @@ class Tasks:
             committed,
             self._facts.first_offsets(unknown) if unknown else {},
             self._facts.changelogs(changelogs) if changelogs else {},
+            topic_ids,
         )
 
     def _begin_looked_up(self) -> None:
@@ -336,7 +348,24 @@ class Tasks:
                 committed = {place: found.committed[place] for place in slot.inputs}
                 start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
                 slot.has_offsets = any(c is not None for c in committed.values())
+                self._require_same_topics(slot, start, found.topic_ids)
                 self._begin(slot, start, found.changelogs)
+
+    def _require_same_topics(self, slot: _Slot, start: Offsets, found: Mapping[str, str]) -> None:
+        """Compare the topics that are there with those that were read.
+
+        Raises:
+            TopicReplacedError: one is another one.
+        """
+        known = {
+            place.topic: committed_id(place.topic, Progress.decode(c.metadata).values)
+            for place, c in start.items()
+        }
+        committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
+        require_same({**slot.topic_ids, **committed}, found)
+        slot.topic_ids = {
+            place.topic: found[place.topic] for place in start if place.topic in found
+        }
 
     def _committed(
         self, inputs: Sequence[TopicPartition]
@@ -376,6 +405,7 @@ class Tasks:
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
             log=self._log,
+            topic_ids=slot.topic_ids,
         )
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)

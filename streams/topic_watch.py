@@ -17,7 +17,11 @@ from streams.errors import (
     StreamsError,
 )
 from streams.plan import SubPlan
+from streams.topic_errors import TopicReplacedError
 from streams.topic_plan import TopicFacts
+
+_FINAL = (MissingTopicError, TopicReplacedError, MisconfiguredTopicError, GlobalTableLostError)
+"""What stops the worker."""
 
 
 class TopicWatch:
@@ -67,6 +71,7 @@ class TopicWatch:
 
         Raises:
             MissingTopicError: a source topic was deleted.
+            TopicReplacedError: a source topic is another one.
             MisconfiguredTopicError: the topics do not fit any more.
             GlobalTableLostError: the topic of a global table is a new one.
         """
@@ -86,7 +91,7 @@ class TopicWatch:
     def _look(self) -> None:
         try:
             self._found = self._check(dict(self._topics))
-        except (MissingTopicError, MisconfiguredTopicError, GlobalTableLostError) as error:
+        except _FINAL as error:
             self._failure = error
         except StreamsError as error:
             # Nothing is known, so nothing follows; the next look may know more.

@@ -8,7 +8,7 @@ there and checks them like topics of long ago.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from streams.errors import (
     MisconfiguredTopicError,
     MissingTopicError,
 )
+from streams.topic_errors import require_same
+from streams.topic_identity import same_topic
 from streams.topic_plan import (
     NewTopic,
     SubTopologyTopics,
@@ -46,6 +48,12 @@ class TopicAdmin(Protocol):
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""
+
+    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
+        """Ask for the ids of those topics that exist; returns what waits so long for the answer.
+
+        None is no answer. Nothing is repeated or raised.
+        """
 
     def names(self) -> frozenset[str]:
         """All topics that this client may see, for suggestions; empty when that cannot be told."""
@@ -152,8 +160,9 @@ def recheck_topics(
 
     Raises:
         MissingTopicError: a source topic was deleted.
-        MisconfiguredTopicError: an internal topic was deleted, a topic was deleted and created
-            anew, or a source grew past its changelog.
+        TopicReplacedError: a source topic was deleted and created anew.
+        MisconfiguredTopicError: an internal topic was deleted, or deleted and created anew, or a
+            source grew past its changelog.
         FatalClientError: the cluster does not answer, so nothing is known.
     """
     # Topics that are only written may be known too, and are not looked for.
@@ -161,10 +170,13 @@ def recheck_topics(
     facts = _describe(admin, sub_topologies, expected)
     plan = plan_internal_topics(sub_topologies, facts)
     deleted = [topic.name for topic in plan.create]
+    sources = frozenset(plan.sources)
+    known = {name: found.topic_id for name, found in before.items()}
+    require_same(known, {name: facts[name].topic_id for name in sources if name in facts})
     anew = [
         name
         for name, found in facts.items()
-        if name in before and found.topic_id != before[name].topic_id
+        if name in known and not same_topic(found.topic_id, known[name])
     ]
     for names, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
         if names:

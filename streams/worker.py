@@ -39,6 +39,7 @@ from streams.errors import (
     TaskMigratedError,
 )
 from streams.global_tables import GlobalTables
+from streams.input_identity import AskIds, InputIdentity
 from streams.intake import Intake
 from streams.membership import Membership
 from streams.pace import Pace
@@ -97,6 +98,7 @@ class Worker:
         purger: called after a commit with its tasks.
         retention: keeps changelogs from losing windows that are open.
         topic_watch: looks at the topics now and then.
+        ask_topic_ids: asks the cluster for the ids of topics.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
     """
@@ -118,6 +120,7 @@ class Worker:
         purger: Callable[[Sequence[Task]], None],
         retention: RetentionGuard,
         topic_watch: TopicWatch,
+        ask_topic_ids: AskIds,
         first_commit_id: int,
         log: Log,
     ) -> None:
@@ -139,6 +142,9 @@ class Worker:
         self._purger = purger
         self._retention = retention
         self._topic_watch = topic_watch
+        self._inputs = InputIdentity(
+            ask_topic_ids, missing=topic_watch.look_soon, clock=clock, log=log
+        )
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
         self._was_running = False
@@ -405,6 +411,7 @@ class Worker:
             self._clock,
             self._probe,
             self._retention.protect,
+            self._inputs,
         )
         with self._blaming_inputs():
             commit.run(dirty, self._membership.metadata, self._commit_id)

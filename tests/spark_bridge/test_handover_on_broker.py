@@ -30,6 +30,8 @@ from streams.clients import TopicPartition
 from streams.errors import OutcomeUnknownError, TopologyChangedError
 from streams.group_admin import GroupAdmin
 from streams.producer import TransactionalProducer
+from streams.progress import Progress
+from streams.topic_identity import committed_id, shown
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of
 from tests.support import kafka
@@ -101,6 +103,16 @@ def test_the_live_application_goes_on_at_the_next_record(
     assert report.counts.sink == sum(handed.words.values())
     handed.check_recount()
     handed.go_on_live()
+
+
+@BOTH
+def test_offsets_are_handed_over_with_the_ids_of_their_topics(handed: Handed, how: str) -> None:
+    """A source that is made anew before the first start is another one."""
+    hand_over(handed, how)
+    source = handed.source
+    texts = kafka.committed_metadata(handed.bootstrap, handed.id, source)
+    ids = {committed_id(source, Progress.decode(text).values) for text in texts.values()}
+    assert ids == {shown(admin(handed.topics).describe([source])[source].topic_id)}
 
 
 def test_an_application_without_transactions_may_have_any_settings_of_its_producer(

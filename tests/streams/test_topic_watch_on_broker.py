@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from streams.errors import MisconfiguredTopicError, MissingTopicError
+from streams.topic_errors import TopicReplacedError
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import live, settings_of
@@ -56,6 +58,44 @@ def test_a_changelog_that_is_deleted_stops_the_application(topics: Topics, tmp_p
     counting.write(20)
     with pytest.raises(MisconfiguredTopicError, match=f"{counting.changelog} were deleted"):
         fail_after(counting, lambda: delete(topics, counting.changelog))
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_nothing_of_a_source_that_is_made_anew_is_committed(
+    guarantee: str, topics: Topics, tmp_path: Path
+) -> None:
+    """The client goes over to it without a word: 300 records of 1,000 were passed over.
+
+    No look at the topics is due: the commit notices it. The way out that keeps the state is gone.
+    """
+    counting = Counting(topics, tmp_path, processing_guarantee=guarantee)
+    counting.write(300)
+
+    def make_anew() -> None:
+        delete(topics, counting.input)
+        make_again(topics, counting.input)
+        counting.write(1_000)
+
+    with pytest.raises(TopicReplacedError, match=f"topic {counting.input} was deleted"):
+        fail_after(counting, make_anew)
+    assert counting.committed() == {}, "the broker forgets offsets of a topic that is deleted"
+    kafka.set_committed(topics.bootstrap, counting.group, counting.input, {0: 0})
+    if guarantee == "exactly_once_v2":
+        counting.finish()
+        counting.check_exact()
+
+
+def make_again(topics: Topics, name: str) -> None:
+    """Create a topic whose deletion may not be over yet."""
+    while True:
+        try:
+            topics.create_named(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def test_a_source_that_grows_past_its_state_stops_the_application(

@@ -1,0 +1,74 @@
+"""Whether the inputs of a commit are still the topics that were read.
+
+The client goes over to a new topic of the same name without a word, and reads on at its old
+position there. So each commit asks which topics there are, once all of its records were read, and
+hears the answer before it becomes final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from streams.clients import Clock, Log
+from streams.task import Task
+from streams.topic_errors import require_same
+
+__all__ = ["AskIds", "InputIdentity"]
+
+WAIT_S = 1.0
+"""A broker answers in a millisecond; one that does not must not hold commits up."""
+PAUSE_S = 10.0
+"""How long nobody is asked after no answer came."""
+
+Answer = Callable[[float], Mapping[str, str] | None]
+"""Called with how long to wait, in seconds; None where there is no answer."""
+
+
+class AskIds(Protocol):
+    """Asks for the ids of those topics that exist, and does not wait for the answer."""
+
+    def __call__(self, topics: Sequence[str]) -> Answer:
+        """Ask."""
+
+
+class InputIdentity:
+    """See the module.
+
+    Args:
+        ask: asks the cluster.
+        missing: called when a topic is not there, so that somebody looks into that.
+        clock: for the pause after no answer.
+        log: bound to the worker.
+    """
+
+    def __init__(self, ask: AskIds, *, missing: Callable[[], None], clock: Clock, log: Log) -> None:
+        self._ask = ask
+        self._missing = missing
+        self._clock = clock
+        self._log = log
+        self._next_s = clock.monotonic_s()
+
+    def ask(self, tasks: Iterable[Task]) -> Callable[[], None]:
+        """Ask about the inputs of tasks; returns what waits for the answer and looks at it.
+
+        What is returned raises a `TopicReplacedError` where a topic is another one.
+        """
+        known = {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
+        if not known or self._clock.monotonic_s() < self._next_s:
+            return _do_nothing
+        answer = self._ask(list(known))
+        return lambda: self._compare(known, answer(WAIT_S))
+
+    def _compare(self, known: Mapping[str, str], found: Mapping[str, str] | None) -> None:
+        if found is None:
+            self._next_s = self._clock.monotonic_s() + PAUSE_S
+            self._log.warning("topics_unknown", reason="the brokers do not say which topics exist")
+            return
+        require_same(known, found)
+        if len(found) < len(known):
+            self._missing()
+
+
+def _do_nothing() -> None:
+    """There is nothing to compare."""
