@@ -25,6 +25,7 @@ from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
 from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.group_offsets import MemberlessGroup
+from streams.key_checks import log_unequal_keys
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
@@ -270,6 +271,7 @@ class KafkaStreams:
             self._log.warning("stopped_waiting", reason=str(error))
 
     def _work(self) -> None:
+        log_unequal_keys(self._topology, self.config, self._log)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         gate.check()

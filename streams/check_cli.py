@@ -9,8 +9,9 @@ import click
 
 from streams.cli_options import load, said_errors, settings_option, target_argument
 from streams.errors import MisconfiguredTopicError, MissingTopicError
+from streams.key_checks import meetings_of, unnamed_keys_of
 from streams.topic_plan import plan_internal_topics, topic_names
-from topology.unnamed import unnamed_steps
+from topology.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
     from streams.app import KafkaStreams
@@ -28,11 +29,14 @@ is printed here."""
 
 @click.command()
 @target_argument
-@click.option("--strict", is_flag=True, help="End with exit code 1 if anything has no name.")
+@click.option("--strict", is_flag=True, help="End with exit code 1 if anything is to be named.")
 @click.option("--deployed", is_flag=True, help="Compare with what is deployed on the cluster.")
 @settings_option
 def check(target: str, strict: bool, deployed: bool, settings: dict[str, str]) -> None:
     """List the stores and repartition topics of an application that have no name of their own.
+
+    And the keys that are written with a serde that nobody named behind one that is named, and
+    those that may be other bytes than the keys that they meet.
 
     With --deployed, say instead what the topology would do to the state and the topics of the
     version that started last; the exit code is 1 if it would not start. Nothing is changed.
@@ -43,15 +47,22 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, str]) -
         app = load(target, settings)
         if deployed:
             sys.exit(_compare(app))
-    found = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
-    if not found:
+    steps = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
+    keys = list(unnamed_keys_of(app.topology, app.config))
+    for found in (*meetings_of(app.topology, app.config), *keys):
+        click.echo(f"{found}\n")
+    _say_unnamed(steps)
+    if strict and (steps or keys):
+        sys.exit(1)
+
+
+def _say_unnamed(steps: list[Unnamed]) -> None:
+    if not steps:
         click.echo("Every store and every repartition topic has a name of its own.")
         return
-    for unnamed in found:
+    for unnamed in steps:
         click.echo(str(unnamed))
     click.echo(f"\n{_WHY}")
-    if strict:
-        sys.exit(1)
 
 
 def _compare(app: KafkaStreams) -> int:

@@ -21,6 +21,7 @@ from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
 from topology.graph import OffsetReset, SubTopology, Topology
+from topology.key_meetings import refuse_unequal_keys
 from topology.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
 from topology.timestamps import needed
 
@@ -110,7 +111,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         config: its settings.
 
     Raises:
-        TopologyError: the topology has nothing to read.
+        TopologyError: the topology has nothing to read, or joins keys of unequal bytes.
     """
     if not topology.sub_topologies:
         raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
@@ -125,6 +126,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         timestamps=config.default_timestamp_extractor,
     )
     topology = optimized(topology, config)
+    refuse_unequal_keys(topology, options.default_key)
     topology = bound_to_topics(
         topology,
         application_id=options.application_id,

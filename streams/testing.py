@@ -29,6 +29,7 @@ from streams.driver_topics import (
 from streams.errors import AbortableError
 from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.global_state import GlobalState, stores_of_tables
+from streams.key_checks import warn_of_keys
 from streams.memory_clients import MemoryConsumer
 from streams.memory_cluster import MemoryCluster
 from streams.memory_worker import (
@@ -164,6 +165,7 @@ class TopologyTestDriver:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
         self._plans = plan_application(topology, self._config)
+        warn_of_keys(topology, self._config, above=1)
         self._global_plans = plan_global_tables(topology, self._config)
         self._names = Names(self._plans, self._config, self._global_plans)
         self.cluster = MemoryCluster(partitions=partitions, seed=seed)

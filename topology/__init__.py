@@ -10,7 +10,7 @@ from topology.cogrouped import (
     SessionWindowedCogroupedKStream,
     TimeWindowedCogroupedKStream,
 )
-from topology.errors import SerdeError, TopologyError
+from topology.errors import KeySerdeWarning, SerdeError, TopologyError
 from topology.global_table import GlobalKTable
 from topology.graph import Topology
 from topology.grouped import KGroupedStream
@@ -61,6 +61,7 @@ __all__ = [
     "KGroupedTable",
     "KStream",
     "KTable",
+    "KeySerdeWarning",
     "KeyValueStore",
     "Materialized",
     "Processor",

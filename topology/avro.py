@@ -186,6 +186,11 @@ class AvroSerde(Generic[T]):
         """What errors call the serde."""
         return self.shape.name
 
+    @property
+    def key_form(self) -> tuple[str, object]:
+        """What its bytes depend on (see `key_forms`)."""
+        return "Avro", self.schema.normal
+
     def serialize(self, value: T, /) -> bytes:
         """Encode with the schema; a serde with another reader schema only reads."""
         if self.reader is not None:
@@ -226,6 +231,12 @@ class RegisteredSerde(Generic[T]):
     def name(self) -> str:
         """What errors call the serde."""
         return self.shape.name
+
+    @property
+    def key_form(self) -> tuple[str, object]:
+        """What its bytes depend on (see `key_forms`): a schema has one id under all subjects."""
+        what = self if self.schema is None else (self.registry, self.schema.normal)
+        return "registered Avro", what
 
     def for_topic(self, topic: str, *, is_key: bool) -> RegisteredSerde[T]:
         """The serde with the subject that the topic gives it, unless it has one."""

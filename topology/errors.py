@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BadRecordError",
+    "KeySerdeWarning",
     "NegativeTimestampError",
     "NullKeyError",
     "RegistryError",
@@ -26,6 +27,13 @@ class SerdeError(Exception):
     """A key or value cannot be encoded or decoded; pass another serde or correct the data.
 
     The message names the serde and the type it was given, never the payload.
+    """
+
+
+class KeySerdeWarning(UserWarning):
+    """Keys are written with a serde that nobody named, or may be other bytes than those they meet.
+
+    The test driver warns of both; name the serde, or use the same object on both sides.
     """
 
 

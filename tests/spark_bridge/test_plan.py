@@ -23,7 +23,7 @@ from spark_bridge.planning import stages_of
 from streams.clients import TopicPartition
 from streams.progress import MAX_BYTES
 from streams.topic_plan import TopicFacts
-from topology import StreamsBuilder, serdes
+from topology import StreamsBuilder, TopologyError, serdes
 
 Offsets = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d_e"]), st.integers(0, 200)),
@@ -140,3 +140,12 @@ def test_sub_topologies_that_write_to_each_other_are_one_stage() -> None:
     circle, behind = stages_of(plans)
     assert len(circle) == 2
     assert len(behind) == 1
+
+
+def test_keys_of_unequal_bytes_that_would_never_meet_are_refused() -> None:
+    builder = StreamsBuilder()
+    both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
+    both.group_by_key().count(store="counts")
+    settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
+    with pytest.raises(TopologyError, match="reads b with serde 'json'"):
+        Application.of(builder.build(), settings)

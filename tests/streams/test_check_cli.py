@@ -21,9 +21,24 @@ app = KafkaStreams(builder.build(), {{"application.id": "a", "bootstrap.servers"
 """
 
 
+KEYS = """
+from streams import KafkaStreams
+from topology import StreamsBuilder, serdes
+
+builder = StreamsBuilder()
+orders = builder.stream("orders", key=serdes.string)
+{steps}
+app = KafkaStreams(builder.build(), {{"application.id": "a", "bootstrap.servers": "localhost:1"}})
+"""
+
+
 def _check(directory: Path, store: str, *arguments: str) -> Result:
+    return _checked(directory, APP.format(store=store), *arguments)
+
+
+def _checked(directory: Path, program: str, *arguments: str) -> Result:
     file = directory / f"app_{uuid.uuid4().hex}.py"
-    file.write_text(APP.format(store=store))
+    file.write_text(program)
     return CliRunner().invoke(main, ["check", f"{file}:app", *arguments])
 
 
@@ -49,3 +64,36 @@ def test_wrong_settings_have_their_exit_code(tmp_path: Path) -> None:
     done = _check(tmp_path, "", "--set", "poll.ms=-1")
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "poll.ms must be at least 0" in done.output
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--strict"], 1)])
+def test_keys_whose_serde_nobody_named_are_told_of(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
+    change = "orders.select_key(lambda key, order: order['customer']).to('out')"
+    done = _checked(tmp_path, KEYS.format(steps=change), *arguments)
+    assert done.exit_code == code
+    assert "written to out by KSTREAM-SINK-0000000002 with the default serde 'json'" in done.output
+    assert "has a name of its own" in done.output
+
+
+def test_keys_that_may_not_meet_are_told_of_and_are_no_failure(tmp_path: Path) -> None:
+    other = "builder.stream('b', key=serdes.json_of(list[str]))"
+    merge = f"builder.stream('a').merge({other}).group_by_key().count(store='counts')"
+    done = _checked(tmp_path, KEYS.format(steps=merge), "--strict")
+    assert done.exit_code == 0, done.output
+    assert "Whether equal keys have equal bytes there is not known" in done.output
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_keys_that_would_never_meet_do_not_start(
+    tmp_path: Path, command: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "app_that_never_meets.py"
+    join = "orders.join(builder.table('customers'), max)"
+    file.write_text(KEYS.format(steps=join))
+    done = CliRunner().invoke(main, [command, f"{file}:app"])
+    assert done.exit_code == ExitCode.CONFIGURATION
+    said = done.output + capfd.readouterr().err
+    assert "orders with serde 'string'" in said
+    assert "customers with serde 'json' (the default, as none is named)" in said

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from streams import KafkaStreams
 from streams.testing import TopologyTestDriver
-from topology import JoinWindows, KStream, StreamsBuilder, Topology, serdes
+from topology import (
+    JoinWindows,
+    KeySerdeWarning,
+    KStream,
+    Materialized,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    TopologyError,
+    avro,
+    serdes,
+)
+from topology._serde import StringSerde, for_topic
 from topology.graph import Source
+from topology.key_forms import same_bytes
 
 Stream = KStream[Any, Any]
 KEYS = [f"customer {number}" for number in range(8)]
@@ -62,8 +78,6 @@ def as_the_other_side(builder: StreamsBuilder, **options: Any) -> None:
 
 
 def with_a_late_table(builder: StreamsBuilder, **options: Any) -> None:
-    from topology import Materialized
-
     kept = Materialized("customers-rows", history=timedelta(hours=1))
     table = builder.table("customers", key=serdes.string, store=kept)
     grace = timedelta(0)
@@ -140,3 +154,328 @@ def test_a_group_without_a_serde_takes_that_of_the_streams_that_it_is_folded_wit
 def internal(topology: Topology) -> list[Source]:
     """The sources of repartition topics."""
     return [node for node in topology.nodes if isinstance(node, Source) and node.internal]
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+def stream_with_table(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    builder.stream("a", key=one).join(builder.table("b", key=other), pair).to("out")
+
+
+def two_streams(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    stream = builder.stream("a", key=one)
+    stream.join(builder.stream("b", key=other), pair, WITHIN).to("out")
+
+
+def two_tables(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    builder.table("a", key=one).join(builder.table("b", key=other), pair).to_stream().to("out")
+
+
+def two_counts(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    tables = [
+        builder.stream(topic).group_by(owner, key=key, name=f"by-owner-{topic}").count()
+        for topic, key in (("a", one), ("b", other))
+    ]
+    tables[0].join(tables[1], pair).to_stream().to("out")
+
+
+def two_windowed_counts(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    windows = TimeWindows(size=timedelta(minutes=1))
+    tables = [
+        builder.stream(topic).group_by(owner, key=key).windowed_by(windows).count()
+        for topic, key in (("a", one), ("b", other))
+    ]
+    tables[0].join(tables[1], pair).to_stream().to("out")
+
+
+def two_grouped_tables(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    tables = [
+        builder.table(topic).group_by(lambda k, v: (v, k), key=key, name=f"by-{topic}").count()
+        for topic, key in (("a", one), ("b", other))
+    ]
+    tables[0].outer_join(tables[1], pair).to_stream().to("out")
+
+
+def a_merge(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    both = builder.stream("a", key=one).merge(builder.stream("b", key=other))
+    both.group_by_key().count(store="counts")
+
+
+def a_merge_as_a_table(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    builder.stream("a", key=one).merge(builder.stream("b", key=other)).to_table(store="rows")
+
+
+def a_transformed_merge(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    both = builder.stream("a", key=one).merge(builder.stream("b", key=other)).to_table()
+    both.transform_values(Same, store="same")
+
+
+def a_cogroup(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    first = builder.stream("a", key=one).group_by_key()
+    second = builder.stream("b", key=other).group_by_key()
+    both = first.cogroup(lambda k, v, n: n + 1).cogroup(second, lambda k, v, n: n + 10)
+    both.aggregate(lambda: 0, store="sums")
+
+
+def a_foreign_key(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    """The right table's rows lie by the serde of its topic, the questions go by another."""
+    one, other = (other, one) if other is None else (one, other)
+    right = builder.table("b", key=one).filter(lambda k, v: True, store="some", key=other)
+    left = builder.table("a", key=serdes.json)
+    left.join(right, pair, foreign_key=lambda value: value, name="owner").to_stream().to("out")
+
+
+def foreign_results(builder: StreamsBuilder, one: Any, other: Any) -> None:
+    """Results lie where the left table's rows do."""
+    left, right = builder.table("a", key=one), builder.table("c", key=serdes.long)
+    found = left.join(right, pair, foreign_key=lambda value: value, name="owner")
+    found.join(builder.table("b", key=other), pair).to_stream().to("out")
+
+
+class Same:
+    def transform(self, key: Any, value: Any) -> Any:
+        return value
+
+
+MEETINGS = [
+    stream_with_table,
+    two_streams,
+    two_tables,
+    two_counts,
+    two_windowed_counts,
+    two_grouped_tables,
+    a_merge,
+    a_merge_as_a_table,
+    a_transformed_merge,
+    a_cogroup,
+    a_foreign_key,
+    foreign_results,
+]
+UNEQUAL = [
+    (serdes.string, None),
+    (None, serdes.long),
+    (serdes.integer, serdes.long),
+    (serdes.long, serdes.double),
+    (serdes.list_of(serdes.string), serdes.list_of(serdes.integer)),
+    (serdes.string, serdes.list_of(serdes.string)),
+]
+
+
+def built(meeting: Callable[..., None], one: Any, other: Any) -> Topology:
+    builder = StreamsBuilder()
+    meeting(builder, one, other)
+    return builder.build()
+
+
+@pytest.mark.parametrize("serdes_given", UNEQUAL)
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_keys_of_unequal_bytes_that_meet_are_refused(
+    meeting: Callable[..., None], serdes_given: tuple[Any, Any]
+) -> None:
+    topology = built(meeting, *serdes_given)
+    with pytest.raises(TopologyError) as refused:
+        TopologyTestDriver(topology)
+    for serde in serdes_given:
+        assert f"serde {(serde or serdes.json).name!r}" in str(refused.value)
+    with pytest.raises(TopologyError, match="never meet"):
+        KafkaStreams(topology, {"application.id": "shop", "bootstrap.servers": "nowhere:1"})
+
+
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_the_default_serde_is_the_settings(meeting: Callable[..., None]) -> None:
+    """What the program does not say is no difference where the default is the same."""
+    topology = built(meeting, serdes.string, None)
+    TopologyTestDriver(topology, {"default.key.serde": "string"})
+    with pytest.raises(TopologyError, match="never meet"):
+        TopologyTestDriver(topology, {"default.key.serde": serdes.long})
+
+
+EQUAL = [
+    (serdes.string, serdes.string),
+    (serdes.string, StringSerde(name="names")),
+    (None, None),
+    (None, serdes.json),
+    (serdes.json, serdes.json_of(int)),
+    (serdes.json_of(str), serdes.json_of(str, name="mine", checked=False)),
+    (serdes.list_of(serdes.long), serdes.list_of(serdes.long, nulls=True)),
+    (serdes.bytes, serdes.string),
+]
+
+
+@pytest.mark.parametrize("serdes_given", EQUAL)
+@pytest.mark.parametrize("meeting", MEETINGS)
+def test_serdes_of_equal_bytes_are_not(
+    meeting: Callable[..., None], serdes_given: tuple[Any, Any]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TopologyTestDriver(built(meeting, *serdes_given))
+
+
+def test_a_windowed_key_lies_where_its_own_key_does() -> None:
+    builder = StreamsBuilder()
+    size = timedelta(minutes=1)
+    counts = builder.stream("a", key=serdes.string).group_by_key()
+    rows = builder.table("b", key=serdes.time_windowed(serdes.string, size=size))
+    counts.windowed_by(TimeWindows(size=size)).count().join(rows, pair).to_stream().to("out")
+    TopologyTestDriver(builder.build())
+
+
+def test_what_was_partitioned_anew_is_compared_as_it_is_now() -> None:
+    builder = StreamsBuilder()
+    again = builder.stream("a", key=serdes.json).repartition(key=serdes.string, name="again")
+    again.join(builder.table("b", key=serdes.string), pair).to("out")
+    TopologyTestDriver(builder.build())
+
+
+def test_the_message_says_what_to_write() -> None:
+    with pytest.raises(TopologyError) as refused:
+        TopologyTestDriver(built(two_counts, serdes.string, None))
+    assert str(refused.value) == (
+        "keys meet at KTABLE-JOINOTHER-0000000016, in store "
+        "'KSTREAM-AGGREGATE-STATE-STORE-0000000002': by-owner-a-repartition-source reads "
+        "by-owner-a-repartition with serde 'string', by-owner-b-repartition-source reads "
+        "by-owner-b-repartition with serde 'json' (the default, as none is named). Equal keys have "
+        "other bytes, lie in other partitions and would never meet; write key=serdes.string at the "
+        "step that sends keys through by-owner-b-repartition"
+    )
+
+
+# -- what is said, and not refused -----------------------------------------------------------------
+
+
+def day_serde() -> Any:
+    """A new one each time: nobody can know that its functions do the same."""
+    return serdes.serde_from(serialize=lambda v: v.encode(), deserialize=bytes.decode, name="day")
+
+
+def schema_serde(kind: str, registry: avro.MemoryRegistry) -> Any:
+    schema = {"type": "record", "name": "Id", "fields": [{"name": "id", "type": kind}]}
+    return avro.registered(schema, registry=registry)
+
+
+REGISTRY, OTHER_REGISTRY = avro.MemoryRegistry(), avro.MemoryRegistry("NONE")
+UNDECIDED = [
+    (day_serde(), day_serde()),
+    (day_serde(), serdes.string),
+    (serdes.json, serdes.json_of(tuple[str, str])),
+    (serdes.json_of(tuple[str, str]), serdes.json_of(list[str])),
+    (serdes.bytes, serdes.json),
+    (avro.serde("long"), avro.serde({"type": "long"})),
+    (schema_serde("long", REGISTRY), schema_serde("int", REGISTRY)),
+    (schema_serde("long", REGISTRY), schema_serde("long", OTHER_REGISTRY)),
+    (avro.registered(registry=REGISTRY), schema_serde("long", REGISTRY)),
+]
+
+
+@pytest.mark.parametrize("serdes_given", UNDECIDED)
+def test_where_nobody_can_know_there_is_a_warning(serdes_given: tuple[Any, Any]) -> None:
+    topology = built(stream_with_table, *serdes_given)
+    with pytest.warns(KeySerdeWarning, match="not known; if not, they lie in other partitions"):
+        TopologyTestDriver(topology)
+
+
+def test_one_schema_has_one_id_under_all_subjects() -> None:
+    """A source, a repartition topic and a table have a subject each."""
+    one, other = schema_serde("long", REGISTRY), schema_serde("long", REGISTRY)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TopologyTestDriver(built(two_counts, one, other))
+    assert same_bytes(
+        for_topic(one, "orders", is_key=True), for_topic(other, "customers", is_key=True)
+    )
+    assert same_bytes(one, avro.serde("long")) is False
+
+
+def two_processors(one: Any, other: Any) -> Topology:
+    def keep(record: Any, context: Any) -> None:
+        context.store("kept").put(str(record.key), record.value)
+
+    builder = StreamsBuilder()
+    builder.add_state_store(Stores.key_value("kept", key=serdes.string))
+    for topic, key in (("a", one), ("b", other)):
+        builder.stream(topic, key=key).process_values(keep, stores=["kept"])
+    return builder.build()
+
+
+def test_processors_that_share_a_store_may_use_what_keys_they_like() -> None:
+    topology = two_processors(serdes.string, serdes.long)
+    with pytest.warns(KeySerdeWarning, match="a processor does not find them"):
+        driver = TopologyTestDriver(topology)
+    driver.input("a").send("1", "one")
+    driver.input("b").send(2, "two")
+    assert dict(driver.store("kept")) == {"1": "one", "2": "two"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TopologyTestDriver(two_processors(serdes.string, serdes.string))
+
+
+def regrouped(builder: StreamsBuilder, **options: Any) -> None:
+    builder.stream("in", key=serdes.string).group_by(owner, **options).count()
+
+
+def rekeyed(builder: StreamsBuilder, **options: Any) -> None:
+    orders(builder).map_values(len).to("out", **options)
+
+
+def mapped(builder: StreamsBuilder, **options: Any) -> None:
+    builder.stream("in", key=serdes.string).map(lambda k, v: (v, k)).to("out", **options)
+
+
+def processed(builder: StreamsBuilder, **options: Any) -> None:
+    stream = builder.stream("in", key=serdes.string)
+    stream.process(lambda record, context: context.forward(record)).to("out", **options)
+
+
+def chosen_by_record(builder: StreamsBuilder, **options: Any) -> None:
+    orders(builder).to(lambda key, value: "out", **options)
+
+
+def regrouped_table(builder: StreamsBuilder, **options: Any) -> None:
+    customers(builder).group_by(lambda k, v: (v, k), **options).count()
+
+
+def joined_with_the_default(builder: StreamsBuilder, **options: Any) -> None:
+    orders(builder).join(builder.table("rows"), pair, **options).for_each(print)
+
+
+def repartitioned(builder: StreamsBuilder, **options: Any) -> None:
+    orders(builder).repartition(**options).for_each(print)
+
+
+CHANGES = [
+    regrouped,
+    rekeyed,
+    mapped,
+    processed,
+    chosen_by_record,
+    regrouped_table,
+    joined_with_the_default,
+    repartitioned,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_new_keys_behind_a_named_serde_are_told_of_where_nobody_names_theirs(
+    change: Callable[..., None],
+) -> None:
+    builder = StreamsBuilder()
+    change(builder)
+    with pytest.warns(KeySerdeWarning, match="with the default serde 'json', as none is named"):
+        TopologyTestDriver(builder.build())
+    named = StreamsBuilder()
+    change(named, key=serdes.json)
+    other_default = {"default.key.serde": "string"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TopologyTestDriver(named.build())
+        TopologyTestDriver(builder.build(), other_default)
+
+
+def test_a_program_that_names_no_serde_is_left_alone() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").select_key(owner).group_by_key().count().to_stream().to("out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TopologyTestDriver(builder.build())
