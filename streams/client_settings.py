@@ -164,7 +164,7 @@ def read_client_settings(
         if name in SHARED:
             shared[name] = value
         elif prefix is None:
-            problems.append(_unknown(name, suggestions))
+            problems.append(_unknown(name, suggestions, value, exactly_once=exactly_once))
         else:
             bare = name.removeprefix(prefix)
             problem = _refusal(prefix, bare, value, exactly_once=exactly_once)
@@ -199,22 +199,34 @@ def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
             yield owned
 
 
-def _unknown(name: str, candidates: Iterable[str]) -> str:
+def _unknown(
+    name: str, candidates: Iterable[str], value: object = None, *, exactly_once: bool = True
+) -> str:
     """A sentence on an unknown name, with the nearest thing that exists."""
     for java, ours in _JAVA_PREFIXES.items():
         if name.startswith(java):
             return f"{name} is unknown; write {ours}{name.removeprefix(java)}"
+    for prefix, names in (("consumer.", CONSUMER), ("producer.", PRODUCER)):
+        if name in names:
+            return _bare(name, prefix, value, exactly_once=exactly_once)
     for owned in OWNED:
         if owned.name == name:
             return f"{name} cannot be set: {owned.reason}"
-    for prefix, names in (("consumer.", CONSUMER), ("producer.", PRODUCER)):
-        if name in names:
-            return f"{name} belongs to one client; write {prefix}{name}"
     if name in TUNING:
         return f"{name} differs from client to client; write consumer.{name} or producer.{name}"
     nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
     hint = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists all settings"
     return f"{name} is unknown; {hint}"
+
+
+def _bare(name: str, prefix: str, value: object, *, exactly_once: bool) -> str:
+    """A sentence on a setting of one client that was given without its prefix."""
+    for owned in _owned(name, prefix, exactly_once=exactly_once):
+        if owned.value is not None and str(value).lower() == owned.value:
+            return f"{name} is always {owned.value}: {owned.reason}; remove it"
+        only = "" if owned.value is None else f" to anything but {owned.value}"
+        return f"{name} cannot be set{only}: {owned.reason}"
+    return f"{name} belongs to one client; write {prefix}{name}"
 
 
 def _milliseconds(value: object) -> object:

@@ -21,6 +21,7 @@ from streams.client_settings import (
 )
 from streams.errors import ConfigError
 from streams.handlers import Handler, Handlers, Stage, handler
+from streams.java_settings import next_step
 from streams.settings import (
     REQUIRED,
     Kind,
@@ -48,22 +49,6 @@ TRANSACTION_MARGIN_MS = 2_000
 
 BATCH_BYTES = 1_000_000
 """librdkafka's default of batch.size."""
-
-NOT_SUPPORTED = {
-    "num.stream.threads": (
-        "workers are processes, not threads; remove it and run `headrace run --workers N`"
-    ),
-    "num.standby.replicas": (
-        "a standby could not take over where it is, since the client library has no assignor of "
-        "one's own; remove it: state survives an unclean stop, so a restart restores only the tail"
-    ),
-    "cache.max.bytes.buffering": "write statestore.cache.max.bytes",
-    "rocksdb.config.setter": "write rocksdb.block.cache.bytes and rocksdb.write.buffer.bytes",
-    "group.protocol": "members are static members of the classic protocol; remove it",
-    "transaction.timeout.ms": "write producer.transaction.timeout.ms",
-    "default.deserialization.exception.handler": "write deserialization.exception.handler",
-    "default.production.exception.handler": "write production.exception.handler",
-}
 
 SERDES: Mapping[str, Serde[Any]] = {
     name: getattr(serdes, name) for name in ("string", "bytes", "integer", "long", "double", "json")
@@ -311,11 +296,8 @@ topics and groups are named after it
             ConfigError: naming every wrong setting, and what would be right.
         """
         given = {str(name): value for name, value in settings.items() if value is not None}
-        problems = [
-            f"{name} is not supported: {why}"
-            for name, why in NOT_SUPPORTED.items()
-            if name in given
-        ]
+        java_s = {name: step for name in given if (step := next_step(name)) is not None}
+        problems = [f"{name} is not supported: {step}" for name, step in java_s.items()]
         values: dict[str, object] = {}
         for own in table():
             try:
@@ -328,7 +310,7 @@ topics and groups are named after it
         if values.get("state.dir", "") is None:
             values["state.dir"] = user_state_dir(environ)
         known = [own.name for own in table()]
-        others = {n: v for n, v in given.items() if n not in known and n not in NOT_SUPPORTED}
+        others = {n: v for n, v in given.items() if n not in known and n not in java_s}
         clients, client_problems = read_client_settings(
             others, exactly_once=exactly_once, known=known
         )

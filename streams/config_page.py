@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streams.client_settings import OWNED, OWNED_TOPIC_CONFIGS
-from streams.config import NOT_SUPPORTED, table
+from streams.config import table
+from streams.java_settings import NOT_SUPPORTED
 
 _HEAD = """\
 # Configuration

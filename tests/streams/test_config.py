@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from streams.client_settings import OWNED
-from streams.config import NOT_SUPPORTED, StreamsConfig, table
+from streams.config import StreamsConfig, table
 from streams.config_page import page
 from streams.errors import ConfigError
+from streams.java_settings import NOT_SUPPORTED
 from topology import serdes
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}

@@ -1,0 +1,227 @@
+"""The settings of Kafka Streams and of Java's clients that are none here, and what to do instead.
+
+Whoever comes from Java brings them along. A test holds the names that Kafka 4.3 knows, and finds
+for each that it is known here or has its next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+
+__all__ = ["NOT_SUPPORTED", "next_step"]
+
+_NO_LOCAL_COUNTERPART = "remove it: librdkafka has nothing that it would set"
+_METRICS = (
+    "remove it: there are no reporters of Java's; statistics.interval.ms with stats_cb gives the "
+    "clients' figures, and `headrace run` logs those of the workers"
+)
+_STANDBYS = (
+    "remove it: there are no standbys to place or warm up; state survives an unclean stop, so a "
+    "restart restores only the tail"
+)
+_LIST_SERDES = "write serdes.list_of(...) where the topology names its serdes"
+_WINDOWED_SERDES = (
+    "a windowed serde is made with its size: write serdes.time_windowed(inner, size=...) or "
+    "serdes.session_windowed(inner) where the topology names its serdes"
+)
+_STORES = "remove it: stores are RocksDB's; a store of your own is made with Stores.custom"
+_BROKERS_PART = "remove it: it tells brokers how to check tokens, not clients"
+_SERDES_OF_CLIENTS = (
+    "write default.key.serde and default.value.serde, or key= and value= where the topology reads "
+    "and writes"
+)
+_LOGIN = (
+    "remove it: librdkafka renews tokens by itself; for a token of your own give oauth_cb, or "
+    "sasl.oauthbearer.method=oidc with sasl.oauthbearer.token.endpoint.url"
+)
+_INTERCEPTORS = "remove it: write a step of the topology, such as peek, or a worker_listener"
+_OPENSSL = "remove it: TLS is OpenSSL's, which needs no provider of Java's; see ssl.* of librdkafka"
+_PEM = (
+    "key stores are PEM or PKCS#12 here: write ssl.certificate.location and ssl.key.location, or "
+    "ssl.keystore.location with a PKCS#12 file"
+)
+
+NOT_SUPPORTED: Mapping[str, str] = {
+    # Kafka Streams
+    "num.stream.threads": (
+        "workers are processes, not threads; remove it and run `headrace run --workers N`"
+    ),
+    "num.standby.replicas": (
+        "a standby could not take over where it is, since the client library has no assignor of "
+        "one's own; remove it: state survives an unclean stop, so a restart restores only the tail"
+    ),
+    "cache.max.bytes.buffering": "write statestore.cache.max.bytes",
+    "rocksdb.config.setter": "write rocksdb.block.cache.bytes and rocksdb.write.buffer.bytes",
+    "group.protocol": "members are static members of the classic protocol; remove it",
+    "transaction.timeout.ms": "write producer.transaction.timeout.ms",
+    "default.deserialization.exception.handler": "write deserialization.exception.handler",
+    "default.production.exception.handler": "write production.exception.handler",
+    "application.server": (
+        "remove it: workers answer no queries of each other, so nothing is to be reached there"
+    ),
+    "window.size.ms": _WINDOWED_SERDES,
+    "windowed.inner.class.serde": _WINDOWED_SERDES,
+    "acceptable.recovery.lag": _STANDBYS,
+    "max.warmup.replicas": _STANDBYS,
+    "probing.rebalance.interval.ms": _STANDBYS,
+    "rack.aware.assignment.non_overlap_cost": _STANDBYS,
+    "rack.aware.assignment.strategy": _STANDBYS,
+    "rack.aware.assignment.tags": _STANDBYS,
+    "rack.aware.assignment.traffic_cost": _STANDBYS,
+    "task.assignor.class": (
+        "remove it: tasks follow the group's assignment of partitions, which librdkafka does; "
+        "worker.id keeps a task where its state is"
+    ),
+    "allow.os.group.write.access": "remove it: the process's umask decides who may write state.dir",
+    "built.in.metrics.version": _METRICS,
+    "metric.reporters": _METRICS,
+    "metrics.num.samples": _METRICS,
+    "metrics.recording.level": _METRICS,
+    "metrics.sample.window.ms": _METRICS,
+    "log.summary.interval.ms": "write `headrace run --status-every SECONDS`",
+    "config.providers": (
+        "remove it: settings are a dict, so the module can read secrets from where they are"
+    ),
+    "default.client.supplier": (
+        "remove it: clients are librdkafka's; write their settings with consumer., producer. and "
+        "admin. in front, and test without a broker with TopologyTestDriver"
+    ),
+    "default.dsl.store": _STORES,
+    "dsl.store.format": "remove it: each row keeps the time of its last update",
+    "dsl.store.suppliers.class": _STORES,
+    "default.list.key.serde.inner": _LIST_SERDES,
+    "default.list.key.serde.type": _LIST_SERDES,
+    "default.list.value.serde.inner": _LIST_SERDES,
+    "default.list.value.serde.type": _LIST_SERDES,
+    "ensure.explicit.internal.resource.naming": (
+        "run `headrace check --strict`, which ends with 1 where a store or a repartition topic has "
+        "no name of its own"
+    ),
+    "processing.exception.handler.global.enabled": (
+        "remove it: a global table's records are given to deserialization.exception.handler"
+    ),
+    "processor.wrapper.class": "remove it: wrap the function or the processor where it is given",
+    "state.cleanup.delay.ms": (
+        "remove it: state of tasks that went elsewhere stays until `headrace reset`, so that they "
+        "can come back to it"
+    ),
+    "state.cleanup.dir.max.age.ms": "remove it: local state is removed by `headrace reset` alone",
+    "upgrade.from": "remove it: `headrace check --deployed` says what an upgrade would do",
+    # Security
+    "sasl.jaas.config": (
+        "it is Java's: write sasl.mechanism with sasl.username and sasl.password, or for "
+        "OAUTHBEARER sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or for GSSAPI "
+        "sasl.kerberos.principal and sasl.kerberos.keytab"
+    ),
+    "ssl.truststore.location": (
+        "write ssl.ca.location with a PEM file: keytool -exportcert -rfc -keystore ... writes one"
+    ),
+    "ssl.truststore.password": "remove it: ssl.ca.location names a PEM file, which has no password",
+    "ssl.truststore.type": "remove it: ssl.ca.location names a PEM file",
+    "ssl.truststore.certificates": "write ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "write ssl.certificate.pem",
+    "ssl.keystore.key": "write ssl.key.pem, with ssl.key.password where it has one",
+    "ssl.keystore.type": _PEM,
+    "ssl.protocol": _OPENSSL,
+    "ssl.enabled.protocols": _OPENSSL,
+    "ssl.provider": _OPENSSL,
+    "ssl.engine.factory.class": _OPENSSL,
+    "ssl.keymanager.algorithm": _OPENSSL,
+    "ssl.trustmanager.algorithm": _OPENSSL,
+    "ssl.secure.random.implementation": _OPENSSL,
+    "security.providers": _OPENSSL,
+    "sasl.client.callback.handler.class": _LOGIN,
+    "sasl.login.callback.handler.class": _LOGIN,
+    "sasl.login.class": _LOGIN,
+    "sasl.login.connect.timeout.ms": _LOGIN,
+    "sasl.login.read.timeout.ms": _LOGIN,
+    "sasl.login.refresh.buffer.seconds": _LOGIN,
+    "sasl.login.refresh.min.period.seconds": _LOGIN,
+    "sasl.login.refresh.window.factor": _LOGIN,
+    "sasl.login.refresh.window.jitter": _LOGIN,
+    "sasl.login.retry.backoff.max.ms": _LOGIN,
+    "sasl.login.retry.backoff.ms": _LOGIN,
+    "sasl.oauthbearer.jwt.retriever.class": _LOGIN,
+    "sasl.oauthbearer.header.urlencode": _LOGIN,
+    "sasl.kerberos.ticket.renew.jitter": "write sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.ticket.renew.window.factor": "write sasl.kerberos.min.time.before.relogin",
+    "sasl.oauthbearer.assertion.template.file": (
+        "write sasl.oauthbearer.assertion.jwt.template.file"
+    ),
+    "sasl.oauthbearer.scope.claim.name": _BROKERS_PART,
+    "sasl.oauthbearer.clock.skew.seconds": _BROKERS_PART,
+    "sasl.oauthbearer.expected.audience": _BROKERS_PART,
+    "sasl.oauthbearer.expected.issuer": _BROKERS_PART,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _BROKERS_PART,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _BROKERS_PART,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _BROKERS_PART,
+    "sasl.oauthbearer.jwks.endpoint.url": _BROKERS_PART,
+    "sasl.oauthbearer.jwt.validator.class": _BROKERS_PART,
+    # Clients
+    "receive.buffer.bytes": "write socket.receive.buffer.bytes",
+    "send.buffer.bytes": "write socket.send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms": "write socket.connection.setup.timeout.ms",
+    "default.api.timeout.ms": "write task.timeout.ms for calls that are repeated, and "
+    "socket.timeout.ms for each",
+    "bootstrap.controllers": "write bootstrap.servers: only brokers are asked",
+    "interceptor.classes": _INTERCEPTORS,
+    "key.serializer": _SERDES_OF_CLIENTS,
+    "value.serializer": _SERDES_OF_CLIENTS,
+    "key.deserializer": _SERDES_OF_CLIENTS,
+    "value.deserializer": _SERDES_OF_CLIENTS,
+    "fetch.max.wait.ms": "write consumer.fetch.wait.max.ms",
+    "exclude.internal.topics": "remove it: topics are read by name, none by a pattern",
+    "share.acquire.mode": "remove it: the input is a consumer group's, not a share group's",
+    "buffer.memory": "write producer.queue.buffering.max.kbytes, in KiB",
+    "compression.gzip.level": "write producer.compression.level",
+    "compression.lz4.level": "write producer.compression.level",
+    "compression.zstd.level": "write producer.compression.level",
+    "max.block.ms": "write task.timeout.ms: a worker whose producer is full commits and goes on",
+    "max.request.size": "remove it: it follows from the topics' max.message.bytes",
+    "metadata.max.idle.ms": _NO_LOCAL_COUNTERPART,
+    "partitioner.class": (
+        "remove it: equal keys must meet in equal partitions; to(..., partitioner=...) chooses for "
+        "one sink"
+    ),
+    "partitioner.adaptive.partitioning.enable": _NO_LOCAL_COUNTERPART,
+    "partitioner.availability.timeout.ms": _NO_LOCAL_COUNTERPART,
+    "partitioner.ignore.keys": "remove it: equal keys must meet in equal partitions",
+    "transaction.two.phase.commit.enable": (
+        "remove it: state and output are committed in Kafka's own transaction"
+    ),
+}
+"""What to do, as the rest of a sentence: a setting to write begins with the word ``write``."""
+
+_KNOWN_TO_CLIENTS = SHARED | TUNING | CONSUMER | PRODUCER
+_CLIENTS = ("consumer", "restore", "producer", "admin")
+_IN_ONE_CLIENT = {
+    "consumer.request.timeout.ms": "write consumer.socket.timeout.ms",
+    "restore.request.timeout.ms": "write restore.socket.timeout.ms",
+    "admin.request.timeout.ms": "write admin.socket.timeout.ms",
+    "request.timeout.ms": "write socket.timeout.ms, or producer.request.timeout.ms for output",
+    "admin.retries": "write task.timeout.ms: calls are repeated until then",
+}
+
+
+def next_step(name: str) -> str | None:
+    """What to do about a setting of Java's, or None where the name is not one of them.
+
+    Args:
+        name: as given, with the prefix of a client or without.
+
+    Example:
+        >>> next_step("consumer.fetch.max.wait.ms")
+        'write consumer.fetch.wait.max.ms'
+        >>> next_step("pol.ms")
+    """
+    if name in _IN_ONE_CLIENT:
+        return _IN_ONE_CLIENT[name]
+    if name in NOT_SUPPORTED:
+        return NOT_SUPPORTED[name]
+    if name.startswith("client.tag."):
+        return _STANDBYS
+    prefix, _, bare = name.partition(".")
+    is_unknown = prefix in _CLIENTS and bare not in _KNOWN_TO_CLIENTS
+    return NOT_SUPPORTED.get(bare) if is_unknown else None
