@@ -7,7 +7,7 @@ one of all records since the last commit has written it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
 from streams.errors import ProcessorFailedError, RecordError, RecordRefusedError, StreamsError
@@ -25,12 +25,14 @@ class Suspect:
         ranges: the offsets processed since the last commit, by input partition.
         changelogs: the changelog partition of each of its stores.
         sinks: its sinks.
+        begins: the committed offset of each input partition.
     """
 
     task_id: str
     ranges: Ranges
     changelogs: Mapping[str, TopicPartition]
     sinks: Sequence[Sink] = ()
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
         """The stores and the sinks that write to where the record was refused."""

@@ -18,6 +18,7 @@ ClientConfig = dict[str, object]
 
 PREFIXES = ("consumer.", "restore.", "producer.", "admin.", "topic.")
 TRANSACTION_TIMEOUT_MS = 10_000
+MAX_POLL_INTERVAL_MS = 300_000
 
 _NAMES = {
     "consumer.": SHARED | TUNING | CONSUMER,

@@ -144,6 +144,8 @@ class Producer(Protocol):
 
     send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]
     """Topic, value, key, partition (-1: by the key's murmur2), timestamp in ms, headers."""
+    waited_s: float
+    """How long sends have waited for room, as the brokers did not take what was sent before."""
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""

@@ -15,6 +15,7 @@ and the output before 2: no row may be in a changelog while what followed from i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from state.store import Position
@@ -38,6 +39,7 @@ class Commit:
         probe: called between the steps.
         protect: called with each task before it writes to its changelogs.
         inputs: tells whether the inputs are still the topics that were read.
+        working: counts the time of user code.
     """
 
     producer: Producer
@@ -47,6 +49,7 @@ class Commit:
     probe: Probe
     protect: Callable[[Task], None]
     inputs: InputIdentity
+    working: Callable[[], AbstractContextManager[None]]
 
     def run(self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int) -> None:
         """Commit everything that `tasks` did since their last commit.
@@ -60,7 +63,8 @@ class Commit:
             TopicReplacedError: an input is another topic than the one that was read.
         """
         require_same_inputs = self.inputs.ask(tasks)
-        self.flush_caches(tasks)
+        with self.working():
+            self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks)
         offsets = self.send_offsets(tasks, metadata, commit_id)
         require_same_inputs()

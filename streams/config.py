@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from streams.client_settings import (
+    MAX_POLL_INTERVAL_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientConfig,
     ClientSettings,
@@ -343,6 +344,11 @@ topics and groups are named after it
     def transaction_timeout_ms(self) -> int:
         """After how many milliseconds the broker aborts a transaction of a worker that died."""
         return _transaction_timeout_ms(self._clients)
+
+    @property
+    def max_poll_interval_ms(self) -> int:
+        """After how many milliseconds without a poll the group gives up a worker."""
+        return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
 
     @property
     def session_timeout_ms(self) -> int:

@@ -19,6 +19,10 @@ class Pace:
     def __post_init__(self) -> None:
         self.chunk = min(CHUNK_FIRST, self.max_records)
 
+    def start_small(self) -> None:
+        """Begin with single records: a chunk took so long that it was in vain."""
+        self.chunk = 1
+
     def learn(self, records: int, seconds: float) -> None:
         """Aim at chunks that take a small part of the commit interval, whatever functions cost."""
         if records < self.chunk:

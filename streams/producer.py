@@ -81,6 +81,7 @@ class _LiveProducer:
         self._topic_limits = topic_limits or {}
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
+        self.waited_s = 0.0
         try:
             self._client = make_client(self._with_callbacks(dict(config)))
         except KafkaException as error:
@@ -94,7 +95,7 @@ class _LiveProducer:
         self,
     ) -> Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]:
         produce: Callable[..., None] = self._client.produce
-        poll, refuse = self._poll, self._refuse_record
+        wait, refuse = self._wait_for_room, self._refuse_record
 
         def send(
             topic: str,
@@ -108,7 +109,7 @@ class _LiveProducer:
                 try:
                     produce(topic, value, key, partition, None, None, timestamp or 1, headers)
                 except BufferError:
-                    poll(_PRESSURE_WAIT_S)
+                    wait()
                     continue
                 except KafkaException as error:
                     refuse(error, topic, key, value)
@@ -142,6 +143,11 @@ class _LiveProducer:
         except KafkaException as error:
             self._raise(error, "send")
 
+    def _wait_for_room(self) -> None:
+        begun_s = self._clock.monotonic_s()
+        self._poll(_PRESSURE_WAIT_S)
+        self.waited_s += self._clock.monotonic_s() - begun_s
+
     def _flush(self, timeout_s: float) -> int:
         try:
             return self._client.flush(timeout_s)
@@ -170,7 +176,7 @@ class _LiveProducer:
             try:
                 produce(topic, value, key, partition, None, None, timestamp or 1)
             except BufferError:
-                self._poll(_PRESSURE_WAIT_S)
+                self._wait_for_room()
                 self.send(topic, value, key, partition, timestamp, None)
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)
@@ -291,7 +297,7 @@ class TransactionalProducer(_LiveProducer):
                     topic, value, key, partition, reported, None, timestamp or 1, None
                 )
             except BufferError:
-                self._poll(_PRESSURE_WAIT_S)
+                self._wait_for_room()
                 continue
             except KafkaException as error:
                 self._refuse_record(error, topic, key, value)

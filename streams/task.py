@@ -198,6 +198,8 @@ class Task:
     partition_time: dict[TopicPartition, int] = field(init=False)
     moved: bool = False
     """Whether records were processed since the last commit."""
+    _tried: dict[TopicPartition, int] = field(init=False)
+    """As `next_offset`, of a batch that failed."""
     _queues: dict[TopicPartition, _Queue] = field(init=False)
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
@@ -209,6 +211,7 @@ class Task:
     def __post_init__(self) -> None:
         progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
         self.next_offset = {place: committed.offset for place, committed in self.start.items()}
+        self._tried = {}
         self.partition_time = {place: p.partition_time for place, p in progress.items()}
         self._queues = {place: _Queue() for place in self.start}
         self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
@@ -402,6 +405,7 @@ class Task:
         try:
             stream_time = self._bound.process[place.topic](batch)
         except Exception as error:
+            self._tried[place] = batch[-1].offset() + 1
             self._raise(error)
         self.moved = True
         self.next_offset[place] = batch[-1].offset() + 1
@@ -461,10 +465,12 @@ class Task:
 
     def suspect(self) -> Suspect:
         """Say what was processed since the last commit, for an error that is nobody's yet."""
-        ranges = {p: range(c.offset, self.next_offset[p]) for p, c in self.start.items()}
+        ends = {**self.next_offset, **self._tried}
+        ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
         moved = {place: offsets for place, offsets in ranges.items() if offsets}
         sinks = self.spec.program.sub_topology.sinks
-        return Suspect(str(self.id), moved, self.spec.changelogs, sinks)
+        begins = {place: c.offset for place, c in self.start.items()}
+        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins)
 
     def _store_of(self, node: str | None) -> str | None:
         nodes = self.spec.program.sub_topology.nodes

@@ -106,8 +106,17 @@ class Transactions:
             IdentityError: this producer was fenced twice within a minute, and not for its age.
             FatalClientError: the brokers did not answer within task.timeout.ms.
         """
-        self._log.warning("producer_replaced", reason=str(reason))
-        fenced = isinstance(reason, ProducerFencedError) and not self._has_expired()
+        fenced = isinstance(reason, ProducerFencedError)
+        if fenced and (age_s := self._age_s()) >= self._timeout_s:
+            # The client cannot tell this from another producer with its identity.
+            fenced = False
+            self._log.warning(
+                "producer_replaced",
+                reason=f"the broker ended the transaction: it was open for {age_s:.1f} s, longer "
+                f"than producer.transaction.timeout.ms of {self._timeout_s * 1000:.0f}",
+            )
+        else:
+            self._log.warning("producer_replaced", reason=str(reason))
         if fenced and self._fenced.is_too_much():
             raise IdentityError(
                 f"this worker's producer was fenced twice within a minute ({reason}): another live "
@@ -118,10 +127,9 @@ class Transactions:
         self._begun_s = None
         self.init()
 
-    def _has_expired(self) -> bool:
-        """Whether the transaction is so old that the broker has aborted it for that."""
-        begun_s = self._begun_s
-        return begun_s is not None and self._clock.monotonic_s() - begun_s >= self._timeout_s
+    def _age_s(self) -> float:
+        """How long the transaction is open."""
+        return 0.0 if self._begun_s is None else self._clock.monotonic_s() - self._begun_s
 
     def close(self) -> None:
         """Let go of the producer; an open transaction is left to its successor."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from streams.blame import refused_record
@@ -27,6 +27,7 @@ from streams.clients import (
 from streams.commit import Commit
 from streams.commit_timing import CommitTiming
 from streams.config import StreamsConfig
+from streams.effort import Effort
 from streams.errors import (
     AbortableError,
     MemberFencedError,
@@ -153,6 +154,7 @@ class Worker:
         """Records processed since the start, those of aborted transactions included."""
         self._commit_id = first_commit_id
         self._pace = Pace(config.max_poll_records)
+        self._effort = Effort(config, clock=clock, log=log)
         self._lost: set[tuple[str, int]] = set()
         self._log = log
         self.tasks = make_tasks(lambda: self._transactions.producer, self.request_commit)
@@ -304,6 +306,7 @@ class Worker:
 
     def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._intake.room(), idle_s)
+        self._effort.polled()
         for place, records in batches.items():
             task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.
@@ -322,7 +325,7 @@ class Worker:
 
     def _process(self) -> int:
         processed = 0
-        for task in self.tasks.running:
+        for task in self._effort.in_turn(self.tasks.running):
             must_wait = self._intake.must_wait(task)
             if not task.queued():
                 continue
@@ -333,6 +336,8 @@ class Worker:
             self._transactions.begin()
             processed += self._process_some(task)
             self._intake.take_again(task)
+            if self._effort.ends_turn(task):
+                break
         punctuated = self._punctuate()
         if processed or punctuated:
             with self._blaming_inputs():
@@ -346,7 +351,7 @@ class Worker:
         due = [task for task in self.tasks.running if task.is_due()]
         for task in due:
             self._transactions.begin()
-            with self._blaming_inputs():
+            with self._blaming_inputs(), self._working():
                 task.punctuate()
         return bool(due)
 
@@ -357,17 +362,20 @@ class Worker:
         self._log.info("idle_windows_closed", tasks=[str(task.id) for task in due])
         for task in due:
             self._transactions.begin()
-            with self._blaming_inputs():
+            with self._blaming_inputs(), self._working():
                 task.close_idle()
 
     def _process_some(self, task: Task) -> int:
         started = self._clock.monotonic_s()
-        with self._blaming_inputs():
-            count = task.process(self._pace.chunk)
+        with self._blaming_inputs(), self._working():
+            count = task.process(1 if self._effort.is_careful else self._pace.chunk)
             self._pace.learn(count, self._clock.monotonic_s() - started)
             if task.held_back() * _HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
+
+    def _working(self) -> AbstractContextManager[None]:
+        return self._effort.working(self._transactions.producer)
 
     @contextmanager
     def _blaming_inputs(self) -> Iterator[None]:
@@ -386,6 +394,7 @@ class Worker:
         requested = self._commit_requested.is_set()
         if requested:
             self._commit_requested.clear()
+        requested = requested or self._effort.is_enough
         dirty = [task for task in self.tasks.running if task.needs_commit()]
         if not dirty:
             self._timing.nothing_to_commit()
@@ -402,6 +411,7 @@ class Worker:
         owned = set(self.tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         begun_s = self._clock.monotonic_s()
+        done = self._effort.to_forgive(dirty)
         self._transactions.begin()
         self._commit_id += 1
         commit = Commit(
@@ -412,12 +422,14 @@ class Worker:
             self._probe,
             self._retention.protect,
             self._inputs,
+            self._working,
         )
         with self._blaming_inputs():
             commit.run(dirty, self._membership.metadata, self._commit_id)
         self._transactions.ended()
         self._timing.committed(begun_s, everything=everything)
         records, self._records = self._records, 0
+        self._effort.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
         self._retention.give_back([t.sub_topology for t in self.tasks.owned if t.partition == 0])
@@ -433,6 +445,7 @@ class Worker:
             self._log.warning("transaction_aborted", reason=str(error))
             self._abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
+            self._void()
             self._transactions.replace(error)
             self._begin_all_anew()
         except MemberFencedError as error:
@@ -453,12 +466,18 @@ class Worker:
 
     def _abort(self) -> None:
         """Abort the transaction; the tasks begin anew from committed facts."""
+        self._void()
         if not self._transactions.abort():
             self._begin_all_anew()
             return
         self._records = 0
         self.tasks.rebuild()
         self._intake.keep_to_running()
+
+    def _void(self) -> None:
+        """What was done since the last commit is void: see that it is not so for ever."""
+        if self._effort.void(self.tasks.running):
+            self._pace.start_small()
 
     def _begin_at_committed(self, error: OffsetLostError) -> None:
         """Read on from the committed offset, unless that is the one that is lost.

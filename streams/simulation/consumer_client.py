@@ -21,6 +21,7 @@ from streams.simulation.cluster import Cluster
 from streams.simulation.faults import Faults, crash, failure, request
 from streams.simulation.groups import Metadata
 from streams.simulation.kernel import MS, SECOND
+from streams.simulation.poll_watch import PollWatch
 from streams.simulation.process import Process
 from streams.simulation.transactions import RefusedError
 
@@ -65,6 +66,7 @@ class SimulatedConsumer:
         self._committed_only = config.get("isolation.level") == "read_committed"
         session_ms = config.get("session.timeout.ms", 45_000)
         self._session_us = int(str(session_ms)) * MS
+        self._watch = PollWatch(process, config, self._exceed_max_poll)
         self._parts: dict[TopicPartition, _Part] = {}
         self._watched: set[TopicPartition] = set()
         self._fetched: deque[_Fetched] = deque()
@@ -104,6 +106,14 @@ class SimulatedConsumer:
             self._member_id = self._group.join(
                 self, self._instance_id, self._topics, self._session_us
             )
+
+    def _exceed_max_poll(self) -> bool:
+        if self._member_id and not self._closed:
+            self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
+            # A static member does not leave: it falls silent.
+            self._group.silence(self._member_id, self._instance_id)
+            self.expelled()
+        return not self._closed
 
     def must_rejoin(self) -> None:
         """A rebalance is under way: take part, when the callbacks of the last one are served."""
@@ -251,10 +261,8 @@ class SimulatedConsumer:
             code = self._faults.random.choice((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN))
             self._fail(KafkaError(code, "simulated"))
         elif kind == "max_poll" and self._member_id:
-            self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
-            # A static member does not leave: it falls silent.
-            self._group.silence(self._member_id, self._instance_id)
-            self.expelled()
+            self._exceed_max_poll()
+        self._watch.polled()
         # A call takes time, and lets others go on.
         self.process.sleep(self._kernel.between(20, 300))
 

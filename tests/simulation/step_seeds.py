@@ -95,7 +95,8 @@ def _is_there(topic: str, mine: list[Any], right: list[Any]) -> bool:
     if topic == "tallies":
         return bool(sum(t[1] for t in mine) >= sum(t[1] for t in right))
     if topic == "named":
-        return bool(_last(mine) == _last(right))
+        # What was told and never committed stays told; read again it may come and go in one commit.
+        return _last(right) is None or bool(_last(mine) == _last(right))
     return bool(mine) or not right
 
 

@@ -1,0 +1,166 @@
+"""Which work is in vain for ever, and which is not: told by the time that it takes itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from streams.blame import Suspect
+from streams.clients import TopicPartition
+from streams.config import StreamsConfig
+from streams.effort import Effort
+from streams.errors import ProcessorFailedError, RecordError
+from streams.memory_worker import EventLog, ManualClock
+from streams.task import TaskId
+
+IN = TopicPartition("in", 0)
+SETTINGS = {
+    "application.id": "a",
+    "bootstrap.servers": "b:1",
+    "processing.guarantee": "exactly_once_v2",
+}
+
+
+@dataclass
+class Producer:
+    """As much of one as is asked."""
+
+    waited_s: float = 0.0
+
+
+@dataclass
+class Task:
+    """As much of one as is asked: what it has done since it began."""
+
+    begin: int = 0
+    done: int = 0
+    id: TaskId = field(default_factory=lambda: TaskId(0, 0))
+
+    def suspect(self) -> Suspect:
+        ranges = {IN: range(self.begin, self.begin + self.done)} if self.done else {}
+        return Suspect(str(self.id), ranges, {}, (), {IN: self.begin})
+
+    def needs_commit(self) -> bool:
+        return True
+
+
+@dataclass
+class Bench:
+    clock: ManualClock = field(default_factory=lambda: ManualClock(0))
+    log: EventLog = field(default_factory=EventLog)
+    producer: Any = field(default_factory=Producer)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = StreamsConfig.parse({**SETTINGS, **self.settings})
+        self.effort = Effort(config, clock=self.clock, log=self.log)
+
+    def work(self, seconds: float, *, waits: float = 0.0) -> None:
+        with self.effort.working(self.producer):
+            self.clock.sleep(seconds + waits)
+            self.producer.waited_s += waits
+
+    def void(self, *tasks: Any) -> bool:
+        return self.effort.void(tasks)
+
+    def commit(self, *tasks: Any) -> None:
+        done = sum(task.done for task in tasks)
+        self.effort.committed(self.effort.to_forgive(tasks), done)
+
+
+def test_an_outage_is_not_the_records_doing_however_often_it_voids_them() -> None:
+    bench = Bench()
+    for _ in range(20):
+        bench.work(9.0, waits=600.0)
+        assert not bench.void(Task(done=1))
+    events = [event["event"] for event in bench.log.events]
+    assert events == ["commits_failing"] * 3, "after 4, 8 and 16 aborts"
+
+
+def test_records_that_take_too_long_alone_are_named() -> None:
+    bench = Bench()
+    bench.work(11)
+    assert bench.void(Task(7, done=1))
+    bench.work(12)
+    with pytest.raises(RecordError, match=r"offsets in-0 7 took 12\.0 s .* allows 10 s: it was"):
+        bench.void(Task(7, done=1))
+
+
+def test_a_process_that_was_frozen_now_and_then_goes_on() -> None:
+    bench = Bench()
+    for offset in range(10):
+        bench.work(60)
+        assert bench.void(Task(offset, done=1))
+        bench.work(0.1)
+        bench.commit(Task(offset, done=1))
+
+
+def test_what_another_task_commits_forgives_nothing() -> None:
+    bench = Bench()
+    slow, other = Task(7, done=1), Task(0, done=1, id=TaskId(0, 1))
+    bench.work(11)
+    bench.void(slow)
+    bench.work(0.1)
+    bench.commit(other)
+    bench.work(11)
+    with pytest.raises(RecordError):
+        bench.void(slow)
+
+
+def test_where_nobody_knows_which_record_it_is_four_times_are_enough() -> None:
+    """Markers of transactions have offsets, so one record may look like two."""
+    bench = Bench()
+    for _ in range(3):
+        bench.work(11)
+        assert bench.void(Task(7, done=2))
+    bench.work(11)
+    with pytest.raises(RecordError, match=r"offsets in-0 7 to 8 .* it was done 4 times") as caught:
+        bench.void(Task(7, done=2))
+    assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 0, 7)
+
+
+def test_a_punctuator_has_no_record() -> None:
+    bench = Bench()
+    bench.work(11)
+    bench.void(Task())
+    bench.work(11)
+    with pytest.raises(ProcessorFailedError, match="a punctuator took 11"):
+        bench.void(Task())
+
+
+def test_after_two_times_each_record_is_committed_on_its_own() -> None:
+    bench = Bench()
+    for _ in range(2):
+        assert not bench.effort.is_careful
+        bench.work(11)
+        bench.void(Task(0, done=3))
+    for offset in range(3):
+        assert bench.effort.is_careful
+        assert bench.effort.is_enough
+        bench.commit(Task(offset, done=1))
+    assert not bench.effort.is_careful
+
+
+def test_a_quarter_of_the_time_ends_a_turn_and_the_others_are_next() -> None:
+    bench = Bench()
+    tasks: Any = [Task(id=TaskId(0, n)) for n in range(4)]
+    assert bench.effort.in_turn(tasks) == tasks
+    assert not bench.effort.ends_turn(tasks[0])
+    bench.work(2.5)
+    assert bench.effort.ends_turn(tasks[1])
+    assert bench.effort.in_turn(tasks) == [tasks[2], tasks[3], tasks[0], tasks[1]]
+    assert bench.effort.in_turn(tasks) == tasks
+
+
+def test_at_least_once_knows_no_time_of_a_transaction() -> None:
+    bench = Bench(settings={"processing.guarantee": "at_least_once"})
+    bench.work(299)
+    assert not bench.void(Task(done=1))
+    bench.work(299)
+    bench.effort.polled()
+    bench.work(2)
+    assert not bench.void(Task(done=1))
+    bench.work(301)
+    assert bench.void(Task(done=1))
