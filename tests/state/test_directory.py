@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from state.directory import StateDirectory
+from state.directory import StateDirectory, TaskDirectory
 from state.errors import StateDirectoryError, StateLockedError
 from tests.state.holders import holding
 
@@ -146,6 +146,25 @@ def test_a_generation_that_appears_while_waiting_is_the_one_to_wait_for(
 
     time.then = pass_by
     task = directory.acquire_task("0_1", wait_ms=10_000)
+    assert (task.generation, (task.path / "rows").read_text()) == (1, "newer")
+
+
+def test_a_generation_that_appears_between_look_and_lock_is_taken(
+    directory: StateDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = directory.acquire_task("0_1", wait_ms=0)
+    right = StateDirectory._try
+
+    def after_another(self: StateDirectory, task_id: str, generation: int) -> TaskDirectory | None:
+        monkeypatch.setattr(StateDirectory, "_try", right)
+        second = StateDirectory(tmp_path, "app").acquire_task("0_1", wait_ms=0)
+        (second.path / "rows").write_text("newer")
+        second.release()
+        first.release()
+        return right(self, task_id, generation)
+
+    monkeypatch.setattr(StateDirectory, "_try", after_another)
+    task = directory.acquire_task("0_1", wait_ms=0)
     assert (task.generation, (task.path / "rows").read_text()) == (1, "newer")
 
 

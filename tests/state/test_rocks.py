@@ -10,6 +10,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from state.errors import (
+    StateError,
     StateFormatError,
     StateLockedError,
     StoreCorruptedError,
@@ -247,6 +248,18 @@ def test_the_position_of_a_restore_comes_when_its_rows_are_durable(state: RocksT
     state.end_restore({"a": Position("topic", 1, 1, 1)})
     assert seen == [None, None]
     assert state.position("a") == Position("topic", 1, 1, 1)
+
+
+def test_a_write_that_failed_leaves_the_position_as_it_was(state: RocksTaskState) -> None:
+    class Broken:
+        def write(self, batch: Any) -> None:
+            raise Exception("IO error: No space left on device")
+
+    right, state._db = state._db, Broken()  # type: ignore[assignment]
+    with pytest.raises(StateError, match="No space left"):
+        state.write({"a": [(b"k", b"v")]}, {"a": HERE})
+    state._db = right
+    assert state.position("a") is None
 
 
 def test_a_restore_that_was_given_up_may_begin_again(state: RocksTaskState) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.buffer import timestamped_rows
+from state.buffer import ABSENT, timestamped_rows
 from state.codec import TIMESTAMP
 from state.memory import MemoryTaskState
 from state.spec import StoreSpec
@@ -80,3 +81,38 @@ def test_rows_are_found_by_time_until_they_expire(
         assert [(k, v) for k, v, _ in buffer.scan()] == sorted(
             (key, value) for key, (_, value) in model.items()
         )
+
+
+def opened(state: MemoryTaskState) -> TimedBuffer:
+    return TimedBuffer(
+        "w", state.store("w"), layout=SPEC.rows, encode=lambda v: bytes([v]), decode=ord
+    )
+
+
+def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk() -> None:
+    state = MemoryTaskState([SPEC])
+    buffer = opened(state)
+    key = row_key(97, 5, 5)
+    buffer.put(key, 1, 0)
+    commit(buffer, state)
+    assert buffer.get(key) == (1, 0)
+    buffer.expire(5)
+    assert buffer.get(key) == (1, 0)
+    buffer.expire(6)
+    assert buffer.get(key) == ABSENT
+
+
+def test_many_expired_rows_go_in_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state.timed.EXPIRED_PER_COMMIT", 5)
+    state = MemoryTaskState([SPEC])
+    buffer = opened(state)
+    for time in range(20):
+        buffer.put(row_key(97, time, time), 1, 0)
+    commit(buffer, state)
+    buffer.expire(18)
+    left = []
+    for _ in range(6):
+        commit(buffer, state)
+        left.append(len(list(SPEC.rows.view(state.store("w")).scan())))
+    assert left[0] == 15
+    assert left[-1] == 2
