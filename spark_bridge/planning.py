@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
@@ -13,7 +14,7 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.plan_identity import topology_digest
 from streams.clients import TopicPartition
 from streams.plan import SubPlan
-from streams.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
+from streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics, topic_names
 from streams.topics import TopicAdmin, prepare_topics
 
 __all__ = ["HistoryAdmin", "Until", "make_plan", "ranges", "stages_of"]
@@ -126,12 +127,16 @@ def _topics(
             timeout_s=config.task_timeout_ms / 1000,
         )
         counts.update({name: fact.partitions for name, fact in facts.items()})
-        return counts, {name: fact.topic_id for name, fact in facts.items()}
+        return counts, _ids_without(sinks, facts)
     existing = admin.describe(topic_names(needed))
     planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
     counts.update({name: fact.partitions for name, fact in existing.items()})
     counts.update({topic.name: topic.partitions for topic in planned.internal})
-    return counts, {name: fact.topic_id for name, fact in existing.items()}
+    return counts, _ids_without(sinks, existing)
+
+
+def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> dict[str, str]:
+    return {name: fact.topic_id for name, fact in facts.items() if name not in sinks}
 
 
 def ranges(

@@ -408,6 +408,8 @@ topics and groups are named after it
             # Its default of 100 delays each transaction that follows right on another.
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 1000,
+            # How long a topic may be unknown before records for it fail; 30 s by default.
+            "topic.metadata.propagation.max.ms": 5_000,
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": 256 * 1024,
         }

@@ -62,7 +62,7 @@ class ConfigError(StreamsError):
 
 
 class MissingTopicError(StreamsError):
-    """A source topic does not exist: at the start, or deleted while the application runs.
+    """A source or an output topic does not exist: at the start, or deleted while it runs.
 
     Nobody catches it: the worker stops, since state built on half of the input would be wrong.
     """

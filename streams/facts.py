@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
 from streams.errors import MissingTopicError
 from streams.restore import ChangelogFacts
-from streams.topic_plan import TopicFacts
-from streams.topics import TopicAdmin
+from streams.topic_plan import TopicFacts, did_you_mean
+from streams.topics import TopicAdmin, describe_twice
 from topology.graph import OffsetReset
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
@@ -21,11 +21,10 @@ class ClusterFacts:
     """Answers the tasks' questions with an admin client (see `streams.tasks.Facts`)."""
 
     admin: TopicAdmin
-    topics: Mapping[str, TopicFacts]
+    topics: MutableMapping[str, TopicFacts]
     from_earliest: bool
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)
     """Where to begin with a topic, where that is not where all others begin."""
-    _counts: dict[str, int] = field(default_factory=dict)
 
     def changelogs(
         self, places: Sequence[TopicPartition]
@@ -61,18 +60,19 @@ class ClusterFacts:
     def partitions_of(self, topic: str) -> int:
         """The partition count of a topic; one that was not described before is asked for, once.
 
+        From then on it is one of the application's topics.
+
         Raises:
             MissingTopicError: there is no such topic.
         """
-        known = self.topics.get(topic)
-        if known is not None:
-            return known.partitions
-        if topic not in self._counts:
-            found = self.admin.describe([topic]).get(topic)
-            if found is None:
+        if topic not in self.topics:
+            found = describe_twice(self.admin, [topic], {topic})
+            if topic not in found:
+                named = did_you_mean(topic, sorted(self.admin.names()))
                 raise MissingTopicError(
-                    f"topic {topic}, which the application writes to, does not exist; create it",
+                    f"topic {named}, which a function of the topology has named for a record, does "
+                    "not exist; create it, or correct the function",
                     topics=[topic],
                 )
-            self._counts[topic] = found.partitions
-        return self._counts[topic]
+            self.topics[topic] = found[topic]
+        return self.topics[topic].partitions

@@ -1,8 +1,9 @@
-"""Whether the inputs of a commit are still the topics that were read.
+"""Whether the inputs of a commit are still the topics that were read, and its outputs there.
 
 The client goes over to a new topic of the same name without a word, and reads on at its old
 position there. So each commit asks which topics there are, once all of its records were read, and
-hears the answer before it becomes final.
+hears the answer before it becomes final. Records for a topic that is gone would wait long in the
+client for it to come back.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from streams.clients import Clock, Log
+from streams.errors import AbortableError
 from streams.task import Task
 from streams.topic_errors import require_same
 
@@ -37,13 +39,23 @@ class InputIdentity:
 
     Args:
         ask: asks the cluster.
+        outputs: the topics that are written.
         missing: called when a topic is not there, so that somebody looks into that.
         clock: for the pause after no answer.
         log: bound to the worker.
     """
 
-    def __init__(self, ask: AskIds, *, missing: Callable[[], None], clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        ask: AskIds,
+        *,
+        outputs: Sequence[str],
+        missing: Callable[[], None],
+        clock: Clock,
+        log: Log,
+    ) -> None:
         self._ask = ask
+        self._outputs = outputs
         self._missing = missing
         self._clock = clock
         self._log = log
@@ -52,12 +64,13 @@ class InputIdentity:
     def ask(self, tasks: Iterable[Task]) -> Callable[[], None]:
         """Ask about the inputs of tasks; returns what waits for the answer and looks at it.
 
-        What is returned raises a `TopicReplacedError` where a topic is another one.
+        What is returned raises a `TopicReplacedError` where an input is another topic, and an
+        `AbortableError` where an output is not there.
         """
         known = {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
         if not known or self._clock.monotonic_s() < self._next_s:
             return _do_nothing
-        answer = self._ask(list(known))
+        answer = self._ask([*known, *(name for name in self._outputs if name not in known)])
         return lambda: self._compare(known, answer(WAIT_S))
 
     def _compare(self, known: Mapping[str, str], found: Mapping[str, str] | None) -> None:
@@ -66,8 +79,11 @@ class InputIdentity:
             self._log.warning("topics_unknown", reason="the brokers do not say which topics exist")
             return
         require_same(known, found)
-        if len(found) < len(known):
+        gone = [name for name in self._outputs if name not in found]
+        if gone or not known.keys() <= found.keys():
             self._missing()
+        if gone:
+            raise AbortableError(f"topic {gone[0]}, which is written, is not there")
 
 
 def _do_nothing() -> None:

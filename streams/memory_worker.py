@@ -143,6 +143,19 @@ def create_topics(
     admin.create(planned.create)
 
 
+@dataclass(frozen=True, slots=True)
+class _MemoryFacts(ClusterFacts):
+    """Answers for a cluster in memory, where topics that functions name are made."""
+
+    create: Callable[[str], object] = str
+
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic."""
+        self.create(topic)
+        # By its own name: a dataclass with slots is another class than the one of `super()`.
+        return ClusterFacts.partitions_of(self, topic)
+
+
 def make_memory_worker(
     config: StreamsConfig,
     plans: Sequence[SubPlan],
@@ -170,7 +183,7 @@ def make_memory_worker(
 
     beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
     partitions = {name: facts.partitions for name, facts in topics.items()}
-    facts = ClusterFacts(admin, topics, from_earliest=True)
+    facts = _MemoryFacts(admin, topics, from_earliest=True, create=cluster.create)
     global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, probe, log)
     tasks: dict[str, Any] = {
         "plans": plans,

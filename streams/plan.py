@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,10 +57,12 @@ class SubPlan:
     @property
     def sinks(self) -> frozenset[str]:
         """The topics outside of the application that it writes, as far as they are known."""
-        sinks = self.program.sub_topology.sinks
-        return frozenset(
-            sink.topic for sink in sinks if isinstance(sink.topic, str) and not sink.internal
-        )
+        return frozenset(self.topics.sinks)
+
+    @property
+    def chooses_topics(self) -> bool:
+        """Whether a function names the topic of some of its records."""
+        return any(callable(sink.topic) for sink in self.program.sub_topology.sinks)
 
     @property
     def offset_resets(self) -> Mapping[str, OffsetReset]:
@@ -152,6 +154,13 @@ def _rewrites(config: StreamsConfig) -> Sequence[Rewrite]:
     return chosen
 
 
+def _outputs(sub: SubTopology) -> Iterator[str]:
+    """The topics outside of the application that are written under a constant name."""
+    for sink in sub.sinks:
+        if isinstance(sink.topic, str) and not sink.internal:
+            yield sink.topic
+
+
 def _sub_plan(sub: SubTopology, options: CompileOptions, additional_retention_ms: int) -> SubPlan:
     prefix = f"{options.application_id}-"
     logged = [s for s in sub.stores if s.spec.logged and s.source_topic is None]
@@ -175,6 +184,7 @@ def _sub_plan(sub: SubTopology, options: CompileOptions, additional_retention_ms
             for store in logged
         ),
         reused=tuple(rows.topic for rows in sources),
+        sinks=tuple(dict.fromkeys(_outputs(sub))),
         # Equal keys must meet in one task only where there is state for them to meet in.
         copartitioned=None if sub.stores else (),
     )

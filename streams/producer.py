@@ -26,6 +26,7 @@ from streams.errors import (
     ConfigError,
     FatalClientError,
     MemberFencedError,
+    MissingTopicError,
     OutcomeUnknownError,
     ProducerFencedError,
     RecordRefusedError,
@@ -54,6 +55,8 @@ _TOO_LARGE = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
     }
 )
+
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
@@ -124,6 +127,8 @@ class _LiveProducer:
         if cause.code() in _TOO_LARGE:
             size = len(key or b"") + len(value or b"")
             raise RecordTooLargeError(topic, size, self._topic_limits.get(topic)) from error
+        if cause.code() in _GONE:
+            raise _missing(topic, cause) from error
         self._raise_for_send(error)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
@@ -234,6 +239,14 @@ class _LiveProducer:
             what = f"a record, or a batch of them, is larger than the max.message.bytes{of} of "
             what += f"{where}; raise it, or write less per record"
         return RecordRefusedError(what, topic=topic, partition=partition)
+
+
+def _missing(topic: str, cause: KafkaError) -> MissingTopicError:
+    return MissingTopicError(
+        f"topic {topic}, which the application writes, does not exist any more ({cause.str()}); "
+        "create it again, or take it out of the topology, then start the application",
+        topics=[topic],
+    )
 
 
 class TransactionalProducer(_LiveProducer):
@@ -447,4 +460,6 @@ class PlainProducer(_LiveProducer):
         topic, partition = self._failed_place
         if reaction_to(failure, "send") is Reaction.REFUSED:
             raise self._refused(failure, topic, partition)
+        if failure.code() in _GONE:
+            raise _missing(topic, failure)
         raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

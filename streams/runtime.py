@@ -31,8 +31,8 @@ from streams.producer import MakeClient as MakeProducerClient
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.restore import RestoreListener, Restorer
 from streams.tasks import OpenHome, TaskHome, Tasks
-from streams.topic_plan import TopicFacts
-from streams.topics import TopicAdmin, prepare_topics
+from streams.topic_plan import TopicFacts, did_you_mean
+from streams.topics import TopicAdmin, describe_twice, prepare_topics
 from streams.upkeep import make_membership, make_purger, make_retention, make_watch
 from streams.worker import Worker, WorkerListener
 from topology.graph import Store
@@ -304,13 +304,11 @@ class _Wiring:
         )
 
     def producer_maker(self, consumer: LiveConsumer) -> Callable[[], Producer]:
-        written = {
-            **_describe_sinks(self.admin, self.plans),
-            **_describe_dead_letters(self.admin, self.config),
-        }
+        # Described once more, as a dead-letter topic may be none of the topology's.
+        self.topics.update(_describe_dead_letters(self.admin, self.config))
         looked_up = {plan.topic for plan in self.global_plans}
         others = {name: facts for name, facts in self.topics.items() if name not in looked_up}
-        sizes = _Sizes.of(self.plans, {**others, **written})
+        sizes = _Sizes.of(self.plans, others)
         shared: dict[str, Any] = {
             "timeout_s": self.config.task_timeout_ms / 1000,
             "topic_limits": sizes.limits,
@@ -389,10 +387,6 @@ class _Sizes:
         return cls(limits, max(limits.values(), default=None), min(written, default=None))
 
 
-def _describe_sinks(admin: TopicAdmin, plans: Sequence[SubPlan]) -> Mapping[str, TopicFacts]:
-    return admin.describe(sink for plan in plans for sink in plan.sinks)
-
-
 def _describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[str, TopicFacts]:
     """Look at the dead-letter topic before it is needed.
 
@@ -402,10 +396,11 @@ def _describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[
     topic = config.handlers.dead_letter_topic
     if topic is None:
         return {}
-    found = admin.describe([topic])
+    found = describe_twice(admin, [topic], {topic})
     if topic not in found:
+        named = did_you_mean(topic, sorted(admin.names()))
         raise MissingTopicError(
-            f"the dead-letter topic {topic} does not exist; create it, or correct "
+            f"the dead-letter topic {named} does not exist; create it, or correct "
             "errors.dead.letter.queue.topic.name",
             topics=[topic],
         )

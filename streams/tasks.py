@@ -20,6 +20,7 @@ from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, Topi
 from streams.errors import StreamsError
 from streams.handlers import Handlers
 from streams.inquiry import Inquiry
+from streams.known_topics import known_topics_alone
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
@@ -397,7 +398,7 @@ class Tasks:
             ),
             state=slot.home.state,
             start=start,
-            send=self._make_send(),
+            send=self._send_of(slot.plan),
             dropped=self._drop,
             write_line=self._write_line,
             handlers=self._handlers,
@@ -411,6 +412,11 @@ class Tasks:
             slot.task.become(Phase.RESTORING)
         else:
             self.run(slot.task)
+
+    def _send_of(self, plan: SubPlan) -> Send:
+        """What a task sends with; topics that its functions name are looked for first."""
+        send = self._make_send()
+        return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
 
     def _drop_unlogged(self, slot: _Slot, start: Offsets) -> None:
         """Empty unlogged stores that belong to another commit than the offsets do."""

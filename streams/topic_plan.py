@@ -89,6 +89,7 @@ class SubTopologyTopics:
         copartitioned: sets of source topics that must have equal partition counts; None puts all
             sources into one set.
         reused: sources that serve as changelogs too.
+        sinks: external topics that it writes, as far as they have constant names.
     """
 
     id: int
@@ -98,6 +99,7 @@ class SubTopologyTopics:
     changelogs: tuple[ChangelogTopic, ...] = ()
     copartitioned: tuple[frozenset[str], ...] | None = None
     reused: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
 
     @property
     def all_sources(self) -> tuple[str, ...]:
@@ -169,11 +171,13 @@ class TopicPlan:
     sources: tuple[str, ...]
     internal: tuple[NewTopic, ...]
     create: tuple[NewTopic, ...]
+    sinks: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every topic that the application reads or restores from."""
-        return self.sources + tuple(topic.name for topic in self.internal)
+        """Every topic of the application."""
+        names = (*self.sources, *(topic.name for topic in self.internal), *self.sinks)
+        return tuple(dict.fromkeys(names))
 
 
 def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
@@ -182,6 +186,7 @@ def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
     for sub in sub_topologies:
         names.update(dict.fromkeys(sub.all_sources))
         names.update(dict.fromkeys(changelog.name for changelog in sub.changelogs))
+        names.update(dict.fromkeys(sub.sinks))
     return tuple(names)
 
 
@@ -203,7 +208,7 @@ def plan_internal_topics(
         names: all topics of the cluster, for suggestions.
 
     Raises:
-        MissingTopicError: a source topic does not exist.
+        MissingTopicError: a source or an output topic does not exist.
         MisconfiguredTopicError: topics do not fit each other or the topology.
         ConfigError: an internal topic would have a name that Kafka refuses.
 
@@ -214,7 +219,7 @@ def plan_internal_topics(
         >>> [(topic.name, topic.partitions) for topic in plan.create]
         [('counts', 6)]
     """
-    _require_sources(sub_topologies, existing, names)
+    _require_external(sub_topologies, existing, names)
     _require_rows_to_stay(sub_topologies, existing)
     counts = _Counts(sub_topologies, existing)
     internal = tuple(
@@ -225,6 +230,7 @@ def plan_internal_topics(
         sources=tuple(dict.fromkeys(name for sub in sub_topologies for name in sub.sources)),
         internal=internal,
         create=tuple(topic for topic in internal if topic.name not in existing),
+        sinks=tuple(dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)),
     )
     check_internal_topics(plan, existing)
     return plan
@@ -246,25 +252,40 @@ def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -
         raise MisconfiguredTopicError("; ".join(problems))
 
 
-def _require_sources(
-    sub_topologies: Iterable[SubTopologyTopics],
+def _require_external(
+    sub_topologies: Sequence[SubTopologyTopics],
     existing: Mapping[str, TopicFacts],
     names: Iterable[str],
 ) -> None:
+    """Require what the application reads and writes and does not make itself."""
     sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
-    missing = [name for name in sources if name not in existing]
-    if not missing:
+    sinks = dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)
+    kinds = {"source": sources, "output": [name for name in sinks if name not in sources]}
+    missing = {kind: [n for n in some if n not in existing] for kind, some in kinds.items()}
+    absent = [name for some in missing.values() for name in some]
+    if not absent:
         return
-    known = {*names, *existing}
-    words = []
-    for name in missing:
-        nearest = difflib.get_close_matches(name, sorted(known), n=1)
-        words.append(f"{name} (did you mean {nearest[0]}?)" if nearest else name)
-    raise MissingTopicError(
-        f"source topics that do not exist: {', '.join(words)}; create them with the partition "
-        "count you want to keep, or correct the names in the topology",
-        topics=missing,
+    known = sorted({*names, *existing})
+    listed = "; ".join(
+        f"{kind} topics that do not exist: {', '.join(did_you_mean(n, known) for n in some)}"
+        for kind, some in missing.items()
+        if some
     )
+    raise MissingTopicError(
+        f"{listed}; create them with the partition count you want to keep, or correct the names in "
+        "the topology",
+        topics=absent,
+    )
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The name of a topic that is not there, with the one that was perhaps meant.
+
+    >>> did_you_mean("oders", ["orders", "users"])
+    'oders (did you mean orders?)'
+    """
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"{name} (did you mean {nearest[0]}?)" if nearest else name
 
 
 def _require_rows_to_stay(

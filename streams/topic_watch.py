@@ -62,6 +62,11 @@ class TopicWatch:
         self._found: Mapping[str, TopicFacts] | None = None
         self._failure: StreamsError | None = None
 
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The topics outside of the application that it writes under constant names."""
+        return sorted({name for plan in self._plans for name in plan.sinks})
+
     def look_soon(self) -> None:
         """Look with the next turn: the group has changed, and the topics may be why."""
         self._next_s = self._clock.monotonic_s()
@@ -70,7 +75,7 @@ class TopicWatch:
         """Look again when it is time, and use what the last look has found.
 
         Raises:
-            MissingTopicError: a source topic was deleted.
+            MissingTopicError: a source topic was deleted, or one that is written.
             TopicReplacedError: a source topic is another one.
             MisconfiguredTopicError: the topics do not fit any more.
             GlobalTableLostError: the topic of a global table is a new one.

@@ -95,22 +95,22 @@ def prepare_topics(
         timeout_s: how long new topics may take to appear, in seconds.
 
     Returns:
-        The facts of every topic that the application reads or restores from.
+        The facts of every topic of the application that has a constant name.
 
     Raises:
-        MissingTopicError: a source topic does not exist.
+        MissingTopicError: a source or an output topic does not exist.
         MisconfiguredTopicError: topics do not fit each other or the topology.
         ConfigError: an internal topic cannot be made with these settings.
         FatalClientError: the cluster does not answer, or does not permit it.
     """
-    sources = {name for sub in sub_topologies for name in sub.sources}
-    existing = _describe(admin, sub_topologies, sources)
+    given = {name for sub in sub_topologies for name in (*sub.sources, *sub.sinks)}
+    existing = describe_twice(admin, topic_names(sub_topologies), given)
     plan = plan_internal_topics(
         sub_topologies,
         existing,
         replication_factor=replication_factor,
         topic_configs=topic_configs,
-        names=() if sources <= existing.keys() else admin.names(),
+        names=() if given <= existing.keys() else admin.names(),
     )
     return ensure_topics(admin, plan, timeout_s=timeout_s)
 
@@ -159,29 +159,38 @@ def recheck_topics(
         The facts as they are now; the partition count of a source without state may have grown.
 
     Raises:
-        MissingTopicError: a source topic was deleted.
+        MissingTopicError: a source topic was deleted, or one that is written.
         TopicReplacedError: a source topic was deleted and created anew.
         MisconfiguredTopicError: an internal topic was deleted, or deleted and created anew, or a
             source grew past its changelog.
         FatalClientError: the cluster does not answer, so nothing is known.
     """
-    # Topics that are only written may be known too, and are not looked for.
-    expected = before.keys() & frozenset(topic_names(sub_topologies))
-    facts = _describe(admin, sub_topologies, expected)
+    names = (*topic_names(sub_topologies), *before)
+    facts = describe_twice(admin, names, before.keys())
+    read = {name for sub in sub_topologies for name in sub.all_sources}
+    kept = {changelog.name for sub in sub_topologies for changelog in sub.changelogs}
+    written = before.keys() - read - kept
+    lost = sorted(written - facts.keys())
+    if lost:
+        raise MissingTopicError(
+            f"topics that the application writes were deleted: {', '.join(lost)}; create them "
+            "again, or take them out of the topology, then start the application",
+            topics=lost,
+        )
     plan = plan_internal_topics(sub_topologies, facts)
     deleted = [topic.name for topic in plan.create]
     sources = frozenset(plan.sources)
     known = {name: found.topic_id for name, found in before.items()}
     require_same(known, {name: facts[name].topic_id for name in sources if name in facts})
-    anew = [
-        name
-        for name, found in facts.items()
-        if name in known and not same_topic(found.topic_id, known[name])
-    ]
-    for names, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
-        if names:
+    other = {n for n, f in facts.items() if n in known and not same_topic(f.topic_id, known[n])}
+    for name in sorted(other & written):
+        # What was in the old one is gone, and what comes next is complete.
+        _log.warning("output_replaced", topic=name)
+    anew = sorted(other - written)
+    for changed, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
+        if changed:
             raise MisconfiguredTopicError(
-                f"topics {', '.join(names)} were {what} while the application runs: committed "
+                f"topics {', '.join(changed)} were {what} while the application runs: committed "
                 "offsets and local state belong to what was there before; stop all workers and "
                 "reset the application, or restore the topics"
             )
@@ -220,15 +229,16 @@ def recheck_global_topics(
     return facts
 
 
-def _describe(
-    admin: TopicAdmin, sub_topologies: Sequence[SubTopologyTopics], expected: AbstractSet[str]
+def describe_twice(
+    admin: TopicAdmin, names: Iterable[str], expected: AbstractSet[str]
 ) -> dict[str, TopicFacts]:
-    """Describe all topics, and look twice before one that is expected counts as missing.
+    """Describe topics, and look twice before one that is expected counts as missing.
 
     The broker that answers may hear a moment later than others of a topic that is new.
     """
-    facts = admin.describe(topic_names(sub_topologies))
+    asked = tuple(dict.fromkeys(names))
+    facts = admin.describe(asked)
     if expected <= facts.keys():
         return facts
     time.sleep(_SECOND_LOOK_S)
-    return admin.describe(topic_names(sub_topologies))
+    return admin.describe(asked)

@@ -144,7 +144,11 @@ class Worker:
         self._retention = retention
         self._topic_watch = topic_watch
         self._inputs = InputIdentity(
-            ask_topic_ids, missing=topic_watch.look_soon, clock=clock, log=log
+            ask_topic_ids,
+            outputs=topic_watch.outputs,
+            missing=topic_watch.look_soon,
+            clock=clock,
+            log=log,
         )
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
@@ -443,6 +447,8 @@ class Worker:
             yield
         except (AbortableError, TaskMigratedError) as error:
             self._log.warning("transaction_aborted", reason=str(error))
+            # A topic that was deleted may be why, and the client does not say which.
+            self._topic_watch.look_soon()
             self._abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
             self._void()
