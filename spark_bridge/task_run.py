@@ -288,11 +288,16 @@ class StageRun:
                 self._write(task)
 
     def _flush(self) -> None:
-        """Send on everything that caches hold back, in all tasks."""
-        while any(task.held_back() for task in self._tasks.values()):
+        """Send on everything that caches hold back, in all tasks.
+
+        What that makes may be for a task of the same circle, behind whose caches it waits again.
+        """
+        is_still = False
+        while not is_still:
+            is_still = True
             for task in self._tasks.values():
-                while task.held_back():
-                    task.flush()
+                task.flush()  # not all that caches hold back counts as held back
+                is_still = is_still and not (self._outputs.deliveries or task.held_back())
                 self._deliver()
 
     def _write(self, task: Task) -> None:
@@ -307,9 +312,9 @@ class StageRun:
     # -- the end -------------------------------------------------------------------------------
 
     def _end(self) -> Iterator[pa.RecordBatch]:
-        for task in self._tasks.values():
-            task.flush()  # also what does not count as held back
         self._flush()
+        waiting = len(self._outputs.deliveries)
+        assert waiting == 0, f"{waiting} records for tasks of this Spark task were not processed"
         yield from self._outputs.take(everything=True)
         notes = []
         for task_id, task in self._tasks.items():

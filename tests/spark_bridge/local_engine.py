@@ -135,6 +135,12 @@ def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:
     return seen
 
 
+def last_of(seen: Sequence[Sequence[Seen]]) -> list[dict[bytes | None, Seen]]:
+    """The last update of each key, by partition; nothing at all says as much as a deletion."""
+    found = [{one[0]: one for one in partition} for partition in seen]
+    return [{key: one for key, one in last.items() if one[1] is not None} for last in found]
+
+
 def store_rows_of(
     driver: TopologyTestDriver,
 ) -> dict[tuple[str, str], list[tuple[bytes, Any, int]]]:
