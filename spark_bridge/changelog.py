@@ -324,8 +324,10 @@ def _frame(
     config: StreamsConfig,
     changed: Change | None = None,
 ) -> DataFrame:
+    from spark_bridge.by_value import ByValue
     from spark_bridge.topic_rows import TopicRows
 
     count = len(ranges)
     numbers = spark.range(0, count, 1, count)
-    return numbers.mapInArrow(TopicRows(ranges, form, config, changed), form.ddl)
+    rows = TopicRows(ranges, form, config, changed)
+    return numbers.mapInArrow(ByValue(rows), form.ddl)

@@ -7,10 +7,10 @@ those of the main script, travel by value.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from spark_bridge import by_value
 from spark_bridge.combine import reaches_time, with_partials
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
@@ -111,7 +111,7 @@ class Job:
 
     def open(self) -> tuple[Application, BackfillPlan]:
         """Compile the application, and read the plan."""
-        topology, settings = pickle.loads(self.application)  # noqa: S301 - made by the driver
+        topology, settings = by_value.loads(self.application)
         application = Application.of(topology, settings, self.combined)
         return application, BackfillPlan.from_text(self.plan)
 
@@ -122,16 +122,11 @@ def pack_application(topology: Topology, settings: Settings) -> bytes:
     Raises:
         CannotBackfillError: something in it cannot be sent to another process.
     """
-    from pyspark import cloudpickle
-
     try:
-        packed: bytes = cloudpickle.dumps(  # type: ignore[no-untyped-call]
-            (topology, settings)
-        )
+        return by_value.dumps((topology, settings))
     except Exception as error:
         raise CannotBackfillError(
             f"the topology or a setting cannot be sent to executors: {type(error).__name__}: "
             f"{error}; a function or a serde holds on to a lock, a connection or an open file: "
             "make it where it is used"
         ) from error
-    return packed

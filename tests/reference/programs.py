@@ -375,3 +375,6 @@ OPS = tuple(
     if name.startswith("_") and not name.startswith(_HELPERS)
 )
 """All calls that a program can consist of."""
+
+BEHIND_CACHES = tuple(op for op in OPS if op != "table_group")
+"""Those that come to the same whatever caches leave out; `aggregated` is not taken back."""

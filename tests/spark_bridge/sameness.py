@@ -266,6 +266,15 @@ class Final:
                 assert mine[key] == theirs[key], (place, key)
             assert mine.keys() <= theirs.keys(), place
 
+    def check_values(self, alone: Final) -> None:
+        """Compare the state without times: a row keeps its time while its value is the same, and
+        which values it had in between is the caches' choice."""
+        for place, rows in alone.rows.items():
+            values = {key: value for key, value, _ in rows}
+            assert {key: value for key, value, _ in self.rows[place]} == values, place
+            found = {key: value for key, (value, _) in self.changelogs.get(place, {}).items()}
+            assert {key: found[key] for key in values} == values, place
+
     def check_outputs(self, alone: Final) -> None:
         """Compare outputs record by record."""
         assert self.outputs.keys() == alone.outputs.keys()

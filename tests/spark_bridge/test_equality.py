@@ -15,7 +15,7 @@ import pytest
 
 from state.codec import partition_for_key
 from streams.testing import TopologyTestDriver
-from tests.reference.programs import OPS, Event, random_program, write
+from tests.reference.programs import BEHIND_CACHES, OPS, Event, random_program, write
 from tests.spark_bridge.local_engine import (
     Seen,
     backfilled,
@@ -28,7 +28,6 @@ from topology import StreamsBuilder, TopologyError
 from topology.graph import Topology
 
 CACHED: dict[str, object] = {"null.key.policy": "drop"}
-BEHIND_CACHES = tuple(op for op in OPS if op != "table_group")
 UNCACHED: dict[str, object] = {**CACHED, "statestore.cache.max.bytes": 0}
 
 

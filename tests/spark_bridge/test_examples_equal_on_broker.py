@@ -29,7 +29,7 @@ from tests.spark_bridge.sameness import (
     rows_of,
     write,
 )
-from tests.support.live import live, settings_of
+from tests.support.live import default_settings_of, live, settings_of
 from tests.support.topics import Topics
 from topology import Topology
 
@@ -64,13 +64,15 @@ class Prepared:
         cut = furthest_behind(self.inputs, self.sources[0], about - 20, about + 20)
         return ends(self.inputs[:cut], self.sources, self.example.partitions)
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str, *, defaults: bool = False) -> Run:
         """Name the sinks and the application of another run."""
         count = self.example.partitions
         sinks = [self.topics.create(sink, partitions=count) for sink in self.example.sinks]
-        settings = settings_of(
-            self.topics, self.directory / name, null_key_policy="drop", max_task_idle_ms=500
-        )
+        more: dict[str, Any] = {"null_key_policy": "drop", "max_task_idle_ms": 500}
+        if defaults:  # but for the half minute that they would wait for a commit
+            more["commit_interval_ms"] = 500
+        make = default_settings_of if defaults else settings_of
+        settings = make(self.topics, self.directory / name, **more)
         topology = self.example.make(self.sources, sinks, self.directory)
         return Run(self, topology, settings, sinks)
 
@@ -154,6 +156,16 @@ def test_a_backfill_that_goes_on_live_is_live_alone(
     run = alone.prepared.run(handover)
     run.backfill(spark, part, handover=handover)
     alone.check(run.go_on_live())
+
+
+def test_a_backfill_at_default_settings_leaves_the_same(spark: Any, alone: Alone) -> None:
+    """With the default caches, as most run it; which updates they leave out is theirs to choose."""
+    run = alone.prepared.run("defaults", defaults=True)
+    run.backfill(spark, 0.5)
+    found = run.go_on_live()
+    assert found.warm
+    found.check_values(alone.final)
+    found.check_last_outputs(alone.final, alone.prepared.example.decode(alone.prepared.directory))
 
 
 def test_a_backfill_from_files_that_goes_on_live_is_live_alone(

@@ -20,21 +20,23 @@ from typing import Any
 import pytest
 
 from spark_bridge import backfill
-from tests.reference.programs import OPS, SOURCES, Program, random_program, write
+from tests.reference.programs import BEHIND_CACHES, OPS, SOURCES, Program, random_program, write
 from tests.spark_bridge import sameness
 from tests.spark_bridge.sameness import Final, Input, Progress
-from tests.support.live import live, settings_of
+from tests.support.live import default_settings_of, live, settings_of
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
 from topology.graph import Node, Sink, Source
 
 SEEDS = (142, 821, 157, 320, 653, 848, 9, 602)
+SEEDS_OF_DEFAULTS = (9008, 9014, 9049)
 PARTITIONS = 2
 START_MS = 1_700_000_000_000
 
 
-def program_of(seed: int) -> Program:
-    return random_program(seed, interrupted=False, cached=False, ops=tuple(OPS))
+def program_of(seed: int, *, cached: bool = False) -> Program:
+    ops = BEHIND_CACHES if cached else OPS
+    return random_program(seed, interrupted=False, cached=cached, ops=tuple(ops))
 
 
 def topology_of(program: Program) -> Topology:
@@ -78,6 +80,13 @@ class Run:
             for name in (*SOURCES, *sinks_of(topology))
         }
         settings = settings_of(topics, directory, null_key_policy="drop")
+        if program.cached:
+            settings = default_settings_of(
+                topics,
+                directory,
+                null_key_policy="drop",
+                processing_guarantee="exactly_once_v2",  # commits as soon as nothing is left to do
+            )
         return Run(topics, renamed(topology, names), settings, names)
 
     def inputs(self, program: Program) -> list[Input]:
@@ -149,3 +158,22 @@ def test_a_backfill_that_goes_on_live_is_live_alone(
     found = both.live(inputs[cut:])
     found.check_state(expected)
     found.check_outputs_in_any_order(expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_DEFAULTS)
+def test_a_backfill_at_default_settings_leaves_the_same(
+    spark: Any, topics: Topics, tmp_path: Path, seed: int
+) -> None:
+    """With the default caches; which updates they leave out is theirs to choose."""
+    program = program_of(seed, cached=True)
+    alone = Run.of(program, topics, tmp_path / "alone")
+    expected = alone.live(alone.inputs(program))
+    assert any(expected.rows.values())
+    both = Run.of(program, topics, tmp_path / "both")
+    inputs = both.inputs(program)
+    cut = len(inputs) // 2
+    both.write(inputs[:cut])
+    backfill(both.topology, both.settings, spark=spark)
+    found = both.live(inputs[cut:])
+    found.check_values(expected)
+    found.check_last_outputs(expected)

@@ -136,6 +136,16 @@ def _close_quietly(app: KafkaStreams) -> None:
         print(f"closing failed too: {error}")
 
 
+def default_settings_of(topics: Topics, directory: Path, **more: Any) -> dict[str, Any]:
+    """Settings of a new application that says nothing but what it has to."""
+    return {
+        "application.id": topics.name("app"),
+        "bootstrap.servers": topics.bootstrap,
+        "state.dir": str(directory / "state"),
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
 def settings_of(topics: Topics, directory: Path, **more: Any) -> dict[str, Any]:
     """Settings of a new application: exactly-once, a commit after each batch, no caches.
 
