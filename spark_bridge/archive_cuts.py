@@ -8,7 +8,7 @@ from datetime import datetime
 
 from spark_bridge.archive_facts import ArchiveFacts, Part
 from spark_bridge.errors import CannotBackfillError, HistoryGapError
-from spark_bridge.planning import HistoryAdmin
+from spark_bridge.planning import HistoryAdmin, InputEnds
 from streams.clients import ReceivedMessage, TopicPartition
 
 __all__ = ["Cutover", "ReadRange", "check_cutover", "cuts_of"]
@@ -49,7 +49,7 @@ def check_cutover(cutover: object, places: Sequence[TopicPartition]) -> None:
 def cuts_of(
     facts: ArchiveFacts,
     partitions: int,
-    admin: HistoryAdmin,
+    admin: HistoryAdmin | InputEnds,
     read: ReadRange,
     cutover: Cutover | None,
 ) -> dict[TopicPartition, int]:
@@ -94,7 +94,7 @@ def cuts_of(
 class _Topic:
     """What Kafka has of the topic: its partitions' first offsets, and the ends of the decided."""
 
-    admin: HistoryAdmin
+    admin: HistoryAdmin | InputEnds
     read: ReadRange
     starts: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]

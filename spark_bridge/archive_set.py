@@ -12,7 +12,7 @@ from spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
 from spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, refuse_other_archive
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
-from spark_bridge.planning import Until
+from spark_bridge.planning import InputEnds, Until
 from streams.clients import TopicPartition
 
 __all__ = ["ArchiveSet", "Cutover", "Source"]
@@ -88,7 +88,8 @@ class ArchiveSet:
                 if isinstance(cutover, Mapping):
                     mine = {p: at for p, at in cutover.items() if p[0] == facts.topic} or None
                 read = _reader(application)
-                cuts.update(cuts_of(facts, partitions[facts.topic], admin, read, mine))
+                ends = InputEnds(admin, committed=application.config.reads_committed)
+                cuts.update(cuts_of(facts, partitions[facts.topic], ends, read, mine))
         return cls(archives, found, cuts)
 
     @staticmethod
@@ -195,7 +196,9 @@ def _reader(application: Any) -> ReadRange:
 
     config = application.config
     timeout_s = config.task_timeout_ms / 1000
-    return partial(read_range, consumer_opener(config), timeout_s=timeout_s)
+    return partial(
+        read_range, consumer_opener(config, committed=config.reads_committed), timeout_s=timeout_s
+    )
 
 
 def _refuse_left_out(facts: ArchiveFacts, until_ms: int) -> None:

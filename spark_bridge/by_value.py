@@ -1,12 +1,13 @@
 """Pickles what executors need, with classes and functions of the main script by value.
 
-cloudpickle knows how, but for what msgspec adds to a class: a cache that cannot be pickled, structs
-whose fields are fixed when the class is made, and annotations that are text, which nobody can read
-where the script is not.
+cloudpickle knows how, but for what is peculiar to classes of data: a cache of msgspec that cannot
+be pickled, structs whose fields are fixed when they are made, signs in dataclasses that are known
+by their identity, and annotations that are text, which nobody can read where the script is not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import io
 import pickle
@@ -21,6 +22,12 @@ __all__ = ["ByValue", "dumps", "loads"]
 
 Function = Callable[[Iterator[Any]], Iterator[Any]]
 
+_SIGNS = {
+    id(one): name
+    for name, one in vars(dataclasses).items()
+    if type(one).__module__ == "dataclasses"
+}
+"""What dataclasses tell from all else by being that very object."""
 _CACHE = "__msgspec_cache__"
 
 
@@ -39,6 +46,8 @@ def dumps(value: object) -> bytes:
 
         def reducer_override(self, obj: Any) -> Any:
             """Called for each class and function, before all else."""
+            if type(obj).__module__ == "dataclasses" and (name := _SIGNS.get(id(obj))):
+                return name  # it is found there by its name
             found = super().reducer_override(obj)
             if isinstance(obj, type) and isinstance(found, tuple) and len(found) == 6:
                 return _reduced(obj, found)

@@ -17,7 +17,7 @@ from streams.plan import SubPlan
 from streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics, topic_names
 from streams.topics import TopicAdmin, prepare_topics
 
-__all__ = ["HistoryAdmin", "Until", "make_plan", "ranges", "stages_of"]
+__all__ = ["HistoryAdmin", "InputEnds", "Until", "make_plan", "ranges", "stages_of"]
 
 Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 """Where to end: at the last stable offsets, before offsets, or before a time."""
@@ -30,9 +30,30 @@ class HistoryAdmin(TopicAdmin, Protocol):
         """The last stable offset of each partition."""
 
     def offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than a time, or None."""
+
+
+class InputEnds:
+    """Where inputs end for an application: where it reads up to itself.
+
+    Args:
+        admin: the cluster.
+        committed: whether it reads committed records alone.
+    """
+
+    def __init__(self, admin: HistoryAdmin, *, committed: bool) -> None:
+        self._admin = admin
+        self._committed = committed
+        self.start_offsets = admin.start_offsets
+        self.stable_offsets = admin.stable_offsets if committed else admin.end_offsets
+
+    def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
         """The first offset of a record that is not older than a time, or None."""
+        return self._admin.offsets_at(partitions, timestamp_ms, committed=self._committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +97,8 @@ def make_plan(
         for p in range(partitions[topic])
     ]
     late = {t for plan in plans for t, r in plan.offset_resets.items() if r == "latest"}
-    inputs = ranges(admin, external, until, cuts or {}, late)
+    found = InputEnds(admin, committed=application.config.reads_committed)
+    inputs = ranges(found, external, until, cuts or {}, late)
     global_topics = {plan.topic for plan in application.global_plans}
     looked_up = [TopicPartition(t, p) for t in global_topics for p in range(partitions[t])]
     tables = ranges(admin, looked_up, "latest", {}, ())
@@ -140,7 +162,7 @@ def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> di
 
 
 def ranges(
-    admin: HistoryAdmin,
+    admin: HistoryAdmin | InputEnds,
     places: Sequence[TopicPartition],
     until: Until,
     cuts: Mapping[TopicPartition, int],

@@ -1,7 +1,8 @@
 """Reads a range of a topic's partition in the Python worker: no jar, and the client used live.
 
-Only committed records are read, up to an end that is not past the last stable offset. A range may
-end in markers or in records of aborted transactions: the client's position passes them.
+Only committed records are read, up to an end that is not past the last stable offset, unless the
+application reads its inputs otherwise. A range may end in markers or in records of aborted
+transactions: the client's position passes them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ _POLL_S = 0.1
 OpenConsumer = Callable[[], Consumer]
 
 
-def consumer_opener(config: StreamsConfig) -> OpenConsumer:
-    """Return what opens a consumer of committed records that is in no group."""
+def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenConsumer:
+    """Return what opens a consumer that is in no group.
+
+    Args:
+        config: of the clients.
+        committed: whether it leaves out what is aborted or undecided; for inputs,
+            `StreamsConfig.reads_committed` says so, as for the live application.
+    """
 
     def open_consumer() -> Consumer:
         from streams.consumer import LiveConsumer  # executors need the client, importers do not
 
         settings: dict[str, Any] = {
             **config.restore_config(),
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
             "queued.max.messages.kbytes": 16 * 1024,
         }
         return LiveConsumer(settings, timeout_s=config.task_timeout_ms / 1000)
@@ -47,7 +55,7 @@ def read_range(
     timeout_s: float,
     clock: Clock | None = None,
 ) -> Iterator[Sequence[ReceivedMessage]]:
-    """Yield the committed records of a partition with `start` <= offset < `end`, in batches.
+    """Yield the records of a partition with `start` <= offset < `end`, in batches.
 
     Args:
         open_consumer: makes the consumer.

@@ -59,8 +59,10 @@ class run_stage:  # noqa: N801 - called as a function
         context = TaskContext.get()
         assert context is not None, "not in a Spark task"
         application, plan = self._job.open()
-        opener = consumer_opener(application.config)
-        run = StageRun(self._job, application, plan, context.partitionId(), opener)
+        config = application.config
+        opener = consumer_opener(config, committed=config.reads_committed)
+        tables = consumer_opener(config)
+        run = StageRun(self._job, application, plan, context.partitionId(), opener, tables)
         with _collector_off():
             yield from run.run(batches)
 
@@ -89,7 +91,8 @@ class StageRun:
         application: what it runs.
         plan: what is read.
         number: of the Spark partition: the task's, where the stage has one sub-topology.
-        open_consumer: reads Kafka.
+        open_consumer: reads the inputs.
+        open_tables: reads the topics of global tables; None for one that reads both.
     """
 
     def __init__(
@@ -99,12 +102,14 @@ class StageRun:
         plan: BackfillPlan,
         number: int,
         open_consumer: OpenConsumer,
+        open_tables: OpenConsumer | None = None,
     ) -> None:
         self._job = job
         self._application = application
         self._config = application.config
         self._plan = plan
         self._open_consumer = open_consumer
+        self._open_tables = open_tables or open_consumer
         self._sources = {place: i for i, place in enumerate(plan.inputs)}
         self._cause = Cause()
         self._global_views: Mapping[str, Any] = {}
@@ -157,7 +162,7 @@ class StageRun:
         """
         try:
             self._global_views = load_global_tables(
-                self._application, self._plan, self._open_consumer, self._log
+                self._application, self._plan, self._open_tables, self._log
             )
             for task_id in self._ids:
                 self._begin(task_id)

@@ -179,9 +179,11 @@ class LiveAdmin:
         return self._list_offsets("find the stable end of", partitions, latest, committed=True)
 
     def offsets_at(
-        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int, *, committed: bool = True
     ) -> dict[TopicPartition, int | None]:
         """The first offset of a record that is not older than a time; None where there is none."""
+        levels = confluent_kafka.IsolationLevel
+        isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
         places = list(partitions)
         spec = _kafka.OffsetSpec.for_timestamp(timestamp_ms)
 
@@ -189,7 +191,7 @@ class LiveAdmin:
             return _by_place(
                 self._client.list_offsets(
                     {_client_place(place): spec for place in some},
-                    isolation_level=confluent_kafka.IsolationLevel.READ_COMMITTED,
+                    isolation_level=isolation,
                     request_timeout=self._request_s,
                 )
             )

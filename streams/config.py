@@ -331,6 +331,11 @@ topics and groups are named after it
         return self.processing_guarantee == "exactly_once_v2"
 
     @property
+    def reads_committed(self) -> bool:
+        """Whether inputs are read without aborted records, up to the last stable offset."""
+        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
+
+    @property
     def handlers(self) -> Handlers:
         """What decides about records that cannot be processed."""
         return Handlers(
@@ -360,7 +365,7 @@ topics and groups are named after it
         chosen: ClientConfig = {
             **self._chosen_for_consumers(),
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed" if self.exactly_once else "read_uncommitted",
+            "isolation.level": "read_committed",
             "session.timeout.ms": 10_000,
         }
         owned: ClientConfig = {

@@ -27,6 +27,11 @@ statistics settings without a prefix (`security.protocol`, `sasl.*`, `ssl.*`, `s
 `client.id`, `client.rack`, `debug`, `statistics.interval.ms`, `oauth_cb`, ...) go to every client;
 a prefix wins over none. `topic.` sets a config of the internal topics.
 
+`consumer.isolation.level` is `read_committed` under both guarantees: inputs are read up to the
+first transaction that is still open, and without records that were aborted. Under at-least-once it
+may be `read_uncommitted`; then the application reads all records at once, aborted ones too, and so
+does a [backfill](backfill.md) of it.
+
 The runtime owns these; another value is refused:
 
 | setting | clients | only legal value | because |

@@ -454,7 +454,7 @@ class TopologyTestDriver:
             self._consumer = MemoryConsumer(
                 self.cluster,
                 group=self._config.application_id,
-                committed=self._config.exactly_once,
+                committed=self._config.reads_committed,
             )
             worker = make_memory_worker(
                 self._config,

@@ -244,7 +244,7 @@ class Run:
             log = self.cluster.log(place)
             committed = group.offsets.get(place)
             begin = log.start if committed is None else committed.offset
-            if log.read(begin, 1, committed=self.setup.config.exactly_once)[0]:
+            if log.read(begin, 1, committed=self.setup.config.reads_committed)[0]:
                 return f"{place} from {begin}"
         return ""
 

@@ -39,7 +39,7 @@ class HistoryMemoryAdmin(MemoryAdmin):
         return {place: self._logs(place).last_stable for place in partitions}
 
     def offsets_at(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
     ) -> dict[TopicPartition, int | None]:
         return {
             place: next(
@@ -87,7 +87,7 @@ def backfilled(
         packs += run_stage(
             replace(job, stage=stage),
             packs,
-            lambda: MemoryConsumer(cluster, group=None, committed=True),
+            lambda: MemoryConsumer(cluster, group=None, committed=config.reads_committed),
         )
     found = [pack for pack in packs if pack["kind"] in RESULT_KINDS]
     return plan, [_result(row) for row in rows_of(found)]

@@ -11,10 +11,11 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 
 import msgspec
+import orjson
 
 from spark_bridge import by_value
 from topology import StreamsBuilder, serdes
@@ -95,7 +96,10 @@ OBJECTS: dict[Any, Any] = {
 
 
 def look_at(cls: Any, value: Any) -> list[Any]:
-    return [cls.__name__, repr(value), value.twice() if hasattr(value, "twice") else None]
+    made = asdict(value) if is_dataclass(value) else None
+    text = orjson.dumps(value, None, orjson.OPT_SORT_KEYS) if made else None
+    twice = value.twice() if hasattr(value, "twice") else None
+    return [cls.__name__, repr(value), repr(made), repr(text), twice]
 
 
 ELSEWHERE = """

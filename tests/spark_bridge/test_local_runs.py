@@ -13,6 +13,7 @@ from spark_bridge.job import Application
 from spark_bridge.planning import make_plan
 from spark_bridge.refusals import refuse_early, refuse_processors
 from streams.clients import TopicPartition
+from streams.errors import ConfigError
 from streams.handlers import Continue, Failure
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
 from streams.progress import Progress
@@ -252,6 +253,37 @@ def test_only_committed_records_are_read_and_an_open_transaction_ends_the_range(
     assert plan.ends[place] == cluster.log(place).last_stable == 12
     counted = {r.key: serdes.long.deserialize(r.value or b"") for r in rows if r.kind != "progress"}
     assert counted == {b"kept": 3}
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guarantee: str) -> None:
+    """Under either guarantee; at-least-once may read everything, and then both do."""
+    settings = {
+        **UNCACHED, "processing.guarantee": guarantee, "consumer.isolation.level": level
+    }  # fmt: skip
+    if (level, guarantee) == ("read_uncommitted", "exactly_once_v2"):
+        with pytest.raises(ConfigError, match=r"isolation\.level"):
+            TopologyTestDriver(word_count(), settings)
+        return
+    alone = TopologyTestDriver(word_count(), settings)
+    both = TopologyTestDriver(word_count(), settings)
+    for cluster in (alone.cluster, both.cluster):
+        for fate, word in ((Fate.COMMITTED, "kept"), (Fate.ABORTED, "void")) * 3:
+            transaction = Transaction()
+            put(cluster, ("lines", "k", word, 5), transaction)
+            cluster.end(transaction, fate)
+        put(cluster, ("lines", "k", "undecided", 6), Transaction())
+    plan, rows = backfilled(word_count(), settings, both.cluster)
+    log = both.cluster.log(TopicPartition("lines", 0))
+    assert plan.inputs == (TopicPartition("lines", 0),)
+    assert list(plan.ends.values()) == [log.last_stable if level == "read_committed" else log.end]
+    hand_over(plan, rows, both.cluster, "test")
+    expected = {"kept": 3} if level == "read_committed" else {"kept": 3, "void": 3, "undecided": 1}
+    for driver in (alone, both):
+        driver.run()
+        driver.commit()
+        assert {k: v for k, v, _ in driver.store("counts").rows()} == expected
 
 
 @pytest.mark.parametrize("end", range(7))

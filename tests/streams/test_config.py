@@ -230,10 +230,19 @@ def test_each_failed_record_is_reported_and_under_exactly_once_each_record() -> 
     assert exactly_once.producer_config("t")["delivery.report.only.error"] is False
 
 
-def test_input_is_read_committed_under_exactly_once_alone() -> None:
-    assert parse().consumer_config("w")["isolation.level"] == "read_uncommitted"
-    exactly_once = parse(processing__guarantee="exactly_once")
-    assert exactly_once.consumer_config("w")["isolation.level"] == "read_committed"
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_input_is_read_committed_under_both_guarantees(guarantee: str) -> None:
+    config = parse(processing__guarantee=guarantee)
+    assert config.consumer_config("w")["isolation.level"] == "read_committed"
+    assert config.reads_committed
+
+
+def test_at_least_once_may_read_what_was_aborted_if_it_says_so() -> None:
+    assert not parse(consumer__isolation__level="read_uncommitted").reads_committed
+    with pytest.raises(ConfigError, match=r"isolation\.level"):
+        parse(
+            processing__guarantee="exactly_once_v2", consumer__isolation__level="read_uncommitted"
+        )
 
 
 def test_a_producer_accepts_records_as_large_as_the_topics_do() -> None:
