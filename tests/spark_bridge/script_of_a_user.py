@@ -97,9 +97,9 @@ OBJECTS: dict[Any, Any] = {
 
 def look_at(cls: Any, value: Any) -> list[Any]:
     made = asdict(value) if is_dataclass(value) else None
-    text = orjson.dumps(value, None, orjson.OPT_SORT_KEYS) if made else None
+    text = json.dumps(orjson.loads(orjson.dumps(value)), sort_keys=True) if made else None
     twice = value.twice() if hasattr(value, "twice") else None
-    return [cls.__name__, repr(value), repr(made), repr(text), twice]
+    return [cls.__name__, repr(value), repr(made), text, twice]
 
 
 ELSEWHERE = """
