@@ -47,7 +47,7 @@ def grouped(records: list[Message]) -> Callable[[], object]:
     """The same, with the runtime's grouping by partition before it."""
 
     def run() -> None:
-        for group in _by_partition(records).values():
+        for group in _by_partition(records, {}).values():
             for m in group:
                 m.key(), m.value(), m.timestamp()
 

@@ -265,12 +265,14 @@ def compute(
     from spark_bridge.refusals import refuse_early, refuse_processors
     from spark_bridge.stages import make_stages
     from streams.admin import LiveAdmin
+    from streams.broker_contact import reach
     from streams.plan import optimized
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
     application = Application.of(topology, config)
     refuse_early(topology, application)
+    reach(config.admin_config())
     admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     archives = ArchiveSet.open(source, application, admin, cutover, plan)
     if plan is None:

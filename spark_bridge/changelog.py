@@ -162,8 +162,10 @@ def fixed_ranges(
         ReadError: the topic is not there.
     """
     from spark_bridge.topic_rows import Range
+    from streams.broker_contact import reach
     from streams.group_admin import GroupAdmin
 
+    reach(config.admin_config())
     admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     facts = admin.describe([topic]).get(topic)
     if facts is None:

@@ -49,9 +49,10 @@ def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
         settings: librdkafka's, of any client.
         group: its name.
     """
-    import confluent_kafka
+    from streams.broker_contact import Heard
+    from streams.kafka_clients import new_consumer
 
-    consumer = confluent_kafka.Consumer({**settings, "group.id": group})
+    consumer = new_consumer({**settings, "group.id": group}, Heard())
     try:
         metadata: GroupMetadata = consumer.consumer_group_metadata()
         return metadata

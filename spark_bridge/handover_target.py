@@ -22,10 +22,11 @@ from spark_bridge.plan import BackfillPlan
 from spark_bridge.plan_identity import refuse_other_topics
 from spark_bridge.planning import HistoryAdmin
 from spark_bridge.read import OpenConsumer, consumer_opener
+from streams.access_errors import GroupDeniedError
 from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from streams.config import StreamsConfig
 from streams.deployed import GroupOffsets, forget, forgotten
-from streams.errors import GroupDeniedError, StreamsError
+from streams.errors import StreamsError
 from streams.reset_plan import Member
 from streams.retention import FOR_EVER, window_topics
 from streams.topic_plan import TopicFacts, topic_names
@@ -83,12 +84,14 @@ class Target:
     @classmethod
     def live(cls, application: Application) -> Target:
         """The application on its real cluster."""
-        from streams.group_admin import GroupAdmin  # executors and importers need no client
+        from streams.broker_contact import reach  # executors and importers need no client
+        from streams.group_admin import GroupAdmin
         from streams.group_offsets import MemberlessGroup
 
         config = application.config
         timeout_s = config.task_timeout_ms / 1000
         settings = config.admin_config()
+        reach(settings)
         return cls(
             application,
             GroupAdmin(settings, timeout_s=timeout_s),

@@ -15,17 +15,21 @@ from typing import Any, NoReturn, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
+import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from streams.broker_contact import Heard
 from streams.clients import TopicPartition
+from streams.denials import DENIED, denial
 from streams.errors import (
     ConfigError,
     FatalClientError,
-    GroupDeniedError,
     MissingTopicError,
     StopRequestedError,
 )
+from streams.kafka_clients import new_admin
 from streams.reactions import Reaction, reaction_to
+from streams.rights import principal_of
 from streams.topic_plan import NewTopic, TopicFacts
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -66,9 +70,6 @@ _REFUSED = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
-_DENIED = frozenset(
-    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-)
 
 
 class LiveAdmin:
@@ -78,6 +79,8 @@ class LiveAdmin:
         config: librdkafka's settings, from `StreamsConfig.admin_config`.
         timeout_s: how long a call repeats itself after temporary errors, in seconds.
         stopping: whether nobody waits for answers any more.
+        contact: hears what the client says besides its answers.
+        waiting: whether no broker can be reached now, so that calls are repeated for longer.
     """
 
     def __init__(
@@ -86,10 +89,15 @@ class LiveAdmin:
         *,
         timeout_s: float,
         stopping: Callable[[], bool] = lambda: False,
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stopping = stopping
         self._config = dict(config)
-        self._client = _kafka.AdminClient(self._config)
+        self._contact = contact or Heard()
+        self._waiting = waiting
+        self._client = new_admin(self._config, self._contact)
+        self._configs_unknown: set[str] = set()
         self._timeout_s = timeout_s
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
 
@@ -130,12 +138,28 @@ class LiveAdmin:
             futures = self._client.describe_configs(resources, request_timeout=self._request_s)
             return {resource.name: future for resource, future in futures.items()}
 
-        # Reading configs is a right of its own, and a source's are of use but not needed.
-        entries = self._ask("describe the configs of", names, send, ignored=_GONE | _DENIED)
+        # Reading configs is a right of its own, and what they are is of use but not needed.
+        entries = self._ask("describe the configs of", names, send, ignored=_GONE | DENIED)
+        self._say_unknown(set(names) - entries.keys())
         return {
             name: {entry: found[entry].value for entry in _CONFIGS if entry in found}
             for name, found in entries.items()
         }
+
+    def _say_unknown(self, names: set[str]) -> None:
+        """Say which topics cannot be checked, once for each."""
+        new = sorted(names - self._configs_unknown)
+        if not new:
+            return
+        self._configs_unknown.update(new)
+        who = principal_of(self._config)
+        structlog.get_logger().warning(
+            "topic_configs_unknown",
+            topics=new,
+            reason=f"{who} lacks the right DescribeConfigs on them",
+            unchecked="cleanup.policy, retention.ms, max.message.bytes",
+            advice="grant it: a topic that is not kept as it must be can lose state",
+        )
 
     def names(self) -> frozenset[str]:
         """All topics that this client may see, for suggestions; empty when that cannot be told."""
@@ -310,19 +334,28 @@ class LiveAdmin:
                 if error is not None and error.code() not in ignored:
                     failed[item] = error
             elapsed_s = time.monotonic() - begun_at
+            if failed:
+                self._client.poll(0)  # it may say that it reaches no broker, and why
+            is_over = elapsed_s >= self._timeout_s and not self._waiting()
             for item, error in failed.items():
-                if not _passes(error, elapsed_s) or elapsed_s >= self._timeout_s:
-                    _raise(action, item, error, elapsed_s)
+                if not _passes(error, elapsed_s) or is_over:
+                    self._raise(action, item, error, elapsed_s)
             pending = list(failed)
             if any(error.code() in _STALE for error in failed.values()):
                 # The client never asks anew who is controller, and who leads since when.
-                self._client = _kafka.AdminClient(self._config)
+                self._client = new_admin(self._config, self._contact)
             if pending and self._stopping():
                 raise StopRequestedError(f"stopped while waiting for: {action} {pending[0]}")
             if pending:
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _WAIT_MAX_S)
         return answers
+
+    def _raise(self, action: str, item: object, error: KafkaError, elapsed_s: float) -> NoReturn:
+        if reaction_to(error, "query") is Reaction.DENIED:
+            right = _RIGHTS.get(action, "Describe")
+            raise denial(error, self._config, topic=_topic(item), group=str(item), right=right)
+        _raise(action, item, error, elapsed_s, self._contact.why())
 
     def _outcome(self, future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
         try:
@@ -359,7 +392,22 @@ def _passes(error: KafkaError, elapsed_s: float) -> bool:
     return code in _PASSING or reaction_to(error, "query") is Reaction.RETRY
 
 
-def _raise(action: str, item: object, error: KafkaError, elapsed_s: float) -> NoReturn:
+_RIGHTS = {
+    "describe": "Describe",
+    "describe the configs of": "DescribeConfigs",
+    "create": "Create",
+    "delete": "Delete",
+    "delete records of": "Delete",
+    "alter the configs of": "AlterConfigs",
+    "delete the group": "Delete",
+    "describe the group": "Read",
+    "list the offsets of the group": "Read",
+    "set the offsets of the group": "Read",
+}
+"""What an action needs; all others need Describe."""
+
+
+def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: str) -> NoReturn:
     what = f"cannot {action} {item}: {error.str()}"
     code = error.code()
     if code in _GONE:
@@ -368,21 +416,10 @@ def _raise(action: str, item: object, error: KafkaError, elapsed_s: float) -> No
         raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
     if code in _REFUSED:
         raise ConfigError(f"{what}; correct the settings topic.* or the topology")
-    if code in _DENIED:
-        raise FatalClientError(
-            f"{what}; grant this client Describe, DescribeConfigs, Create, AlterConfigs and "
-            "Delete on the topics whose names begin with the application.id, and Describe on the "
-            "sources"
-        )
-    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        raise GroupDeniedError(
-            f"{what}; grant this client Read on the groups whose names begin with the "
-            "application.id"
-        )
     if _passes(error, elapsed_s):
         raise FatalClientError(
-            f"{what}, for {elapsed_s:.0f} s; see that the brokers at bootstrap.servers are up, or "
-            "raise task.timeout.ms"
+            f"{what}, for {elapsed_s:.0f} s{why}; see that the brokers at bootstrap.servers are "
+            "up, or raise task.timeout.ms"
         )
     raise FatalClientError(what)
 

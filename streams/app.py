@@ -1,7 +1,7 @@
 """`KafkaStreams`: an application's topology running on Kafka, in this process.
 
-CREATED ─► REBALANCING ◄─► RUNNING ─► PENDING_SHUTDOWN ─► NOT_RUNNING
-                └────────────┴──────► PENDING_ERROR ─────► ERROR
+CREATED ─► CONNECTING ◄─► REBALANCING ◄─► RUNNING ─► PENDING_SHUTDOWN ─► NOT_RUNNING
+               └──────────────┴──────────────┴──────► PENDING_ERROR ─────► ERROR
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Self
 import structlog
 
 from streams.backfill_gate import BackfillGate
+from streams.broker_contact import BrokerContact
+from streams.client_check import check_clients
 from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
@@ -29,7 +31,7 @@ from streams.key_checks import log_unequal_keys
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
-from streams.runtime import make_worker
+from streams.runtime import Connections, make_worker
 from streams.system_clock import SystemClock
 from streams.task import TaskId
 from streams.worker import SilentListener, Worker, WorkerListener
@@ -43,6 +45,7 @@ class State(Enum):
     """What an application is doing."""
 
     CREATED = "created"
+    CONNECTING = "connecting"
     REBALANCING = "rebalancing"
     RUNNING = "running"
     PENDING_SHUTDOWN = "pending shutdown"
@@ -55,10 +58,14 @@ class State(Enum):
         return state in _NEXT[self]
 
 
+_ENDS = frozenset({State.PENDING_SHUTDOWN, State.PENDING_ERROR})
+_WORKS = frozenset({State.CONNECTING, State.REBALANCING, State.RUNNING})
+"""Brokers that are gone make any of them `CONNECTING`, and their return makes it what it was."""
 _NEXT = {
-    State.CREATED: frozenset({State.REBALANCING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
-    State.REBALANCING: frozenset({State.RUNNING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
-    State.RUNNING: frozenset({State.REBALANCING, State.PENDING_SHUTDOWN, State.PENDING_ERROR}),
+    State.CREATED: frozenset({State.CONNECTING}) | _ENDS,
+    State.CONNECTING: _WORKS | _ENDS,
+    State.REBALANCING: _WORKS | _ENDS,
+    State.RUNNING: _WORKS | _ENDS,
     State.PENDING_SHUTDOWN: frozenset({State.NOT_RUNNING, State.PENDING_ERROR}),
     State.NOT_RUNNING: frozenset[State](),
     State.PENDING_ERROR: frozenset({State.ERROR}),
@@ -107,6 +114,7 @@ class KafkaStreams:
         probe: Probe = no_probe,
     ) -> None:
         self.config = StreamsConfig.parse(settings)
+        check_clients(self.config)
         self._topology = topology
         self._settings = dict(settings)
         self._plans = plan_application(topology, self.config)
@@ -121,6 +129,8 @@ class KafkaStreams:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._before_lost = State.REBALANCING
+        self._connections = Connections()
         self._lock = threading.RLock()
         self._log = structlog.get_logger().bind(application=self.config.application_id)
 
@@ -254,7 +264,7 @@ class KafkaStreams:
             raise RuntimeError("the application ran before; make a new KafkaStreams")
         try:
             if not self._stopping.is_set():
-                self._become(State.REBALANCING)
+                self._become(State.CONNECTING)
                 self._work_until_stopped()
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
@@ -272,6 +282,18 @@ class KafkaStreams:
 
     def _work(self) -> None:
         log_unequal_keys(self._topology, self.config, self._log)
+        contact = BrokerContact(
+            self.config.admin_config(), self._log, on_lost=self._lose, on_reached=self._find
+        )
+        try:
+            contact.reach(self._stopping.is_set)
+            self._become(State.REBALANCING)
+            self._work_with(contact)
+        finally:
+            contact.close()
+
+    def _work_with(self, contact: BrokerContact) -> None:
+        self._connections = Connections(contact=contact)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         gate.check()
@@ -287,6 +309,7 @@ class KafkaStreams:
             log=self._log,
             stopping=self._stopping.is_set,
             global_plans=self._global_plans,
+            connections=self._connections,
         )
         self._worker = parts.worker
         try:
@@ -301,6 +324,7 @@ class KafkaStreams:
             self.config.admin_config(),
             timeout_s=self.config.task_timeout_ms / 1000,
             stopping=self._stopping.is_set,
+            **self._connections.hearing(),
         )
 
     # -- signals and states --------------------------------------------------------------------
@@ -322,6 +346,19 @@ class KafkaStreams:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _lose(self) -> None:
+        """No broker can be reached any more; called beside the worker."""
+        with self._lock:
+            if self._state in _WORKS:
+                self._before_lost = self._state
+                self._become(State.CONNECTING)
+
+    def _find(self) -> None:
+        """One can be again; the worker may have changed the state meanwhile."""
+        with self._lock:
+            if self._state is State.CONNECTING:
+                self._become(self._before_lost)
 
     def _become(self, state: State) -> None:
         with self._lock:

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+from streams.access_errors import GroupDeniedError
 from streams.clients import CommittedOffset, Log, TopicPartition
-from streams.errors import BackfillOpenError, GroupDeniedError
+from streams.errors import BackfillOpenError
 from streams.task import TaskId
 
 __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]

@@ -69,12 +69,14 @@ def _compare(app: KafkaStreams) -> int:
     """Print what is different from what is deployed; returns the exit code."""
     import structlog
 
+    from streams.broker_contact import reach
     from streams.deployed import DeployedTopology
     from streams.deployment import change_code
     from streams.deployment_changes import changes
     from streams.group_admin import GroupAdmin
 
     config = app.config
+    reach(config.admin_config())
     admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     deployed = DeployedTopology(config, app.plans, admin, structlog.get_logger())
     before = deployed.read()

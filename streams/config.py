@@ -436,8 +436,7 @@ topics and groups are named after it
 
     def admin_config(self) -> ClientConfig:
         """librdkafka's settings for the admin client."""
-        # Its calls raise what goes wrong; the lines of the client would only say it again.
-        chosen: ClientConfig = {**self._chosen_for_all(), "log_level": 2}
+        chosen = self._chosen_for_all()
         return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
 
     def _chosen_for_all(self) -> ClientConfig:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from streams.broker_contact import Heard
 from streams.clients import (
     Clock,
     CommittedOffset,
@@ -24,14 +26,15 @@ from streams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
+from streams.denials import denial
 from streams.errors import (
-    ConfigError,
     FatalClientError,
     MemberFencedError,
     MissingTopicError,
     OffsetLostError,
     TaskMigratedError,
 )
+from streams.kafka_clients import new_consumer
 from streams.reactions import Call, Reaction, reaction_to
 from streams.system_clock import SystemClock
 
@@ -56,22 +59,23 @@ class LiveConsumer:
         *,
         timeout_s: float,
         clock: Clock | None = None,
-        make_client: MakeClient = confluent_kafka.Consumer,
+        make_client: MakeClient | None = None,
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock = clock or SystemClock()
+        self._waiting = waiting
         # An offset that is not there must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
-        self._make_client = make_client
+        contact = contact or Heard()
+        self._make_client = make_client or partial(new_consumer, hearing=contact)
         self._timeout_s = timeout_s
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
         self._is_closed = False
         self._in_hand: tuple[TopicPartition, int] | None = None
         """Place and offset of a record that was read and is not handed out yet."""
-        try:
-            self._client = make_client(dict(self._config))
-        except KafkaException as error:
-            raise ConfigError(f"consumer.: {error.args[0].str()}") from error
+        self._client = self._make_client(dict(self._config))
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics."""
@@ -130,7 +134,7 @@ class LiveConsumer:
                 messages = [first, *self._client.consume(max_records - 1, 0)]
             finally:
                 self._in_hand = None
-        return _by_partition(messages) if messages else _NOTHING
+        return _by_partition(messages, self._config) if messages else _NOTHING
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Start to read these partitions at these offsets."""
@@ -161,13 +165,14 @@ class LiveConsumer:
             # An undecided transaction shows as a time-out that is marked not retriable.
             if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
                 return None
-            _raise(error.args[0], "committed offsets")
+            self._raise(error.args[0], "committed offsets")
         result: dict[TopicPartition, CommittedOffset | None] = {}
         for position in found:
             if position.error is not None:
                 if reaction_to(position.error, "query") is Reaction.RETRY:
                     return None
-                _raise(position.error, f"committed offset of {_place(position)}")
+                place = _place(position)
+                self._raise(position.error, f"committed offset of {place}", topic=place.topic)
             known = position.offset >= 0
             result[_place(position)] = (
                 CommittedOffset(position.offset, position.metadata or "") if known else None
@@ -214,15 +219,22 @@ class LiveConsumer:
             try:
                 answers = self._client.commit(offsets=wanted, asynchronous=False)
             except KafkaException as error:
-                cause = error.args[0]
+                cause, topic = error.args[0], wanted[0].topic if wanted else None
             else:
-                cause = next((a.error for a in answers or [] if a.error is not None), None)
-                if cause is None:
+                failed = next((a for a in answers or [] if a.error is not None), None)
+                if failed is None:
                     return
+                cause, topic = failed.error, failed.topic
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
-            if not retry or self._clock.monotonic_s() > deadline:
-                _raise(cause, "offset commit", call="offsets")
+            is_over = self._clock.monotonic_s() > deadline and not self._waiting()
+            if not retry or is_over:
+                self._raise(cause, "offset commit", call="offsets", topic=topic)
             self._clock.sleep(_RETRY_WAIT_S)
+
+    def _raise(
+        self, error: KafkaError, where: str, *, call: Call = "query", topic: str | None = None
+    ) -> NoReturn:
+        _raise(error, where, self._config, call=call, topic=topic)
 
     def close(self, *, leave: bool) -> None:
         """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
@@ -237,10 +249,10 @@ class LiveConsumer:
         self._is_closed = True
 
 
-def _by_partition(messages: list[Message]) -> Batches:
+def _by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
     # One C loop each instead of a Python loop: most batches are of one partition.
     if set(map(Message.error, messages)) != {None}:
-        messages = _checked(messages)
+        messages = _checked(messages, config)
         if not messages:
             return _NOTHING
     topics = set(map(Message.topic, messages))
@@ -265,7 +277,7 @@ def _where(message: Message) -> tuple[TopicPartition, int] | None:
     return TopicPartition(topic, partition), offset
 
 
-def _checked(messages: list[Message]) -> list[Message]:
+def _checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
     records = []
     for message in messages:
         error = message.error()
@@ -275,11 +287,13 @@ def _checked(messages: list[Message]) -> list[Message]:
         if message.topic() == _NO_TOPIC:
             continue
         where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
-        _raise_if_final(error, where)
+        _raise_if_final(error, where, config, topic=message.topic())
     return records
 
 
-def _raise_if_final(error: KafkaError, where: str) -> None:
+def _raise_if_final(
+    error: KafkaError, where: str, config: Mapping[str, Any], *, topic: str | None
+) -> None:
     code = error.code()
     if code == KafkaError._FATAL:
         _raise_fatal(error, where)
@@ -296,7 +310,7 @@ def _raise_if_final(error: KafkaError, where: str) -> None:
             "make it faster, or set consumer.max.poll.interval.ms higher"
         )
     if reaction_to(error, "consumer") is not Reaction.RETRY:
-        _raise(error, where)
+        _raise(error, where, config, topic=topic)
 
 
 def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
@@ -306,11 +320,20 @@ def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
     raise FatalClientError(f"consumer, {where}: {error.str()}")
 
 
-def _raise(error: KafkaError, where: str, *, call: Call = "query") -> NoReturn:
+def _raise(
+    error: KafkaError,
+    where: str,
+    config: Mapping[str, Any],
+    *,
+    call: Call = "query",
+    topic: str | None = None,
+) -> NoReturn:
     if error.code() == KafkaError._FATAL:
         # What is behind it comes as a message, later: as a rule, that the member is fenced.
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     reaction = reaction_to(error, call)
+    if reaction is Reaction.DENIED:
+        raise denial(error, config, topic=topic, right="Read")
     if reaction is Reaction.REJOIN:
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     if reaction is Reaction.MIGRATED:

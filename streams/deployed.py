@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from streams.access_errors import AccessError, GroupDeniedError
 from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from streams.config import StreamsConfig
 from streams.deployment import Deployment, change_code
 from streams.deployment_changes import changes
 from streams.errors import (
     FatalClientError,
-    GroupDeniedError,
     ResetRefusedError,
     StopRequestedError,
     TopologyChangedError,
@@ -127,7 +127,7 @@ class DeployedTopology:
             number = kept.number if kept.deployment == self._present else kept.number + 1
             offset = CommittedOffset(number, self._present.encode())
             self._cluster.set_offsets(self._group, {self._place: offset})
-        except (FatalClientError, ResetRefusedError, ValueError) as error:
+        except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
             self._log.warning("topology_not_kept", reason=str(error))
             return False
         return True

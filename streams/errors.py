@@ -10,11 +10,12 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError` | nobody | stop, do not restart |
 | `TopicReplacedError` (in `streams.topic_errors`) | nobody | stop, do not restart |
+| `AccessError` (in `streams.access_errors`) | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `GlobalTableLostError` | the supervisor | the same; the rows are read anew at the start |
-| `GroupDeniedError` | `streams.deployed` | go on without what the group would say |
+| `GroupDeniedError` (likewise) | `streams.deployed` | go on without what the group would say |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
@@ -382,7 +383,7 @@ class StopRequestedError(StreamsError):
 
 
 class FatalClientError(StreamsError):
-    """A Kafka client cannot go on: not authorised, an unsupported broker, a fatal client error.
+    """A Kafka client cannot go on: an unsupported broker, a fatal client error.
 
     The worker does not catch it: it stops, and the supervisor may start it again with back-off.
     """
@@ -410,13 +411,6 @@ class GlobalTableLostError(FatalClientError):
             f"the rows of global table {self.store} must be read anew: {self.reason}; start the "
             "application again, which does so"
         )
-
-
-class GroupDeniedError(FatalClientError):
-    """This client has no right on a group; where the group is of use and not needed, it is caught.
-
-    `streams.deployed` catches it, and does without the description of what is deployed.
-    """
 
 
 class OffsetLostError(StreamsError):

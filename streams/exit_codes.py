@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from streams.access_errors import AccessError
 from streams.app_loader import ApplicationError
 from streams.errors import (
     BackfillOpenError,
@@ -49,6 +50,7 @@ class ExitCode(IntEnum):
     RESTARTS = 10
     STOP_TIMEOUT = 11
     BACKFILL = 12
+    ACCESS = 13
     INTERRUPTED = 130
 
 
@@ -99,6 +101,9 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.OFFSETS, "after `headrace reset`, again"),
     Ending(BackfillOpenError, "a backfill is being handed over, or was left half way",
            ExitCode.BACKFILL, "after finishing or dropping it"),
+    Ending(AccessError,
+           "the cluster does not let this client in, denies it a right, or is not trusted by it",
+           ExitCode.ACCESS, "after correcting password, certificate or [rights](#rights)"),
     Ending(LocalStateError,
            "the state directory cannot be used, or its files are of another format",
            ExitCode.LOCAL_STATE, "after following the message"),

@@ -66,7 +66,7 @@ class ClusterFacts:
             MissingTopicError: there is no such topic.
         """
         if topic not in self.topics:
-            found = describe_twice(self.admin, [topic], {topic})
+            found = describe_twice(self.admin, [topic], {topic}, written={topic})
             if topic not in found:
                 named = did_you_mean(topic, sorted(self.admin.names()))
                 raise MissingTopicError(

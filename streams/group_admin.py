@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streams.admin import LiveAdmin
 from streams.clients import CommittedOffset, Offsets, TopicPartition
+from streams.denials import DENIED, denial
 from streams.errors import (
     FatalClientError,
-    GroupDeniedError,
     MissingTopicError,
     ResetRefusedError,
 )
@@ -120,8 +120,10 @@ class GroupAdmin(LiveAdmin):
                 raise ResetRefusedError(f"{what}; a worker of the application was started")
             if place.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise MissingTopicError(f"{what}; was it deleted?", topics=[place.topic])
-            if place.error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise GroupDeniedError(f"{what}; grant this client Read on the group {group}")
+            if place.error.code() in DENIED:
+                raise denial(
+                    place.error, self._config, topic=place.topic, group=group, right="Read"
+                )
             raise FatalClientError(what)
 
     def delete_groups(self, names: Iterable[str]) -> None:

@@ -13,13 +13,18 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from streams.broker_contact import Heard
 from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import FatalClientError, GroupDeniedError, StopRequestedError
+from streams.denials import denial
+from streams.errors import FatalClientError, StopRequestedError
+from streams.kafka_clients import new_consumer
 from streams.reactions import Reaction, reaction_to
 
 T = TypeVar("T")
 
 _REQUEST_S = 5.0
+_FIRST_S = 1.0
+"""A group that is denied does not answer, and only then it can be heard that it is."""
 _WAIT_S = 0.2
 
 
@@ -30,14 +35,24 @@ class MemberlessGroup:
         config: librdkafka's settings, without a group.
         timeout_s: how long a call repeats itself after temporary errors, in seconds.
         stopping: whether nobody waits for answers any more.
+        contact: hears what the client says besides its answers.
+        waiting: whether no broker can be reached now, so that calls are repeated for longer.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, timeout_s: float, stopping: Callable[[], bool]
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        stopping: Callable[[], bool],
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._timeout_s = timeout_s
         self._stopping = stopping
+        self._contact = contact or Heard()
+        self._waiting = waiting
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets of a group at partition 0 of every topic.
@@ -47,10 +62,12 @@ class MemberlessGroup:
             decided: wait until no open transaction may change one of them.
         """
 
-        def read(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
+        def read(
+            consumer: confluent_kafka.Consumer, within_s: float
+        ) -> list[confluent_kafka.TopicPartition]:
             topics = consumer.list_topics(timeout=_REQUEST_S).topics
             places = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
-            return _settled(consumer.committed(places, timeout=_REQUEST_S) if places else [])
+            return _settled(consumer.committed(places, timeout=within_s) if places else [])
 
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
@@ -60,9 +77,11 @@ class MemberlessGroup:
         """The offsets of a group at some places, once no open transaction may change one."""
         asked = list(places)
 
-        def read(consumer: confluent_kafka.Consumer) -> list[confluent_kafka.TopicPartition]:
+        def read(
+            consumer: confluent_kafka.Consumer, within_s: float
+        ) -> list[confluent_kafka.TopicPartition]:
             wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
-            return _settled(consumer.committed(wanted, timeout=_REQUEST_S) if wanted else [])
+            return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
         return _found(self._repeat(group, "read the offsets of", read))
 
@@ -75,48 +94,58 @@ class MemberlessGroup:
         self._repeat(
             group,
             "set the offsets of",
-            lambda consumer: _settled(consumer.commit(offsets=places, asynchronous=False) or []),
+            lambda consumer, _: _accepted(consumer.commit(offsets=places, asynchronous=False)),
         )
 
     def _repeat(
         self,
         group: str,
         action: str,
-        call: Callable[[confluent_kafka.Consumer], T],
+        call: Callable[[confluent_kafka.Consumer, float], T],
         *,
         decided: bool = True,
     ) -> T:
         """Call with a consumer of the group, again after errors that pass."""
         begun_s = time.monotonic()
-        consumer = confluent_kafka.Consumer(
+        consumer = new_consumer(
             {
                 **self._config,
                 "group.id": group,
                 "enable.auto.commit": False,
                 # The client asks for decided offsets at this level, and for any at the other.
                 "isolation.level": "read_committed" if decided else "read_uncommitted",
-            }
+            },
+            self._contact,
         )
+        within_s = _FIRST_S
         try:
             while True:
                 try:
-                    return call(consumer)
+                    return call(consumer, within_s)
                 except KafkaException as error:
-                    cause: KafkaError = error.args[0]
-                    if cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                        raise GroupDeniedError(
-                            f"cannot {action} the group {group}: {cause.str()}; grant this client "
-                            "Read on it"
-                        ) from error
-                    passes = reaction_to(cause, "query") is Reaction.RETRY
-                    if not passes or time.monotonic() - begun_s > self._timeout_s:
+                    cause = _behind(consumer, error.args[0])
+                    reaction = reaction_to(cause, "query")
+                    if reaction is Reaction.DENIED:
+                        raise denial(cause, self._config, group=group, right="Read") from error
+                    is_over = time.monotonic() - begun_s > self._timeout_s and not self._waiting()
+                    if reaction is not Reaction.RETRY or is_over:
                         what = f"cannot {action} the group {group}: {cause.str()}"
-                        raise FatalClientError(what) from error
+                        raise FatalClientError(f"{what}{self._contact.why()}") from error
                 if self._stopping():
                     raise StopRequestedError(f"stopped while waiting to {action} {group}")
+                within_s = _REQUEST_S
                 time.sleep(_WAIT_S)
         finally:
             consumer.close()
+
+
+def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
+    """What is behind an error: a call of a denied group times out, and a poll says why."""
+    while (message := consumer.poll(0)) is not None:
+        said = message.error()
+        if said is not None and reaction_to(said, "query") is Reaction.DENIED:
+            return said
+    return error
 
 
 def _found(
@@ -127,6 +156,13 @@ def _found(
         for p in places
         if p.error is None and p.offset >= 0
     }
+
+
+def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
+    """Raise what one of the partitions was refused for."""
+    for place in places or ():
+        if place.error is not None:
+            raise KafkaException(place.error)
 
 
 def _settled(

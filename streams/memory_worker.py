@@ -14,6 +14,7 @@ from typing import Any
 from streams.background import at_once
 from streams.clients import Probe, Producer, TopicPartition
 from streams.config import StreamsConfig
+from streams.contact import NoContact
 from streams.driver_disk import Disk
 from streams.facts import ClusterFacts
 from streams.global_errors import RowErrors
@@ -221,6 +222,7 @@ def make_memory_worker(
             **beside,
         ),
         ask_topic_ids=admin.ask_ids,
+        contact=NoContact(),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )

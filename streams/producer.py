@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.bounded import BoundedProducer
+from streams.broker_contact import Heard
 from streams.clients import Clock, GroupMetadata, Offsets, TopicPartition
+from streams.denials import denial
 from streams.errors import (
     AbortableError,
-    ConfigError,
     FatalClientError,
     MemberFencedError,
     MissingTopicError,
@@ -34,6 +34,7 @@ from streams.errors import (
     StopRequestedError,
     TaskMigratedError,
 )
+from streams.kafka_clients import new_producer, new_transactional_producer
 from streams.reactions import Call, Reaction, reaction_to
 from streams.system_clock import SystemClock
 from topology.compiler import Headers
@@ -66,6 +67,8 @@ EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 class _LiveProducer:
     """What both guarantees share: sending, back-pressure, and the translation of errors."""
 
+    _make: Callable[..., confluent_kafka.Producer] = staticmethod(new_producer)
+
     def __init__(
         self,
         config: Mapping[str, Any],
@@ -74,10 +77,17 @@ class _LiveProducer:
         max_in_flight: int = 200_000,
         topic_limits: Mapping[str, int] | None = None,
         clock: Clock | None = None,
-        make_client: MakeClient = confluent_kafka.Producer,
+        make_client: MakeClient | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        contact: Heard | None = None,
+        group: str | None = None,
+        waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stopping = stopping
+        self._waiting = waiting
+        self._config = config
+        self._group = group
+        self._contact = contact or Heard()
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
@@ -85,10 +95,8 @@ class _LiveProducer:
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
-        try:
-            self._client = make_client(self._with_callbacks(dict(config)))
-        except KafkaException as error:
-            raise ConfigError(f"producer.: {error.args[0].str()}") from error
+        make = make_client or partial(self._make, hearing=self._contact)
+        self._client = make(self._with_callbacks(dict(config)))
         self.send = self._make_send()
 
     def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +161,11 @@ class _LiveProducer:
         self._poll(_PRESSURE_WAIT_S)
         self.waited_s += self._clock.monotonic_s() - begun_s
 
+    def _poll_quietly(self) -> None:
+        """Have the client say what it has to say of an error."""
+        with contextlib.suppress(KafkaException):
+            self._client.poll(0)
+
     def _flush(self, timeout_s: float) -> int:
         try:
             return self._client.flush(timeout_s)
@@ -200,8 +213,10 @@ class _LiveProducer:
                 function(*args)
             except KafkaException as error:
                 retry = reaction_to(error.args[0], call) is Reaction.RETRY
-                if not retry or self._clock.monotonic_s() > deadline:
+                is_over = self._clock.monotonic_s() > deadline and not self._waiting()
+                if not retry or is_over:
                     self._raise(error, call)
+                self._poll(0)  # the client says meanwhile that it reaches no broker
                 if unless():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
@@ -211,6 +226,10 @@ class _LiveProducer:
     def _raise(self, error: KafkaException, call: Call) -> NoReturn:
         cause: KafkaError = error.args[0]
         reaction = reaction_to(cause, call)
+        if reaction is Reaction.DENIED:
+            self._poll_quietly()
+            topic = self._contact.denied_topic
+            raise denial(cause, self._config, topic=topic, group=self._group) from error
         if reaction is Reaction.REJOIN:
             raise MemberFencedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.FENCED:
@@ -252,10 +271,10 @@ def _missing(topic: str, cause: KafkaError) -> MissingTopicError:
 class TransactionalProducer(_LiveProducer):
     """Exactly-once: everything between `begin` and `commit` becomes visible together."""
 
-    def __init__(
-        self, config: Mapping[str, Any], *, make_client: MakeClient = BoundedProducer, **limits: Any
-    ) -> None:
-        super().__init__(config, make_client=make_client, **limits)
+    _make = staticmethod(new_transactional_producer)
+
+    def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
+        super().__init__(config, **limits)
         # The brokers abort what takes longer, so there is nothing to wait for.
         expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
         self._transaction_timeout_s = min(self._timeout_s, expires_s)
@@ -458,8 +477,11 @@ class PlainProducer(_LiveProducer):
         if failure is None:
             return
         topic, partition = self._failed_place
-        if reaction_to(failure, "send") is Reaction.REFUSED:
+        reaction = reaction_to(failure, "send")
+        if reaction is Reaction.REFUSED:
             raise self._refused(failure, topic, partition)
         if failure.code() in _GONE:
             raise _missing(topic, failure)
+        if reaction is Reaction.DENIED:
+            raise denial(failure, self._config, topic=topic)
         raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

@@ -12,7 +12,8 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 | the group knows another member with this group.instance.id | offsets | `MIGRATED` |
 | the same | all others | `REJOIN` |
 | a record is too large, or not as its topic wants it | any | `REFUSED` |
-| not authorised, unsupported version, bad configuration | any | `STOP` |
+| not authorised, or the password is wrong | any | `DENIED` |
+| unsupported version, bad configuration | any | `STOP` |
 | marked fatal | any | `REPLACE` |
 | marked abortable | transaction | `ABORT` |
 | anything that is no clean first answer | commit | `REPLACE`: the outcome is unknown |
@@ -40,6 +41,7 @@ class Reaction(Enum):
     MIGRATED = "as ABORT; the next poll brings the group's word on who has the tasks"
     REJOIN = "drop the tasks without a commit, join anew; stop at the third within a minute"
     REFUSED = "stop: the same input would write the same record again"
+    DENIED = "stop, and do not start again: a person has to give the right"
     STOP = "stop: nothing here can put it right"
 
 
@@ -78,6 +80,10 @@ _DENIED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError._AUTHENTICATION,
+    }
+)
+_UNFIT = frozenset(
+    {
         KafkaError.UNSUPPORTED_VERSION,
         KafkaError._UNSUPPORTED_FEATURE,
         KafkaError._INVALID_ARG,
@@ -129,6 +135,8 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     if code in _REFUSED:
         return Reaction.REFUSED
     if code in _DENIED:
+        return Reaction.DENIED
+    if code in _UNFIT:
         return Reaction.STOP
     if code in _FENCED:
         return Reaction.FENCED

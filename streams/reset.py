@@ -36,10 +36,11 @@ from typing import Protocol
 
 from state.directory import StateDirectory, TaskDirectory
 from state.errors import StateError, StateLockedError
+from streams.access_errors import GroupDeniedError
 from streams.backfill_gate import BackfillNote, open_note
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
 from streams.deployed import forget
-from streams.errors import FatalClientError, GroupDeniedError, LocalStateError, ResetRefusedError
+from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 from streams.reset_plan import (

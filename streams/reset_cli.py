@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
+from streams.broker_contact import reach
 from streams.cli_options import load, said_errors, settings_option, target_argument
 from streams.group_admin import GroupAdmin
 from streams.reset import Reset, refuse_backfill, refuse_members
@@ -106,6 +107,7 @@ def reset(
     with said_errors():
         app = load(target, settings)
         timeout_s = app.config.task_timeout_ms / 1000
+        reach(app.config.admin_config())
         work = Reset(
             app.config.application_id,
             app.plans,

@@ -7,18 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import confluent_kafka
-
 from state.directory import Identity, StateDirectory
 from state.errors import StateError, StateLockedError
 from state.rocks import RocksMemory
 from streams.admin import LiveAdmin
 from streams.background import Background, InThread
-from streams.bounded import BoundedProducer
+from streams.broker_contact import BrokerContact
 from streams.clients import Clock, Log, Probe, Producer
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
 from streams.consumer import MakeClient as MakeConsumerClient
+from streams.contact import NoContact
 from streams.errors import IdentityError, LocalStateError, MissingTopicError
 from streams.facts import ClusterFacts
 from streams.global_errors import RowErrors
@@ -90,11 +89,6 @@ class HostState:
         self._identity.release()
 
 
-def _live_admin(config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
-    timeout_s = config.task_timeout_ms / 1000
-    return LiveAdmin(config.admin_config(), timeout_s=timeout_s, stopping=stopping)
-
-
 def _new_commit_id() -> int:
     return secrets.randbits(30) << 32
 
@@ -104,20 +98,39 @@ class Connections:
     """What joins a worker to the world outside; by default a real cluster and a real disk.
 
     Args:
-        admin: makes the admin client, given what says that nobody waits for it any more.
-        consumer_client: makes Kafka's own consumers, by their settings.
-        producer_client: makes Kafka's own producers, by their settings.
+        admin: makes the admin client, given what says that nobody waits for it any more; None
+            takes the live one.
+        consumer_client: makes Kafka's own consumers, by their settings; None takes the live ones.
+        producer_client: makes Kafka's own producers, by their settings; likewise.
+        contact: hears what the live clients say, and knows whether brokers can be reached.
         local_state: takes an identity, and opens the host's state.
         background: makes what runs jobs of a name beside the worker.
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
     """
 
-    admin: Callable[[StreamsConfig, Stopping], TopicAdmin] = _live_admin
-    consumer_client: MakeConsumerClient = confluent_kafka.Consumer
-    producer_client: MakeProducerClient = BoundedProducer
+    admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
+    consumer_client: MakeConsumerClient | None = None
+    producer_client: MakeProducerClient | None = None
+    contact: BrokerContact | None = None
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     first_commit_id: Callable[[], int] = _new_commit_id
+
+    def hearing(self) -> dict[str, Any]:
+        """How live clients are heard, as arguments of what uses them."""
+        if self.contact is None:
+            return {}
+        contact = self.contact
+        return {"contact": contact, "waiting": lambda: contact.is_lost}
+
+    def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
+        """Make the admin client."""
+        if self.admin is not None:
+            return self.admin(config, stopping)
+        timeout_s = config.task_timeout_ms / 1000
+        return LiveAdmin(
+            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing()
+        )
 
 
 LIVE = Connections()
@@ -156,7 +169,7 @@ def make_worker(
         LocalStateError: the state directory cannot be used.
         StopRequestedError: `stopping` said so while the cluster did not answer.
     """
-    admin = connections.admin(config, stopping)
+    admin = connections.make_admin(config, stopping)
     topics = prepare_topics(
         admin,
         [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)],
@@ -257,6 +270,7 @@ class _Wiring:
             ),
             ask_topic_ids=self.admin.ask_ids,
             first_commit_id=self.connections.first_commit_id(),
+            contact=self.connections.contact or NoContact(),
             log=self.log,
         )
 
@@ -266,6 +280,7 @@ class _Wiring:
             timeout_s=self.config.task_timeout_ms / 1000,
             clock=self.clock,
             make_client=self.connections.consumer_client,
+            **self.connections.hearing(),
         )
 
     def restorer(self, listener: RestoreListener) -> Restorer:
@@ -315,6 +330,8 @@ class _Wiring:
             "clock": self.clock,
             "make_client": self.connections.producer_client,
             "stopping": self.stopping,
+            "group": self.config.application_id,
+            **self.connections.hearing(),
         }
         exactly_once = self.config.exactly_once
         identity = f"{self.config.application_id}-{self.local.instance_id}"
@@ -396,7 +413,7 @@ def _describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[
     topic = config.handlers.dead_letter_topic
     if topic is None:
         return {}
-    found = describe_twice(admin, [topic], {topic})
+    found = describe_twice(admin, [topic], {topic}, written={topic})
     if topic not in found:
         named = did_you_mean(topic, sorted(admin.names()))
         raise MissingTopicError(

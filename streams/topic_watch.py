@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
+from streams.access_errors import AccessError
 from streams.background import Background
 from streams.clients import Clock, Log, TopicPartition
 from streams.errors import (
@@ -20,7 +21,13 @@ from streams.plan import SubPlan
 from streams.topic_errors import TopicReplacedError
 from streams.topic_plan import TopicFacts
 
-_FINAL = (MissingTopicError, TopicReplacedError, MisconfiguredTopicError, GlobalTableLostError)
+_FINAL = (
+    AccessError,
+    MissingTopicError,
+    TopicReplacedError,
+    MisconfiguredTopicError,
+    GlobalTableLostError,
+)
 """What stops the worker."""
 
 
@@ -79,6 +86,7 @@ class TopicWatch:
             TopicReplacedError: a source topic is another one.
             MisconfiguredTopicError: the topics do not fit any more.
             GlobalTableLostError: the topic of a global table is a new one.
+            AccessError: this client may not look any more.
         """
         if self._failure is not None:
             raise self._failure

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from streams.access_errors import AccessError
 from streams.clients import TopicPartition
 from streams.errors import (
     FatalClientError,
@@ -104,7 +105,8 @@ def prepare_topics(
         FatalClientError: the cluster does not answer, or does not permit it.
     """
     given = {name for sub in sub_topologies for name in (*sub.sources, *sub.sinks)}
-    existing = describe_twice(admin, topic_names(sub_topologies), given)
+    sinks = {name for sub in sub_topologies for name in sub.sinks}
+    existing = describe_twice(admin, topic_names(sub_topologies), given, written=sinks)
     plan = plan_internal_topics(
         sub_topologies,
         existing,
@@ -166,10 +168,10 @@ def recheck_topics(
         FatalClientError: the cluster does not answer, so nothing is known.
     """
     names = (*topic_names(sub_topologies), *before)
-    facts = describe_twice(admin, names, before.keys())
     read = {name for sub in sub_topologies for name in sub.all_sources}
     kept = {changelog.name for sub in sub_topologies for changelog in sub.changelogs}
     written = before.keys() - read - kept
+    facts = describe_twice(admin, names, before.keys(), written=written)
     lost = sorted(written - facts.keys())
     if lost:
         raise MissingTopicError(
@@ -230,15 +232,32 @@ def recheck_global_topics(
 
 
 def describe_twice(
-    admin: TopicAdmin, names: Iterable[str], expected: AbstractSet[str]
+    admin: TopicAdmin,
+    names: Iterable[str],
+    expected: AbstractSet[str],
+    *,
+    written: AbstractSet[str] = frozenset(),
 ) -> dict[str, TopicFacts]:
     """Describe topics, and look twice before one that is expected counts as missing.
 
     The broker that answers may hear a moment later than others of a topic that is new.
+
+    Args:
+        admin: the cluster.
+        names: of the topics.
+        expected: those that are to be there.
+        written: those that are written and not read: where one is denied, that right is missing.
+
+    Raises:
+        AccessError: this client may not look; the right that it needs includes looking.
     """
     asked = tuple(dict.fromkeys(names))
-    facts = admin.describe(asked)
-    if expected <= facts.keys():
-        return facts
-    time.sleep(_SECOND_LOOK_S)
-    return admin.describe(asked)
+    try:
+        facts = admin.describe(asked)
+        if expected <= facts.keys():
+            return facts
+        time.sleep(_SECOND_LOOK_S)
+        return admin.describe(asked)
+    except AccessError as error:
+        is_written = any(error.resource == f"the topic {name}" for name in written)
+        raise error.needing("Write" if is_written else "Read") from error

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams.cli_options import settings_option
+from streams.broker_contact import Heard, reach
+from streams.cli_options import said_errors, settings_option
+from streams.client_names import SHARED
+from streams.denials import DENIED, denial
+from streams.errors import FatalClientError
+from streams.kafka_clients import new_admin
 
 __all__ = ["topics"]
 
@@ -32,9 +38,27 @@ def create(
     settings: dict[str, str],
 ) -> None:
     """Create topics; those that exist are left as they are."""
-    bootstrap_servers = bootstrap_servers or settings.get("bootstrap.servers", "localhost:9092")
-    client = AdminClient({**settings, "bootstrap.servers": bootstrap_servers, "log_level": 0})
-    present = _partition_counts(client, bootstrap_servers)
+    with said_errors():
+        _create(names, partitions, _client_settings(settings, bootstrap_servers))
+
+
+def _client_settings(given: dict[str, str], bootstrap_servers: str | None) -> dict[str, Any]:
+    """What an admin client takes of an application's settings."""
+    servers = bootstrap_servers or given.get("bootstrap.servers", "localhost:9092")
+    config: dict[str, Any] = {name: value for name, value in given.items() if name in SHARED}
+    return {**config, "bootstrap.servers": servers}
+
+
+def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
+    try:
+        reach(config)
+    except FatalClientError as error:
+        raise FatalClientError(
+            f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
+            "broker start"
+        ) from error
+    client = new_admin(config, Heard())
+    present = _partition_counts(client)
     kept = {name: present[name] for name in names if name in present}
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
     if other and partitions is not None:
@@ -49,19 +73,18 @@ def create(
         try:
             creation.result(_TIMEOUT_S)
         except KafkaException as error:
-            raise click.ClickException(f"cannot create {name}: {error.args[0].str()}") from error
+            cause: KafkaError = error.args[0]
+            if cause.code() in DENIED:
+                raise denial(cause, config, topic=name, right="Create") from error
+            raise click.ClickException(f"cannot create {name}: {cause.str()}") from error
     for name in names:
         word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
         click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''})")
 
 
-def _partition_counts(client: AdminClient, bootstrap_servers: str) -> dict[str, int]:
+def _partition_counts(client: Any) -> dict[str, int]:
     try:
         found = client.list_topics(timeout=_FIND_TIMEOUT_S).topics
     except KafkaException as error:
-        cause: KafkaError = error.args[0]
-        raise click.ClickException(
-            f"no Kafka answers at {bootstrap_servers} ({cause.str()}); name another with "
-            "--bootstrap-servers, or start one: headrace broker start"
-        ) from error
+        raise FatalClientError(f"cannot list the topics: {error.args[0].str()}") from error
     return {name: len(topic.partitions) for name, topic in found.items()}

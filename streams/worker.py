@@ -27,6 +27,7 @@ from streams.clients import (
 from streams.commit import Commit
 from streams.commit_timing import CommitTiming
 from streams.config import StreamsConfig
+from streams.contact import Contact
 from streams.effort import Effort
 from streams.errors import (
     AbortableError,
@@ -100,6 +101,7 @@ class Worker:
         retention: keeps changelogs from losing windows that are open.
         topic_watch: looks at the topics now and then.
         ask_topic_ids: asks the cluster for the ids of topics.
+        contact: knows whether brokers can be reached, and whether they let this client in.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
     """
@@ -122,6 +124,7 @@ class Worker:
         retention: RetentionGuard,
         topic_watch: TopicWatch,
         ask_topic_ids: AskIds,
+        contact: Contact,
         first_commit_id: int,
         log: Log,
     ) -> None:
@@ -150,6 +153,7 @@ class Worker:
             clock=clock,
             log=log,
         )
+        self._contact = contact
         self._stop = threading.Event()
         self._commit_requested = threading.Event()
         self._was_running = False
@@ -218,6 +222,7 @@ class Worker:
             self._close_idle_windows()
             self._commit_if_due(processed)
             self._topic_watch.turn()
+            self._contact.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""

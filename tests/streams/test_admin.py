@@ -19,7 +19,14 @@ NO_OFFSET = -1001
 """What librdkafka answers, without an error, for a partition whose leader is away."""
 
 
-class Answers:
+class Quiet:
+    """A client that has nothing to say besides its answers."""
+
+    def poll(self, _: float) -> None:
+        pass
+
+
+class Answers(Quiet):
     """A client that gives its offsets in turn."""
 
     def __init__(self, *rounds: Mapping[int, int]) -> None:
@@ -41,7 +48,7 @@ def admin(
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
     monkeypatch.setattr(
-        "streams.admin._kafka.AdminClient", lambda _: made.pop(0) if len(made) > 1 else made[0]
+        "streams.admin.new_admin", lambda *_: made.pop(0) if len(made) > 1 else made[0]
     )
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
 
@@ -68,7 +75,7 @@ def test_offsets_that_never_come_are_an_error_and_no_offsets(
         asked.start_offsets([HERE])
 
 
-class Stale:
+class Stale(Quiet):
     """A client that believes in a leader of earlier on, whatever one asks it."""
 
     def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:

@@ -9,9 +9,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from streams.access_errors import GroupDeniedError
 from streams.backfill_gate import BackfillGate, BackfillNote, NoteState, backfill_group
 from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import BackfillOpenError, GroupDeniedError
+from streams.errors import BackfillOpenError
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from streams.group_offsets import MemberlessGroup
 from streams.task import TaskId

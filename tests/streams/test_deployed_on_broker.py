@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from streams.access_errors import GroupDeniedError
 from streams.cli import main
 from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology, topology_group
 from streams.deployment import Deployment
-from streams.errors import GroupDeniedError, TopologyChangedError
+from streams.errors import TopologyChangedError
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from streams.group_admin import GroupAdmin
 from streams.plan import plan_application

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from streams.exit_codes import ExitCode
 from tests.support.topics import Topics
 
 HEADRACE = Path(sys.executable).with_name("headrace")
@@ -51,6 +52,7 @@ def test_a_name_that_kafka_refuses_is_named(topics: Topics) -> None:
 
 def test_where_no_broker_answers_the_way_to_one_is_told() -> None:
     done = _create("any", "--bootstrap-servers", "localhost:1")
-    assert done.returncode == 1
+    assert done.returncode == ExitCode.CLIENT
+    assert "localhost:1, tried to connect" in done.stderr
     assert "headrace broker start" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,0 +1,301 @@
+"""Whether brokers can be reached: waiting for the first answer, and noticing when they are gone.
+
+    reach ─► answered ──heard that all are down──► asked again ─► answered
+                                                       │ 2 s without an answer
+                                                       ▼
+                                                      lost: one warning, then with back-off
+
+While they are lost nothing ends: calls are repeated for as long as it takes. What a person has to
+put right, such as a password, ends the application at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from streams.access_errors import AccessError
+from streams.broker_failures import BrokerFailure, read_failure
+from streams.clients import Clock, Log
+from streams.errors import FatalClientError, StopRequestedError, StreamsError
+from streams.kafka_clients import new_admin
+from streams.rights import principal_of
+from streams.system_clock import SystemClock
+
+__all__ = ["BrokerContact", "Heard", "reach"]
+
+FIRST_WARNING_S = 2.0
+LONGEST_PAUSE_S = 60.0
+TOOLS_WAIT_S = 5.0
+"""How long a command waits for brokers, at which somebody sits."""
+_SLICE_S = 0.2
+_REQUEST_S = 5.0
+_SURE_AFTER_S = 1.0
+"""One of several brokers may have a certificate that is wrong, and another one answer."""
+_DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
+_ALARMING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError._RESOLVE,
+    }
+)
+
+
+class Heard:
+    """What clients have said (see `streams.kafka_clients.Hearing`).
+
+    Args:
+        log: where the clients' other lines go.
+    """
+
+    def __init__(self, log: Log | None = None) -> None:
+        self._log: Any = structlog.get_logger() if log is None else log
+        self._failures: dict[str, BrokerFailure] = {}
+        self.denied_topic: str | None = None
+        """The last one that a transaction was not let write to; an error does not say it."""
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call."""
+        self._note(error.str())
+
+    def logged(self, level: int, facility: str, text: str) -> None:
+        """A line of a client's log."""
+        denied = _DENIED_TOPIC.search(text)
+        if denied is not None:
+            self.denied_topic = denied[1]
+        if facility in ("FAIL", "ERROR"):
+            self._note(text)
+        elif level >= logging.WARNING:
+            self._log.warning("client_warned", facility=facility, text=text)
+        else:
+            self._log.debug("client_logged", facility=facility, text=text)
+
+    def _note(self, text: str) -> None:
+        failure = read_failure(text)
+        if failure is not None:
+            self._failures[failure.address] = failure
+
+    @property
+    def failures(self) -> list[BrokerFailure]:
+        """The last one of each broker."""
+        return list(self._failures.copy().values())
+
+    def why(self) -> str:
+        """The failures as the end of a sentence; empty where none is known."""
+        found = "; ".join(map(str, self.failures))
+        return f" ({found})" if found else ""
+
+    def forget(self) -> None:
+        """They can be used again."""
+        self._failures.clear()
+
+
+class _Probe:
+    """One client that asks until it has an answer, and what it says meanwhile."""
+
+    def __init__(self, config: Mapping[str, Any], log: Log) -> None:
+        self._servers = str(config.get("bootstrap.servers", "")).split(",")
+        self.heard = Heard(log)
+        self._client = new_admin(config, self.heard)
+        self._future: Any = None
+        self._final_s: float | None = None
+
+    def answers(self) -> bool:
+        """Ask, wait a moment, and say whether there is an answer."""
+        if self._future is None:
+            self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
+        self._client.poll(_SLICE_S)
+        if not self._future.done():
+            return False
+        future, self._future = self._future, None
+        try:
+            future.result(0)
+        except KafkaException:
+            return False
+        return True
+
+    def final(self, now_s: float) -> BrokerFailure | None:
+        """What no further try would change, if that is sure."""
+        found = next((failure for failure in self.heard.failures if failure.is_final), None)
+        if found is None:
+            return None
+        if self._final_s is None:
+            self._final_s = now_s
+        sure = len(self._servers) == 1 or now_s - self._final_s >= _SURE_AFTER_S
+        return found if sure else None
+
+
+class BrokerContact(Heard):
+    """See the module; one for the clients of an application.
+
+    Args:
+        config: librdkafka's settings, of any client.
+        log: bound to the application.
+        on_lost: called when no broker can be reached any more.
+        on_reached: called when one can be again.
+        clock: time, for tests.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        log: Log | None = None,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+        on_reached: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(log)
+        self._config = config
+        self._on_lost = on_lost
+        self._on_reached = on_reached
+        self._clock = clock or SystemClock()
+        self._watching = threading.Lock()
+        self._ended = threading.Event()
+        self._was_reached = False
+        self._is_lost = False
+        self._final: StreamsError | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether none can be reached now."""
+        return self._is_lost
+
+    def turn(self) -> None:
+        """Raise what a person has to put right, if there is anything.
+
+        Raises:
+            AccessError: the brokers take this client's password or certificate no more.
+        """
+        if self._final is not None:
+            raise self._final
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call; if it may concern all brokers, look beside."""
+        super().heard(error)
+        alarming = error.code() in _ALARMING
+        if alarming and self._was_reached and self._watching.acquire(blocking=False):
+            threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def reach(self, stopping: Callable[[], bool], *, within_s: float | None = None) -> None:
+        """Wait until a broker answers.
+
+        Args:
+            stopping: whether nobody waits for it any more.
+            within_s: for how long at most; None waits for as long as it takes.
+
+        Raises:
+            AccessError: the brokers do not let this client in, or it does not trust them.
+            FatalClientError: none has answered in time.
+            StopRequestedError: `stopping` said so.
+        """
+        self._await(stopping, within_s=within_s, on_late=lambda: None)
+        self._was_reached = True
+
+    def _watch(self) -> None:
+        """Find out whether they are gone, and wait until they are back; runs beside the worker."""
+        begun_s = self._clock.monotonic_s()
+        try:
+            self._await(self._ended.is_set, within_s=None, on_late=self._lose)
+            if self._is_lost:
+                waited_s = round(self._clock.monotonic_s() - begun_s, 1)
+                self._log.info("brokers_reached", after_s=waited_s)
+        except StopRequestedError:
+            pass
+        except StreamsError as error:
+            self._final = error
+        finally:
+            self.forget()
+            was_lost, self._is_lost = self._is_lost, False
+            self._watching.release()
+        if was_lost and self._final is None and not self._ended.is_set():
+            self._on_reached()
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._on_lost()
+
+    def _await(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None,
+        on_late: Callable[[], None],
+    ) -> None:
+        probe = _Probe(self._config, self._log)
+        begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
+        while not probe.answers():
+            now_s = self._clock.monotonic_s()
+            waited_s = now_s - begun_s
+            final = probe.final(now_s)
+            if final is not None:
+                raise self._not_admitted(final)
+            if stopping():
+                raise StopRequestedError("stopped while waiting for the brokers")
+            if within_s is not None and waited_s >= within_s:
+                raise FatalClientError(self._unreached(probe.heard.failures, waited_s))
+            if waited_s >= warn_after_s:
+                on_late()
+                if within_s is None:
+                    self._warn(probe.heard.failures, waited_s)
+                warn_after_s = waited_s + pause_s
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _warn(self, failures: list[BrokerFailure], waited_s: float) -> None:
+        advice = failures[0].advice if failures else _NOTHING_HEARD
+        self._log.warning(
+            "brokers_not_reached",
+            servers=self._config.get("bootstrap.servers"),
+            reason="; ".join(map(str, failures)) or "nothing answers",
+            waited_s=round(waited_s, 1),
+            advice=advice,
+        )
+
+    def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
+        said = "; ".join(map(str, failures)) or "nothing answers"
+        advice = failures[0].advice if failures else _NOTHING_HEARD
+        servers = self._config.get("bootstrap.servers")
+        return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
+
+    def _not_admitted(self, failure: BrokerFailure) -> AccessError:
+        if failure.kind == "certificate":
+            return AccessError(
+                f"the certificate of the broker {failure.address} cannot be verified: "
+                f"{failure.reason}; {failure.advice}"
+            )
+        who = principal_of(self._config)
+        return AccessError(
+            f"the broker {failure.address} does not let {who} in: {failure.reason}; "
+            f"{failure.advice}",
+            principal=who,
+        )
+
+
+_NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
+
+
+def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
+    """See that a tool's cluster answers, before anything is asked of it.
+
+    Args:
+        config: librdkafka's settings, of any client.
+        within_s: how long somebody waits.
+
+    Raises:
+        AccessError: the brokers do not let this client in, or it does not trust them.
+        FatalClientError: none has answered in time.
+    """
+    BrokerContact(config).reach(lambda: False, within_s=within_s)

@@ -1,0 +1,107 @@
+"""What a client says of brokers that it cannot use, read from its own words.
+
+librdkafka tells it in two ways: errors with a code, and lines of its log, of which some carry the
+reason that the error leaves out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BrokerFailure", "read_failure"]
+
+Kind = Literal["refused", "unresolved", "tls", "certificate", "credentials", "closed", "unknown"]
+
+_LINE = re.compile(
+    r"(?:\[thrd:[^\]]*\]: )?(?:\w+://)?(?P<address>[^\s/]+:\d+)/\S+: (?P<reason>.*?)"
+    r"(?: \(after \d+ms in state (?P<state>\w+)(?:, [^)]*)?\))?(?: \(_\w+\))?$",
+    re.DOTALL,
+)
+_TRIED = {
+    "CONNECT": "to connect",
+    "SSL_HANDSHAKE": "the TLS handshake",
+    "APIVERSION_QUERY": "to ask for its versions",
+    "AUTH_HANDSHAKE": "to log in",
+    "AUTH_REQ": "to log in",
+    "AUTH_LEGACY": "to log in",
+}
+_ADVICE: dict[Kind, str] = {
+    "refused": "nothing listens there: start the brokers, or correct bootstrap.servers",
+    "unresolved": "the name has no address: correct bootstrap.servers, or the machine's DNS",
+    "tls": "see that the port speaks TLS, and look at security.protocol and the settings ssl.*",
+    "certificate": "set ssl.ca.location to the authority that signed the brokers' certificates, "
+    "and bootstrap.servers to a name that is in them",
+    "credentials": "correct sasl.mechanism, sasl.username and sasl.password",
+    "closed": "it may expect another security.protocol, or TLS where there is none",
+    "unknown": "see that the brokers are up and that no firewall is between",
+}
+_PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFailure:
+    """Why a broker cannot be used.
+
+    Args:
+        address: of the broker.
+        tried: what was going on.
+        reason: in librdkafka's words.
+        kind: what it comes down to.
+    """
+
+    address: str
+    tried: str
+    reason: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.address}, tried {self.tried}: {self.reason}"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether to try again would end the same, until a person has changed something."""
+        return self.kind in ("certificate", "credentials")
+
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        return _ADVICE[self.kind]
+
+
+def read_failure(text: str) -> BrokerFailure | None:
+    """Read an error's text, or a line of the log; None where it is about no broker.
+
+    Example:
+        >>> failure = read_failure("kafka:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: "
+        ...     "Connection refused (after 0ms in state CONNECT)")
+        >>> print(failure, "-", failure.kind)
+        kafka:9092, tried to connect: Connect to ipv4#10.0.0.7:9092 failed: Connection refused - \
+refused
+        >>> read_failure("1/1 brokers are down") is None
+        True
+    """
+    found = _LINE.fullmatch(text.strip())
+    if found is None:
+        return None
+    reason = found["reason"]
+    tried = _TRIED.get(found["state"] or "", "to use it")
+    return BrokerFailure(found["address"], tried, reason, _kind(reason, found["state"] or ""))
+
+
+def _kind(reason: str, state: str) -> Kind:
+    low = reason.lower()
+    if "verify failed" in low or "certificate unknown" in low:
+        return "certificate"
+    if "handshake failed" in low and "ssl" in low:
+        return "tls"
+    if state.startswith("AUTH") and not _PASSING_LOGIN.search(low):
+        return "credentials" if "sasl" in low else "closed"
+    if "resolve" in low:
+        return "unresolved"
+    if "refused" in low:
+        return "refused"
+    if "disconnected" in low or "closed" in low:
+        return "closed"
+    return "unknown"
