@@ -57,12 +57,14 @@ class SimulationResult:
         seed: of the run.
         problems: what went wrong on the way: a worker that failed, a transaction that hangs,
             offsets committed by who did not own them, input left over.
+        refusals: the errors that named a disaster and ended the application, which is right.
         faults: how often each fault happened, by call and kind.
         virtual_seconds: how long it took on the run's own clock.
     """
 
     seed: int
     problems: Sequence[str]
+    refusals: Sequence[str]
     faults: Counter[tuple[str, str]]
     virtual_seconds: float
     _simulation: Simulation = field(repr=False)
@@ -77,6 +79,13 @@ class SimulationResult:
     def outputs(self, topic: str) -> list[tuple[Any, Any]]:
         """Keys and values that a reader of committed records finds, partition by partition."""
         key, value = self._simulation.names.written(topic, self._cluster.topics)
+        return self._read(topic, key, value)
+
+    def inputs(self, topic: str) -> list[tuple[Any, Any]]:
+        """The same of an input topic: what is there in the end."""
+        return self._read(topic, *self._simulation.names.read(topic))
+
+    def _read(self, topic: str, key: AnySerde, value: AnySerde) -> list[tuple[Any, Any]]:
         return [
             (_decoded(key, m.key()), _decoded(value, m.value()))
             for place in self._cluster.places(topic)
@@ -215,6 +224,7 @@ class Simulation:
         return SimulationResult(
             seed=seed,
             problems=tuple(outcome.problems),
+            refusals=tuple(outcome.refusals),
             faults=run.faults.counts,
             virtual_seconds=run.kernel.now_us / 1e6,
             _simulation=self,

@@ -44,15 +44,21 @@ class Cluster:
         self.violations: list[str] = []
         """What must never happen, noticed by the cluster."""
         self._keyless = 0
+        self._deleted = 0
 
     # -- topics --------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         """Create a topic, unless it is there."""
         if name not in self.topics:
-            topic_id = f"id-{len(self.topics)}-{name}"
+            topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
             logs = [Log() for _ in range(partitions)]
             self.topics[name] = Topic(name, topic_id, logs, dict(config))
+
+    def delete(self, name: str) -> Topic:
+        """Delete a topic; one that is made later under its name is another one."""
+        self._deleted += 1
+        return self.topics.pop(name)
 
     def log(self, place: TopicPartition) -> Log:
         """One partition's log."""

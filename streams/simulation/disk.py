@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from state.errors import StoreCorruptedError
+from state.errors import StateError, StoreCorruptedError
 from state.memory import MemoryTaskState
 from state.spec import StoreSpec
 from state.store import CommittedStore, Delta, Position, TaskState
@@ -226,6 +226,8 @@ class Host:
         self._directories: dict[TaskId, list[_Directory]] = {}
         self._waits: dict[tuple[str, TaskId], int] = {}
         self._older: dict[TaskId, Files] = {}
+        self.full_until_us = 0
+        """Until when nothing can be written."""
 
     def lock(self, process: Process, task_id: TaskId) -> _Directory | None:
         """Take a task's newest free directory, or None while its holder may still let go."""
@@ -297,6 +299,7 @@ class Host:
 class SimulatedHome:
     """A task's directory, locked, with its state open (see `streams.tasks.TaskHome`)."""
 
+    host: Host
     directory: _Directory
     specs: Sequence[StoreSpec]
     process: Process
@@ -317,7 +320,9 @@ class SimulatedHome:
 
     def _open(self) -> None:
         inner = self.directory.state = self.directory.files.open(self.specs)
-        self.state = _FaultyState(inner, self.process, self.faults, self._break)
+        self.state = _FaultyState(
+            inner, self.process, self.faults, self._break, lambda: self.host.full_until_us
+        )
 
     def _break(self) -> None:
         self.directory.broken = True
@@ -348,7 +353,7 @@ def open_homes(
         directory = host.lock(process, task_id)
         if directory is None:
             return None
-        return SimulatedHome(directory, [store.spec for store in stores], process, faults)
+        return SimulatedHome(host, directory, [store.spec for store in stores], process, faults)
 
     return open_home
 
@@ -370,9 +375,15 @@ class _FaultyState:
     """Local state whose calls can fail, be killed before or after, or be left standing."""
 
     def __init__(
-        self, inner: TaskState, process: Process, faults: Faults, on_broken: Callable[[], None]
+        self,
+        inner: TaskState,
+        process: Process,
+        faults: Faults,
+        on_broken: Callable[[], None],
+        full_until_us: Callable[[], int],
     ) -> None:
         self._inner = inner
+        self._full_until_us = full_until_us
         self._process = process
         self._faults = faults
         self._on_broken = on_broken
@@ -385,6 +396,9 @@ class _FaultyState:
         if kind == "corrupted":
             self._on_broken()
             raise StoreCorruptedError("simulated: the files cannot be read")
+        if self._full_until_us() > self._process.kernel.now_us:
+            self._faults.hit(self._process, name, "full")
+            raise StateError("RocksDB failed: IO error: No space left on device")
         effect()
         if words:
             self._process.note(f"{name}: {words}")

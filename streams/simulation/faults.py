@@ -109,6 +109,10 @@ class FaultPlan:
         foreign_transactions: whether the input has open and aborted transactions of others; only
             under exactly-once.
         compaction: how many times changelogs are compacted, on average.
+        full_disks: how many times a host's disk is full for a while, on average.
+        clock_jumps: how many times the clock on the wall jumps, back or forth, on average.
+        disaster: what happens once and may end the application, by its name in
+            `streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
         calls: only at these calls; None for all of `streams.simulation.faults.CALLS`.
         kinds: only these faults; None for all.
 
@@ -126,6 +130,9 @@ class FaultPlan:
     slow_markers: float = 0.08
     foreign_transactions: bool = True
     compaction: float = 0.5
+    full_disks: float = 0.0
+    clock_jumps: float = 0.0
+    disaster: str | None = None
     calls: frozenset[str] | None = None
     kinds: frozenset[str] | None = None
 

@@ -92,6 +92,8 @@ class Kernel:
         self.random = random.Random(f"kernel/{seed}")  # noqa: S311 - reproducible on purpose
         self.history = History()
         self.now_us = 0
+        self.wall_ahead_ms = 0
+        """How far the clock on the wall has jumped."""
         self.steps = 0
         self.main = Actor("main")
         self.current = self.main
@@ -104,7 +106,7 @@ class Kernel:
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970."""
-        return START_MS + self.now_us // MS
+        return START_MS + self.now_us // MS + self.wall_ahead_ms
 
     def after(self, delay_us: int, event: Callable[[], None]) -> None:
         """Let something happen later; it must not wait for anything."""

@@ -49,8 +49,9 @@ class Log:
         self.end += 1
 
     def mark(self, txn: Txn) -> None:
-        """Write a transaction's marker."""
-        self.open.pop(txn, None)
+        """Write a transaction's marker, unless the topic was made anew since it wrote there."""
+        if self.open.pop(txn, None) is None:
+            return
         self.entries.append(None)
         self.end += 1
 

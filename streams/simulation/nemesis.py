@@ -29,9 +29,12 @@ def plan_trouble(
     hosts: Sequence[Host],
     changelogs: Sequence[str],
     seconds: float,
+    seed: int,
 ) -> None:
     """Schedule what happens to whole workers, at random moments."""
     plan, dice, kernel = faults.plan, faults.random, cluster.kernel
+    # Of its own, so that what came later to the simulation changes no seed.
+    chances = random.Random(f"nemesis/{seed}")  # noqa: S311 - reproducible on purpose
 
     def later(average: float, what: Callable[[], None]) -> None:
         for _ in range(_draw(dice, average)):
@@ -67,6 +70,18 @@ def plan_trouble(
         for host in hosts:
             host.remember()
 
+    def fill() -> None:
+        faults.counts["disk", "full"] += 1
+        host, seconds = chances.choice(hosts), chances.uniform(0.05, 4)
+        kernel.note("nemesis", f"a disk is full for {seconds:.3f} s")
+        host.full_until_us = kernel.now_us + int(seconds * SECOND)
+
+    def jump() -> None:
+        faults.counts["clock", "jumped"] += 1
+        hours = chances.choice((-48, -1, 0.01, 1, 48))
+        kernel.note("nemesis", f"the clock jumps by {hours} h")
+        kernel.wall_ahead_ms += int(hours * 3_600_000)
+
     later(plan.crashes, kill)
     later(plan.stalls, stand)
     later(plan.restarts, restart)
@@ -74,6 +89,9 @@ def plan_trouble(
         later(plan.compaction, compact)
     if plan.lost_state:
         later(2.0, remember)
+    for average, what in ((plan.full_disks, fill), (plan.clock_jumps, jump)):
+        for _ in range(_draw(chances, average)):
+            kernel.after(int(chances.uniform(0.02, 1) * seconds * SECOND), what)
 
 
 def _draw(dice: random.Random, average: float) -> int:

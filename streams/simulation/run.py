@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from state.errors import StateError
 from streams.background import Job
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
@@ -19,6 +20,7 @@ from streams.restore import SilentRestoreListener
 from streams.runtime import Connections, LocalState, make_worker
 from streams.simulation.cluster import Cluster, SimulatedAdmin
 from streams.simulation.consumer_client import SimulatedConsumer
+from streams.simulation.disasters import Disasters
 from streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles, open_homes
 from streams.simulation.faults import FaultPlan, Faults
 from streams.simulation.inputs import Feed, Row
@@ -45,7 +47,7 @@ DRAIN_S = 180.0
 """How long all that is left may take afterwards."""
 STOP_S = 60.0
 
-_STOPPED_BY_TROUBLE = (FatalClientError, IdentityError, LocalStateError)
+_STOPPED_BY_TROUBLE = (FatalClientError, IdentityError, LocalStateError, StateError)
 """What may stop a worker while brokers fail; a supervisor, or its operator, starts it again."""
 
 
@@ -75,6 +77,8 @@ class Outcome:
     """What was found at the end, before the workers were stopped."""
 
     problems: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    """The errors that named a disaster and ended the application."""
     states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)
 
 
@@ -151,7 +155,9 @@ class Run:
         self.cluster = Cluster(self.kernel, setup.config.application_id)
         self.cluster.transactions.slow = setup.plan.slow_markers
         self.outcome = Outcome()
+        self.disasters: Disasters | None = None
         self.beside: list[Actor] = []
+        self._seed = seed
         self._create_topics()
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
@@ -186,13 +192,22 @@ class Run:
         seconds = 1.0 if calm else TROUBLE_S
         feed = Feed(self.cluster, self.setup.rows, plan, seconds * 0.8)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
-        plan_trouble(self.faults, self.cluster, self.slots, self._hosts, changelogs, seconds)
+        plan_trouble(
+            self.faults, self.cluster, self.slots, self._hosts, changelogs, seconds, self._seed
+        )
+        self._plan_disaster(seconds)
         try:
             for slot in self.slots:
                 slot.start()
             kernel.sleep(int(seconds * SECOND))
             self._calm_down()
             self._drain(feed)
+            if self.disasters is not None and not self.outcome.refusals:
+                # What nobody has met yet is met at the next start.
+                for slot in self.slots:
+                    slot.restart()
+                kernel.sleep(20 * SECOND)
+                self._drain(feed)
             self._look_at_states()
             self._stop()
         except StuckError as error:
@@ -201,6 +216,29 @@ class Run:
             self._end()
         return self.outcome
 
+    def _plan_disaster(self, seconds: float) -> None:
+        name = self.setup.plan.disaster
+        if name is None:
+            return
+        partitions = {name: len(topic.logs) for name, topic in self.cluster.topics.items()}
+        self.disasters = Disasters(
+            self.cluster,
+            self.slots,
+            list(self.setup.rows),
+            frozenset(plan.lead(partitions) for plan in self.setup.plans),
+            random.Random(f"disaster/{self._seed}"),  # noqa: S311 - reproducible on purpose
+        )
+        self.disasters.plan(name, seconds)
+
+    def refuse(self, error: BaseException) -> bool:
+        """Whether an error names what has happened; the others end with it then."""
+        if self.disasters is None or not self.disasters.is_named_by(error):
+            return False
+        self.outcome.refusals.append(f"{type(error).__name__}: {error}")
+        for slot in self.slots:
+            slot.retire()
+        return True
+
     def _calm_down(self) -> None:
         self.kernel.note("nemesis", "no more faults")
         self.faults.is_on = False
@@ -208,7 +246,7 @@ class Run:
 
     def _drain(self, feed: Feed) -> None:
         deadline_us = self.kernel.now_us + int(DRAIN_S * SECOND)
-        while feed.left or (left := self._left_over()):
+        while not self.outcome.refusals and (feed.left or (left := self._left_over())):
             if self.kernel.now_us > deadline_us:
                 self.outcome.problems.append(f"not done after {DRAIN_S:.0f} s: {left}")
                 return
@@ -303,6 +341,8 @@ class _Slot:
         self._worker: Worker | None = None
         self.process: Process | None = None
         self.retired = False
+        self.is_paused = False
+        """Whether it is not to be started for now."""
         self._lives = 0
 
     @property
@@ -329,6 +369,8 @@ class _Slot:
         dice = self._run.faults.random
         self._kernel.sleep(self._kernel.between(0, 500 * MS))
         while not self.retired:
+            while self.is_paused and not self.retired:
+                self._kernel.sleep(100 * MS)
             self._live()
             if self.retired:
                 return
@@ -356,6 +398,9 @@ class _Slot:
         except _STOPPED_BY_TROUBLE as error:
             process.note(f"stops: {type(error).__name__}: {error}")
         except BaseException as error:
+            if self._run.refuse(error):
+                process.note(f"refuses to go on: {type(error).__name__}: {error}")
+                return
             process.note(f"fails: {type(error).__name__}: {error}")
             words = "".join(traceback.format_exception(error)[-14:])
             self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{words}")

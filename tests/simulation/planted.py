@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from state.buffer import Buffer
+from state.errors import StateError
 from state.rocks import RocksTaskState
 from streams.clients import Offsets, TopicPartition
 from streams.commit import Commit
@@ -22,6 +23,7 @@ from streams.progress import COMMIT_ID, Progress
 from streams.simulation.cluster import SimulatedAdmin
 from streams.simulation.disk import _DurableState
 from streams.simulation.groups import Group
+from streams.simulation.kernel import VirtualClock
 from streams.task import Task
 from streams.tasks import Tasks
 from streams.worker import Worker
@@ -30,6 +32,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
 BUGS_OF_STEPS: dict[str, Plant] = {}
 """Those that only windows, joins and their like show."""
+BUGS_OF_SEVERAL: dict[str, Plant] = {}
+"""Those that only disasters, full disks, clocks and caches show."""
 
 
 def bug(plant: Plant) -> Plant:
@@ -42,10 +46,15 @@ def bug_of_steps(plant: Plant) -> Plant:
     return plant
 
 
+def bug_of_several(plant: Plant) -> Plant:
+    BUGS_OF_SEVERAL[plant.__name__] = plant
+    return plant
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        (BUGS | BUGS_OF_STEPS)[name](patch)
+        (BUGS | BUGS_OF_STEPS | BUGS_OF_SEVERAL)[name](patch)
         yield
 
 
@@ -214,3 +223,36 @@ def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
         return rows
 
     patch.setattr(Task, "_local_rows", local_rows)
+
+
+@bug_of_several
+def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    for module in ("streams.input_identity", "streams.tasks", "streams.topics"):
+        patch.setattr(f"{module}.require_same", lambda known, found: None)
+
+
+@bug_of_several
+def durations_by_the_clock_on_the_wall(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(VirtualClock, "monotonic_s", lambda self: self.now_ms() / 1000)
+
+
+@bug_of_several
+def a_write_that_fails_for_lack_of_room_taken_for_done(patch: pytest.MonkeyPatch) -> None:
+    right = Task.written
+
+    def written(self: Task, deltas: Any, positions: Any, offsets: Any) -> None:
+        try:
+            right(self, deltas, positions, offsets)
+        except StateError:
+            self.start = offsets
+            self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+            for name in deltas:
+                self.buffer(name).committed()
+            self.moved = False
+
+    patch.setattr(Task, "written", written)
+
+
+@bug_of_several
+def what_caches_hold_back_left_out_of_the_commit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Commit, "flush_caches", lambda self, tasks: None)

@@ -1,0 +1,144 @@
+"""What may end an application: offsets that are gone, topics that are others or none.
+
+A run with a disaster has two good ends: the results are as if it had not happened, or a worker ends
+with one of the errors that name it, and what is committed until then is right. The supervisor ends
+the others with it, as `headrace run` does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from streams.clients import TopicPartition
+from streams.errors import MissingTopicError, OffsetLostError
+from streams.simulation.cluster import Cluster
+from streams.simulation.kernel import MS, SECOND
+from streams.simulation.process import Process
+from streams.tasks import StateWithoutOffsetsError
+from streams.topic_errors import TopicReplacedError
+
+__all__ = ["DISASTERS", "Disaster", "Disasters"]
+
+
+@dataclass(frozen=True, slots=True)
+class Disaster:
+    """One kind.
+
+    Args:
+        refusals: the errors that name it.
+        needs_rest: whether it can happen only while no worker lives.
+    """
+
+    refusals: tuple[type[Exception], ...]
+    needs_rest: bool
+
+
+DISASTERS: Mapping[str, Disaster] = {
+    "offsets of one input": Disaster((StateWithoutOffsetsError,), needs_rest=True),
+    "offsets of all inputs": Disaster((StateWithoutOffsetsError,), needs_rest=True),
+    "expired offsets": Disaster((StateWithoutOffsetsError,), needs_rest=False),
+    "recreated topic": Disaster(
+        (TopicReplacedError, OffsetLostError, MissingTopicError), needs_rest=False
+    ),
+}
+"""
+| disaster | what happens |
+|---|---|
+| `offsets of one input`, `of all inputs` | somebody deletes them while no worker runs |
+| `expired offsets` | the broker lets those expire of an input that is not subscribed to |
+| `recreated topic` | an input topic is deleted and made anew, while workers run or not |
+"""
+
+
+class Worker(Protocol):
+    """A worker across its lives."""
+
+    process: Process | None
+    is_paused: bool
+
+
+@dataclass(slots=True)
+class Disasters:
+    """Lets one disaster happen, and tells which errors name it.
+
+    Args:
+        cluster: where.
+        workers: of the application.
+        inputs: its source topics, outside of it.
+        subscribed: those that the group is subscribed to.
+        dice: decides when and where.
+    """
+
+    cluster: Cluster
+    workers: Sequence[Worker]
+    inputs: Sequence[str]
+    subscribed: frozenset[str]
+    dice: random.Random
+    happened: dict[str, str] = field(default_factory=dict)
+    """What, and to which topic."""
+
+    def plan(self, name: str, seconds: float) -> None:
+        """Let it happen at some moment.
+
+        Args:
+            name: which.
+            seconds: how long trouble lasts.
+        """
+        self.cluster.kernel.after(
+            int(self.dice.uniform(0.2, 1) * seconds * SECOND), lambda: self._begin(name)
+        )
+
+    def is_named_by(self, error: BaseException) -> bool:
+        """Whether an error names what has happened."""
+        return any(isinstance(error, DISASTERS[name].refusals) for name in self.happened)
+
+    def _begin(self, name: str) -> None:
+        if not DISASTERS[name].needs_rest:
+            self._happen(name)
+            return
+        for worker in self.workers:
+            worker.is_paused = True
+            if worker.process is not None:
+                worker.process.die()
+        self.cluster.kernel.after(10 * MS, lambda: self._rest(name))
+
+    def _rest(self, name: str) -> None:
+        """Wait until the group is empty and no transaction is undecided."""
+        group = self.cluster.group
+        if group.members or group.pending or self.cluster.transactions.busy:
+            self.cluster.kernel.after(100 * MS, lambda: self._rest(name))
+            return
+        self._happen(name)
+        for worker in self.workers:
+            worker.is_paused = False
+
+    def _happen(self, name: str) -> None:
+        act: dict[str, Callable[[], str]] = {
+            "offsets of one input": lambda: self._forget([self._choose(self.inputs)]),
+            "offsets of all inputs": lambda: self._forget(self.inputs),
+            "expired offsets": lambda: self._forget(
+                [self._choose([t for t in self.inputs if t not in self.subscribed])]
+            ),
+            "recreated topic": lambda: self._recreate(self._choose(self.inputs)),
+        }
+        self.happened[name] = act[name]()
+        self.cluster.kernel.note("nemesis", f"DISASTER: {name}: {self.happened[name]}")
+
+    def _choose(self, topics: Sequence[str]) -> str:
+        assert topics, "the topology has no such topic"
+        return self.dice.choice(list(topics))
+
+    def _forget(self, topics: Sequence[str]) -> str:
+        offsets = self.cluster.group.offsets
+        gone: list[TopicPartition] = [place for place in offsets if place.topic in topics]
+        for place in gone:
+            del offsets[place]
+        return ", ".join(map(str, gone)) or "nothing"
+
+    def _recreate(self, topic: str) -> str:
+        found = self.cluster.delete(topic)
+        self.cluster.create(topic, len(found.logs), found.config)
+        return topic
