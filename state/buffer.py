@@ -9,8 +9,11 @@ may have been changed in place by a user function.
 
 An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `hold="objects"` the value is
 the decoded object and is encoded once at the commit, however often it changed. With `hold="bytes"`
-all but `ATOMS` are encoded at each write and decoded at each read, so no one else can hold the
-stored object: for mutable values that others may see.
+all but the values of some exact classes are encoded at each write and decoded at each read, so no
+one else can hold the stored object: for mutable values that others may see.
+
+What is read is always what the value's bytes give back, whether or not a commit came between: with
+``hold="objects"`` a value of any but an exact class is replaced by that when it is written.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from state.store import CommittedStore, Delta
 
 Entry = tuple[Any, int]
 ABSENT: Entry = (None, -1)
-ATOMS = frozenset({int, float, str, bool, type(None)})
-"""Types whose values nobody can change: held as they are in both modes."""
+ATOMS: frozenset[type] = frozenset({int, float, str, bool, type(None)})
+"""Types whose values nobody can change, and which JSON gives back as they were."""
 
 ENTRY_OVERHEAD_BYTES = 200
 """What a key, a value and their tuple cost in dictionaries besides their payload, measured."""
@@ -46,6 +49,8 @@ class Buffer:
         "_decode",
         "_encode",
         "_entry_bytes",
+        "_exact",
+        "_keep",
         "_objects",
         "_order",
         "clean",
@@ -61,6 +66,8 @@ class Buffer:
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         hold: Literal["objects", "bytes"] = "objects",
+        exact: frozenset[type] = ATOMS,
+        keep: Callable[[Any], Any] | None = None,
         clean_limit_bytes: int = 16 << 20,
     ) -> None:
         self.name = name
@@ -70,10 +77,17 @@ class Buffer:
         self._encode = encode
         self._decode = decode
         self._objects = hold == "objects"
+        self._exact = exact
+        self._keep = keep or (lambda value: decode(encode(value)))
         self._clean_limit_bytes = clean_limit_bytes
         self._entry_bytes = ENTRY_OVERHEAD_BYTES
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, in their order."""
+
+    @property
+    def holds_objects(self) -> bool:
+        """Whether values are held as they are, and not as bytes."""
+        return self._objects
 
     def load(self, key: bytes) -> Entry:
         """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
@@ -93,9 +107,20 @@ class Buffer:
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
         """Write a row; a value of None deletes it."""
-        if not self._objects and value.__class__ not in ATOMS:
-            value = self._encode(value)
+        if value.__class__ not in self._exact:
+            value = self._held(value)
         self.dirty[key] = (value, timestamp)
+
+    def _held(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if self._objects:
+            return self._keep(value)
+        return (
+            value
+            if value.__class__ in ATOMS and self._keep(value) is value
+            else self._encode(value)
+        )
 
     def forget(self, key: bytes) -> None:
         """Take back the writes of a row that is not in the committed store: it came and went.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from state.buffer import Buffer
+from state.buffer import ATOMS, Buffer
 from state.spec import StoreSpec
 from state.store import CommittedStore
 from state.timed import TimedBuffer
@@ -21,6 +21,8 @@ def make_buffer(
     encode: Callable[[Any], bytes],
     decode: Callable[[bytes], Any],
     hold: Literal["objects", "bytes"] = "objects",
+    exact: frozenset[type] = ATOMS,
+    keep: Callable[[Any], Any] | None = None,
     clean_limit_bytes: int = 16 << 20,
 ) -> Buffer:
     """The uncommitted writes of a store, over what is committed.
@@ -31,6 +33,8 @@ def make_buffer(
         encode: makes bytes of a value.
         decode: reads them.
         hold: whether values are held as they are, or as bytes.
+        exact: the classes whose values `decode` gives back as they were.
+        keep: gives what `decode` would make of a value's bytes, quicker; None makes it of both.
         clean_limit_bytes: the bound of the cache of committed rows.
 
     >>> from state.memory import MemoryTaskState
@@ -43,6 +47,8 @@ def make_buffer(
         "encode": encode,
         "decode": decode,
         "hold": hold,
+        "exact": exact,
+        "keep": keep,
         "clean_limit_bytes": clean_limit_bytes,
     }
     if spec.layout == "versioned":

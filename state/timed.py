@@ -13,7 +13,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal
 
-from state.buffer import ABSENT, Buffer, Entry, timestamped_rows
+from state.buffer import ABSENT, ATOMS, Buffer, Entry, timestamped_rows
 from state.layout import Layout, TimeIndexed
 from state.store import CommittedStore, Delta
 
@@ -53,6 +53,8 @@ class TimedBuffer(Buffer):
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         hold: Literal["objects", "bytes"] = "objects",
+        exact: frozenset[type] = ATOMS,
+        keep: Callable[[Any], Any] | None = None,
         clean_limit_bytes: int = 16 << 20,
     ) -> None:
         assert layout.time_of is not None, name
@@ -72,6 +74,8 @@ class TimedBuffer(Buffer):
             encode=encode,
             decode=decode,
             hold=hold,
+            exact=exact,
+            keep=keep,
             clean_limit_bytes=clean_limit_bytes,
         )
 

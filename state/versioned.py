@@ -65,6 +65,8 @@ class VersionedBuffer(Buffer):
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         hold: Literal["objects", "bytes"] = "objects",
+        exact: frozenset[type] = ATOMS,
+        keep: Callable[[Any], Any] | None = None,
         clean_limit_bytes: int = 16 << 20,
     ) -> None:
         super().__init__(
@@ -73,6 +75,8 @@ class VersionedBuffer(Buffer):
             encode=encode,
             decode=decode,
             hold=hold,
+            exact=exact,
+            keep=keep,
             clean_limit_bytes=clean_limit_bytes,
         )
         self._fresh: dict[bytes, list[int]] = {}
@@ -122,8 +126,8 @@ class VersionedBuffer(Buffer):
         if time < self.horizon:
             return NOT_PUT
         last = self._last(key)
-        if not self._objects and value.__class__ not in ATOMS:
-            value = self._encode(value)
+        if value.__class__ not in self._exact:
+            value = self._held(value)
         row_key = prefix(key) + TIMESTAMP.pack(time)
         if row_key not in self.dirty:
             insort(self._fresh.setdefault(key, []), time)

@@ -46,6 +46,7 @@ from topology.errors import (
     TopologyError,
 )
 from topology.graph import Store, stores_of
+from topology.kept import exact_types, keeper
 from topology.operators.closing import close_idle
 from topology.operators.context import Number, TableView
 from topology.punctuation import NEVER_MS
@@ -282,6 +283,8 @@ class Task:
             encode=serde.serialize,
             decode=serde.deserialize,
             hold=self.spec.program.holds[store.name],
+            exact=exact_types(serde),
+            keep=keeper(serde),
             clean_limit_bytes=self.spec.read_cache_bytes,
         )
 

@@ -138,21 +138,32 @@ class JsonOfSerde(Generic[T]):
 
     def serialize(self, value: T, /) -> bytes:
         """Encode; what would not read back as an equal object is refused, unless unchecked."""
-        try:
-            data = self._encode(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise self._cannot_encode(value, type(error).__name__) from None
+        data = self._encoded(value)
         if not self.checked:
             return data
+        again = self._read_again(value, data)
+        # An int in a field of floats is written as the float that it is equal to.
+        return self._encode(again) if self._findings.has_float else data
+
+    def normalise(self, value: T, /) -> T:
+        """What `deserialize` gives for the value's bytes, or the error of `serialize`."""
+        return self._read_again(value, self._encoded(value))
+
+    def _encoded(self, value: T) -> bytes:
+        try:
+            return self._encode(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._cannot_encode(value, type(error).__name__) from None
+
+    def _read_again(self, value: T, data: bytes) -> T:
         try:
             again = self.decoder(data)
         except (msgspec.MsgspecError, ValueError) as error:
             raise self._cannot_encode(value, explained(error)) from None
-        if self._findings.comparable and again != value:
+        if self.checked and self._findings.comparable and again != value:
             where = _difference(value, again, "$")
             raise self._cannot_encode(value, f"`{where}` would read back as another value")
-        # An int in a field of floats is written as the float that it is equal to.
-        return self._encode(again) if self._findings.has_float else data
+        return again
 
     def deserialize(self, data: bytes, /) -> T:
         """Decode; fields that the class does not have are left out."""

@@ -38,6 +38,8 @@ class Serde(Protocol[T]):
 
     # A serde may also have `decoder`, a callable in C that gives what `deserialize` gives for
     # good data and raises anything for other data; `deserialize` is asked then what was wrong.
+    #
+    # And it may have `exact` and `normalise`, see `topology.kept`.
 
     def serialize(self, value: T, /) -> bytes:
         """Encode one value, or raise `SerdeError`."""
@@ -117,6 +119,7 @@ class StringSerde:
     """UTF-8, as Kafka's StringSerializer."""
 
     decoder: ClassVar[Callable[[bytes], str]] = staticmethod(bytes.decode)
+    exact: ClassVar[frozenset[type]] = frozenset({str})
 
     name: str = "string"
     immutable: bool = True
@@ -145,6 +148,8 @@ class StringSerde:
 class BytesSerde:
     """The bytes themselves, as Kafka's ByteArraySerializer."""
 
+    exact: ClassVar[frozenset[type]] = frozenset({bytes})
+
     name: str = "bytes"
     immutable: bool = True
     canonical: bool = True
@@ -165,6 +170,8 @@ class BytesSerde:
 @dataclass(frozen=True, slots=True)
 class IntegerSerde:
     """A signed big-endian integer of a fixed width."""
+
+    exact: ClassVar[frozenset[type]] = frozenset({int})
 
     name: str
     width: Literal[4, 8]
@@ -210,6 +217,8 @@ _unpack_double = struct.Struct(">d").unpack
 @dataclass(frozen=True, slots=True)
 class DoubleSerde:
     """An IEEE 754 double, big-endian, as Kafka's DoubleSerializer. An int that fits is taken."""
+
+    exact: ClassVar[frozenset[type]] = frozenset({float})
 
     name: str = "double"
     immutable: bool = True
@@ -259,6 +268,36 @@ _encode_finite = JSONEncoder(
 ).encode
 
 
+_PLAIN = frozenset({int, str, bool, type(None)})
+_INFINITE = float("inf")
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is just what its bytes give back: types, finite numbers, order of keys.
+
+    >>> is_plain({"a": [1, 2.5], "b": None}), is_plain([(1,)]), is_plain({"b": 1, "a": 2})
+    (True, False, False)
+    """
+    kind = value.__class__
+    if kind in _PLAIN:
+        return True
+    if kind is float:
+        finite: bool = -_INFINITE < value < _INFINITE
+        return finite
+    if kind is dict:
+        last = ""
+        for key, one in value.items():
+            if key.__class__ is not str or key < last:
+                return False
+            if one.__class__ not in _PLAIN and not is_plain(one):
+                return False
+            last = key
+        return True
+    if kind is list:
+        return all(one.__class__ in _PLAIN or is_plain(one) for one in value)
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class JsonSerde:
     """Compact JSON with sorted keys.
@@ -268,6 +307,7 @@ class JsonSerde:
     """
 
     decoder: ClassVar[Callable[[bytes], Any]] = staticmethod(orjson.loads)
+    exact: ClassVar[frozenset[type]] = frozenset({int, str, bool})
 
     name: str = "json"
     immutable: bool = False
@@ -278,6 +318,14 @@ class JsonSerde:
         if value.__class__ is str and data[0] == data[-1] == _QUOTE and _BACKSLASH not in data:
             return data
         return self.serialize(value)
+
+    def normalise(self, value: Any, /) -> Any:
+        """What `deserialize` gives for the value's bytes; the value itself if it is that."""
+        try:
+            plain = is_plain(value)
+        except RecursionError:
+            plain = False  # `serialize` says that it is nested too deeply
+        return value if plain else _loads(self.serialize(value))
 
     def serialize(self, value: Any, /) -> bytes:
         """Encode; refuses None, NaN, infinities, ints beyond 64 bits and keys that are no str."""

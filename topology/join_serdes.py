@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from state.codec import TIMESTAMP
 from topology._list_of import ListSerde
 from topology._serde import Serde, for_topic
+from topology.kept import kept
 
 __all__ = [
     "SEQUENCE",
@@ -239,6 +240,13 @@ class WaitingValuesSerde:
             (True, left(item[1:])) if item[:1] == _LEFT else (False, right(item[1:]))
             for item in _LIST.deserialize(data)
         ]
+
+    def normalise(self, value: list[tuple[bool, Any]], /) -> list[tuple[bool, Any]]:
+        """What `deserialize` gives for the values' bytes."""
+        assert self.left is not None
+        assert self.right is not None
+        left, right = self.left, self.right
+        return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
 
     def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
         """The same serde with `default` for the sides that were given none."""

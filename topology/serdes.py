@@ -162,7 +162,8 @@ def serde_from(
 
     Args:
         serialize: Encodes a value; never called with None.
-        deserialize: Decodes what `serialize` wrote, to an equal value of the same type.
+        deserialize: Decodes what `serialize` wrote, to a value that is written and read the same
+            again. Stores hold that, see docs/serdes.md.
         name: What errors call the serde.
         immutable: Promises that values cannot be mutated, so that stores need no private copies.
         canonical: Promises ``serialize(deserialize(b)) == b`` for every ``b`` that is accepted.

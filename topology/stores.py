@@ -17,6 +17,7 @@ from state.memory import MemoryTaskState
 from state.spec import StoreKind, StoreSpec
 from topology.errors import TopologyError
 from topology.graph import Store
+from topology.kept import exact_types, keeper
 from topology.naming import legal
 from topology.operators.number import Number
 from topology.serdes import Serde
@@ -332,6 +333,8 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         "encode": store.value.serialize,
         "decode": store.value.deserialize,
         "hold": "objects" if store.value.immutable else "bytes",
+        "exact": exact_types(store.value),
+        "keep": keeper(store.value),
     }
     buffer = make_buffer(store.spec, committed, **coded)
     numbers: dict[str, Number] = {}

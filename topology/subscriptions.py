@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import mmh3
 
@@ -135,6 +135,8 @@ class SubscriptionSerde:
     >>> serde.deserialize(data).partition
     3
     """
+
+    exact: ClassVar[frozenset[type]] = frozenset({Subscription})
 
     name: str = "subscription"
     immutable: bool = True

@@ -49,7 +49,7 @@ class Rows:
 
 
 def encode(value: Any) -> bytes:
-    return json.dumps(value).encode()
+    return json.dumps(value, allow_nan=False).encode()
 
 
 def make(rows: Rows, hold: Any = "objects", limit: int = 1 << 20) -> Buffer:
@@ -191,9 +191,18 @@ def test_a_delta_has_each_key_once_in_the_order_of_first_writes(writes: Any) -> 
 def test_a_value_that_cannot_be_encoded_names_its_store_and_key() -> None:
     buffer = make(Rows())
     buffer.put(b"good", 1, 0)
-    buffer.put(b"bad", object(), 0)
+    buffer.put(b"bad", float("nan"), 0)
     with pytest.raises(ValueEncodingError, match=r"store 's' .* key b'bad'"):
         buffer.delta()
+
+
+def test_a_value_of_another_type_is_what_its_bytes_give_back_or_refused() -> None:
+    for hold in ("objects", "bytes"):
+        buffer = make(Rows(), hold)
+        buffer.put(b"k", (1, [2]), 0)
+        assert buffer.get(b"k") == ([1, [2]], 0)
+        with pytest.raises(TypeError):
+            buffer.put(b"k", object(), 1)
 
 
 @given(st.lists(st.one_of(st.lists(st.binary(max_size=2), max_size=40), st.none()), max_size=6))

@@ -13,7 +13,7 @@ from topology.codegen import Flow, Generator
 from topology.graph import Aggregate
 from topology.operators.guarding import attempt, otherwise
 from topology.operators.stateless import guard_key
-from topology.operators.update import emit_update, held, read_row
+from topology.operators.update import emit_kept, emit_update, held, read_row
 
 Descend = Callable[[Flow], None]
 
@@ -56,6 +56,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
         w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+        emit_kept(gen, node, node.store, new, exact=int if node.op == "count" else None)
         is_later = f"{flow.timestamp} > {old_timestamp}"
         if node.op != "count":
             # The entry of a deleted row has a timestamp until it is evicted: it must not matter.

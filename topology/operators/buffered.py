@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from topology._serde import for_topic
 from topology.errors import SerdeError
+from topology.kept import kept
 from topology.operators.context import Headers
 from topology.serdes import Serde
 
@@ -100,6 +101,11 @@ class BufferedSerde:
             timestamp,
             headers,
         )
+
+    def normalise(self, value: Buffered, /) -> Buffered:
+        """What `deserialize` gives for the change's bytes."""
+        now, prior = kept(self._known, value.value), kept(self._known, value.prior)
+        return value._replace(value=now, prior=prior, headers=list(value.headers or ()))
 
     @property
     def _known(self) -> Serde[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from topology.kept import keeper
 from topology.operators.context import Headers, OperatorContext, TableView
 from topology.operators.making import StoredRows
 
@@ -51,13 +52,16 @@ class KeyedFolding:
         "_encode",
         "_forward",
         "_initializer",
+        "_keep",
         "_rows",
         "pending",
     )
 
     def __init__(self, spec: KeyedFold, context: OperatorContext) -> None:
         self._rows = context.buffers[spec.store]
-        self._encode = context.serdes(spec.store)[0].serialize
+        key, value = context.serdes(spec.store)
+        self._encode = key.serialize
+        self._keep = keeper(value)
         self._initializer = spec.initializer
         self._aggregator = spec.aggregator
         self._forward = context.forward
@@ -72,6 +76,7 @@ class KeyedFolding:
         # A copy of its own where values can be changed in place: the old one is forwarded.
         mine = self._rows.get(row_key)[0]
         new = self._aggregator(key, value, self._initializer() if mine is None else mine)
+        new = self._keep(new)
         if old is None and new is None:
             return
         if old is not None and before > timestamp:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from state.codec import TIMESTAMP
 from state.timed import TimedBuffer
+from topology.kept import keeper
 from topology.operators.context import Headers, Number, OperatorContext, TableView
 from topology.operators.lateness import split_late
 from topology.windows import SessionWindows, Window, Windowed
@@ -112,6 +113,7 @@ class Sessions:
         "_fresh",
         "_gap_ms",
         "_immutable",
+        "_keep",
         "_late",
         "_open",
         "_rows",
@@ -129,7 +131,9 @@ class Sessions:
         self._serde = serde
         self._encode = serde.inner.serialize
         self._rows = cast(TimedBuffer, context.buffers[spec.store])
-        self._immutable = context.serdes(spec.store)[1].immutable
+        values = context.serdes(spec.store)[1]
+        self._immutable = values.immutable
+        self._keep = keeper(values)
         self._gap_ms = spec.windows.gap_ms
         self._closing_ms = self._gap_ms + spec.windows.grace_ms
         self._forward, self._late = split_late(context.node, context.children)
@@ -181,7 +185,7 @@ class Sessions:
                 # A copy of its own, as the old value is forwarded.
                 mine = self._rows.get(session.row_key)[0]
             aggregate = self._spec.merger(key, aggregate, mine)
-        return self._spec.aggregator(key, value, aggregate)
+        return self._keep(self._spec.aggregator(key, value, aggregate))
 
     def _write(
         self,

@@ -13,7 +13,7 @@ from topology.codegen import Flow, Generator
 from topology.graph import TableSource
 from topology.operators.guarding import attempt, otherwise
 from topology.operators.stateless import guard_key
-from topology.operators.update import emit_update, held, read_row
+from topology.operators.update import emit_kept, emit_update, held, read_row
 
 Descend = Callable[[Flow], None]
 
@@ -33,7 +33,11 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
     with attempt(gen, node, flow):
         w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
         old, _ = read_row(gen, node, node.store, f"row_key_{i}")
-        new, kept = flow.value_object, None
+        if flow.value_bytes is None or flow.value_serde is not value_serde:
+            w.line(f"kept_{i} = {flow.value_object}")
+            result = result.with_value(f"kept_{i}", is_set=flow.value_is_set)
+            emit_kept(gen, node, node.store, f"kept_{i}")
+        new, kept = result.value_object, None
         if gen.holds[node.store] == "bytes":
             w.line(f"new_{i} = {held(gen, node, node.store, result)}")
             old, new = f"row_{i}[0]", f"new_{i}"
@@ -53,6 +57,6 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
             emit_update(gen, node, node.store, result, descend, kept=kept)
         if any(s.name == node.store and s.source_topic is not None for s in gen.sub.stores):
             # A restore from the source finds the last record of each key, whatever changed.
-            with w.block(f"elif {flow.value_object} is not None:"):
+            with w.block(f"elif {result.value_object} is not None:"):
                 row = kept or held(gen, node, node.store, result)
                 w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")

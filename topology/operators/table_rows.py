@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from state.buffer import ATOMS
+from topology.kept import keeper
 from topology.operators.context import Headers, OperatorContext
 
 __all__ = ["TableRows", "is_same"]
@@ -45,6 +46,7 @@ class TableRows:
         "_caching",
         "_encode_value",
         "_forward",
+        "_keep",
         "encode_key",
         "get",
         "immutable",
@@ -56,6 +58,7 @@ class TableRows:
         key, value = context.serdes(store)
         self.encode_key: Callable[[Any], bytes] = key.serialize
         self._encode_value: Callable[[Any], bytes] = value.serialize
+        self._keep = keeper(value)
         self.immutable = value.immutable
         buffer = context.buffers[store]
         self.get = buffer.get
@@ -84,6 +87,7 @@ class TableRows:
             timestamp: of the change.
             headers: of the record that made it.
         """
+        value = self._keep(value)
         if is_same(value, old, self._encode_value):
             return
         self.put(row_key, value, timestamp)

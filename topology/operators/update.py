@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from topology.codegen import Flow, Generator
-from topology.graph import Node
-from topology.needs import needs_key, needs_old
+from topology.graph import Aggregate, Node
+from topology.kept import exact_types, keeper
+from topology.needs import needs_key, needs_old, needs_value
 
 
 def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str, str]:
@@ -21,6 +22,34 @@ def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str,
     w.line(f"old_{i} = row_{i}[0]")
     _decode_held(gen, node, store, f"old_{i}")
     return f"old_{i}", f"row_{i}[1]"
+
+
+def emit_kept(
+    gen: Generator, node: Node, store: str, value: str, *, exact: type | None = None
+) -> None:
+    """Write that a new value becomes what its bytes give back, where it is held as an object.
+
+    Args:
+        gen: the generator.
+        node: the node.
+        store: its store.
+        value: the variable.
+        exact: the class that the value has in any case, if that is known.
+    """
+    serde = gen.store_serdes(store)[1]
+    known = exact_types(serde)
+    if gen.holds[store] == "bytes" or exact in known:
+        return
+    i = gen.ordinal(node)
+    # None is among the known ones, so a serde's own function never sees it.
+    keep = gen.constant(f"keep_{i}", getattr(serde, "normalise", None) or keeper(serde))
+    if len(known) == 2:  # that of None, which is rare, and one more
+        (only,) = known - {type(None)}
+        other = f"is not {only.__name__}"
+    else:
+        other = "not in " + gen.constant(f"exact_{i}", known)
+    with gen.writer.block(f"if {value}.__class__ {other}:"):
+        gen.writer.line(f"{value} = {keep}({value})")
 
 
 def emit_update(
@@ -42,7 +71,7 @@ def emit_update(
     if not gen.sub.children(node.name):
         return
     if node.name not in gen.cached:
-        descend(_with_old(gen, node, store, result))
+        descend(_with_old(gen, node, store, _read_back(gen, node, store, result)))
         return
     key = result.key or "None"
     if not needs_old(gen.sub, node):
@@ -59,10 +88,28 @@ def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
     if gen.holds[store] != "bytes":
         return value
     encode = gen.constant(f"encode_row_{gen.ordinal(node)}", gen.store_serdes(store)[1].serialize)
-    if gen.options.handles_errors and not result.value_is_set:
+    at_once = gen.options.handles_errors and not result.value_is_set
+    if at_once or len(exact_types(gen.store_serdes(store)[1])) == 1:
         # What the serde refuses must be refused here, where the record can be passed over.
+        # And a serde that names no exact types may give back another number for a number.
         return f"None if {value} is None else {encode}({value})"
     return f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
+
+
+def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
+    """The update as the store gives it back, where its value is held as bytes.
+
+    What is only written, by the store's own serde, has the same bytes as it is.
+    """
+    serde = gen.store_serdes(store)[1]
+    read = result.value_serde is serde and result.value_bytes is not None
+    counted = isinstance(node, Aggregate) and node.op == "count" and int in exact_types(serde)
+    if gen.holds[store] != "bytes" or read or counted or not needs_value(gen, node, serde):
+        return result
+    told = f"told_{gen.ordinal(node)}"
+    gen.writer.line(f"{told} = dirty_{gen.ordinal(node)}[{result.key_bytes}][0]")
+    _decode_held(gen, node, store, told)
+    return replace(result, value=told)
 
 
 def _with_old(gen: Generator, node: Node, store: str, result: Flow) -> Flow:

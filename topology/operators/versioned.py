@@ -12,6 +12,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from topology.kept import keeper
 from topology.operators.context import Headers, OperatorContext, TableView
 from topology.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 
@@ -61,15 +62,17 @@ class VersionedTable:
 
 
 class _VersionedTable:
-    __slots__ = ("_forward", "_replace", "pending")
+    __slots__ = ("_forward", "_keep", "_replace", "pending")
 
     def __init__(self, spec: VersionedTable, context: OperatorContext) -> None:
         store: VersionedStore[Any, Any] = context.open_store(spec.store)
         self._replace = store.replace
+        self._keep = keeper(context.serdes(spec.store)[1])
         self._forward = context.forward
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        value = self._keep(value)
         valid_to, before = self._replace(key, value, timestamp)
         # Equal values of other classes may be other documents, as 1, 1.0 and true are.
         same = value.__class__ is before.__class__ and value == before

@@ -16,6 +16,7 @@ from state.codec import TIMESTAMP
 from state.layout import window_start
 from state.timed import TimedBuffer
 from topology.graph import AggregateOp
+from topology.kept import exact_types, keeper
 from topology.operators.context import Headers, OperatorContext, Receive
 from topology.windows import Window, Windowed
 from topology.windows_serde import UNLIMITED_MS, WindowStoreSerde
@@ -71,8 +72,10 @@ class WindowRows:
         "_cached",
         "_dirty",
         "_encoded",
+        "_exact",
         "_fold",
         "_immutable",
+        "_keep",
         "_old_is_read",
         "_results",
         "_row_key",
@@ -102,7 +105,9 @@ class WindowRows:
         assert row_key.windowed.inner is not None, store
         self._row_key = row_key
         self.encode_key: Callable[[Any], bytes] = row_key.windowed.inner.serialize
-        self._immutable = self._encoded.immutable
+        self._immutable = self._encoded.immutable and buffer.holds_objects
+        self._exact = exact_types(self._encoded)
+        self._keep = keeper(self._encoded)
         self._old_is_read = context.old_is_read
         self._dirty = buffer.dirty
         self._fold = fold.compiled()
@@ -136,6 +141,8 @@ class WindowRows:
         if row is None:
             old, before = self.buffer.get(row_key)
             new = self._fold(key, value, old)
+            if new.__class__ not in self._exact:
+                new = self._keep(new)
             if old is None:
                 if new is None:
                     return
@@ -145,6 +152,8 @@ class WindowRows:
         else:
             old, before = row
             new = self._fold(key, value, old)
+            if new.__class__ not in self._exact:
+                new = self._keep(new)
             if old is None:
                 if new is None:
                     return
@@ -166,6 +175,8 @@ class WindowRows:
         elif before > timestamp:
             timestamp = before
         self.buffer.put(row_key, new, timestamp)
+        if self._results is not None and not self._cached:
+            new = self._keep(new)
         self._changed(key, row_key, start, forwarded, new, timestamp, headers)
 
     def fold_onto(
@@ -187,6 +198,7 @@ class WindowRows:
         """Write a row that is not there yet; a value of None is none."""
         if value is not None:
             row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
+            value = self._keep(value)
             self.buffer.put(row_key, value, timestamp)
             self._changed(key, row_key, start, None, value, timestamp, headers)
 
