@@ -136,7 +136,7 @@ def backfill(
     drop: bool,
     master: str,
     conf: dict[str, str],
-    settings: dict[str, str],
+    settings: dict[str, Any],
     **wished: Any,
 ) -> None:
     """Run an application over history on Spark, and hand the result over to it.

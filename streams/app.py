@@ -32,6 +32,7 @@ from streams.listeners import BothRestoreListeners, BothWorkerListeners
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
 from streams.runtime import Connections, make_worker
+from streams.secrets import guarded
 from streams.system_clock import SystemClock
 from streams.task import TaskId
 from streams.worker import SilentListener, Worker, WorkerListener
@@ -113,10 +114,11 @@ class KafkaStreams:
         clock: Clock | None = None,
         probe: Probe = no_probe,
     ) -> None:
+        settings = guarded(settings)
         self.config = StreamsConfig.parse(settings)
         check_clients(self.config)
         self._topology = topology
-        self._settings = dict(settings)
+        self._settings = settings
         self._plans = plan_application(topology, self.config)
         self._global_plans = plan_global_tables(topology, self.config)
         self._state = State.CREATED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,7 +32,7 @@ is printed here."""
 @click.option("--strict", is_flag=True, help="End with exit code 1 if anything is to be named.")
 @click.option("--deployed", is_flag=True, help="Compare with what is deployed on the cluster.")
 @settings_option
-def check(target: str, strict: bool, deployed: bool, settings: dict[str, str]) -> None:
+def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -> None:
     """List the stores and repartition topics of an application that have no name of their own.
 
     And the keys that are written with a serde that nobody named behind one that is named, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from streams.errors import StreamsError
+from streams.secrets import guarded
 from topology.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -55,9 +57,11 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+            begin = re.match(r"[\w.-]*", text)
+            where = f"what begins with {begin[0]!r}" if begin and begin[0] != text else repr(text)
+            raise click.BadParameter(f"{where} is not NAME=VALUE")
         settings[name.strip()] = value
-    return settings
+    return guarded(settings)
 
 
 target_argument = click.argument("target", metavar="MODULE:APP")

@@ -23,6 +23,7 @@ from streams.client_settings import (
 from streams.errors import ConfigError
 from streams.handlers import Handler, Handlers, Stage, handler
 from streams.java_settings import next_step
+from streams.secrets import guarded
 from streams.settings import (
     REQUIRED,
     Kind,
@@ -296,6 +297,7 @@ topics and groups are named after it
         Raises:
             ConfigError: naming every wrong setting, and what would be right.
         """
+        settings = guarded(settings)
         given = {str(name): value for name, value in settings.items() if value is not None}
         java_s = {name: step for name in given if (step := next_step(name)) is not None}
         problems = [f"{name} is not supported: {step}" for name, step in java_s.items()]

@@ -445,22 +445,22 @@ class RecordTooLargeError(StreamsError):
         topic: the topic that refuses it.
         size: bytes of key and value, where known.
         limit: the topic's max.message.bytes, where known.
-        key: the encoded key of a store's row, where it is one.
+        key_size: bytes of the key of a store's row, where it is one; the key is for nobody to read.
     """
 
     def __init__(
-        self, topic: str, size: int | None, limit: int | None, *, key: bytes | None = None
+        self, topic: str, size: int | None, limit: int | None, *, key_size: int | None = None
     ) -> None:
-        super().__init__(topic, size, limit, key)
+        super().__init__(topic, size, limit, key_size)
         self.topic = topic
         self.size = size
         self.limit = limit
-        self.key = key
+        self.key_size = key_size
 
     def __str__(self) -> str:
         size = f" of {self.size} bytes" if self.size is not None else ""
         limit = f" of {self.limit}" if self.limit is not None else ""
-        row = f" (the row of key {self.key[:64]!r})" if self.key is not None else ""
+        row = "" if self.key_size is None else f" (a row whose key has {self.key_size} bytes)"
         return (
             f"a record{size} is larger than the max.message.bytes{limit} of {self.topic}{row}; "
             "store less per key, or raise the topic's max.message.bytes"

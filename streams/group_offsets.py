@@ -19,6 +19,7 @@ from streams.denials import denial
 from streams.errors import FatalClientError, StopRequestedError
 from streams.kafka_clients import new_consumer
 from streams.reactions import Reaction, reaction_to
+from streams.secrets import revealed
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class MemberlessGroup:
         begun_s = time.monotonic()
         consumer = new_consumer(
             {
-                **self._config,
+                **revealed(self._config),
                 "group.id": group,
                 "enable.auto.commit": False,
                 # The client asks for decided offsets at this level, and for any at the other.

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from streams.bounded import BoundedProducer
 from streams.errors import ConfigError
+from streams.secrets import revealed
 
 __all__ = ["Hearing", "new_admin", "new_consumer", "new_producer", "new_transactional_producer"]
 
@@ -70,8 +71,8 @@ def _settings_of(prefix: str) -> Iterator[None]:
 
 
 def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
-    """The settings with callbacks; a user's own hear everything too."""
-    found = dict(config)
+    """The settings with callbacks and with their secrets; a user's own hear everything too."""
+    found = revealed(config)
     theirs = found.get("error_cb")
 
     def heard(error: KafkaError) -> None:

@@ -239,7 +239,7 @@ class _MemoryProducer:
         limit = self._limit(place.topic)
         for key, value, timestamp in rows:
             if value is not None and len(value) > limit:
-                raise RecordTooLargeError(place.topic, len(value), limit, key=key)
+                raise RecordTooLargeError(place.topic, len(value), limit, key_size=len(key))
             offset = self._append(place.topic, value, key, place.partition, timestamp, None)
             self._ends[place] = offset + 1
 

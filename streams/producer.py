@@ -184,7 +184,7 @@ class _LiveProducer:
             return
         for key, value, _ in rows:
             if value is not None and len(value) > limit:
-                raise RecordTooLargeError(topic, len(value), limit, key=key)
+                raise RecordTooLargeError(topic, len(value), limit, key_size=len(key))
 
     def _send_rows(self, place: TopicPartition, rows: Rows) -> None:
         """Like `send` for each row, without a call of one's own per row."""

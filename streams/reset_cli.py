@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -91,7 +92,7 @@ def reset(
     dry_run: bool,
     yes: bool,
     state_dir: str | None,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Take a stopped application back to a beginning.
 

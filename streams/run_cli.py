@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import structlog
@@ -61,7 +61,7 @@ WORKERS_MAX = 1_000
 def run(
     target: str,
     workers: int,
-    settings: dict[str, str],
+    settings: dict[str, Any],
     on_stop: Literal["leave", "stay"] | None,
     log_format: logs.LogFormat | None,
     log_level: str,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from streams.secrets import Secret, guarded, revealed, scrubbed, shown_url, url_secrets
 from topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
 
 __all__ = ["SchemaRegistry"]
@@ -41,17 +42,22 @@ class SchemaRegistry:
             raise RegistryError(
                 f"the schema registry's client needs {error.name}; pip install 'headrace[registry]'"
             ) from error
-        self._url = url
-        self._settings = dict(settings or {})
+        self._url = Secret(url)
+        self._settings = settings = guarded(settings or {})
+        self._where = f"schema registry at {shown_url(url)}"
+        self._secrets = [Secret(value) for value in _secrets(url, settings)]
+        url = self._where
         self._schema = Schema
         self._refusal = SchemaRegistryError
         try:
-            self._client = SchemaRegistryClient({"url": url, **self._settings})
+            self._client = SchemaRegistryClient(revealed({"url": self._url, **settings}))
         except (TypeError, ValueError) as error:
-            raise RegistryError(f"schema registry at {url}: {error}; correct it") from error
+            said = self._scrubbed(error)
+            raise RegistryError(f"{self._where}: {said}; correct it") from self._cause(error)
 
     def __reduce__(self) -> tuple[type[SchemaRegistry], tuple[str, dict[str, Any]]]:
-        return SchemaRegistry, (self._url, self._settings)  # a connection cannot be pickled
+        # A connection cannot be pickled.
+        return SchemaRegistry, (self._url.reveal(), revealed(self._settings))
 
     def register(self, subject: str, schema: str, /) -> int:
         """Add a version to a subject, if it is not there yet, and return the schema's id."""
@@ -76,21 +82,38 @@ class SchemaRegistry:
         )
 
     def _ask(self, question: Callable[[], T], about: str) -> T:
-        where = f"schema registry at {self._url}, {about}"
+        where = f"{self._where}, {about}"
         try:
             return question()
         except self._refusal as error:
-            status = error.http_status_code
+            status, said = error.http_status_code, self._scrubbed(error.error_message)
             if status == _NOT_FOUND:
-                raise SchemaUnknownError(f"{where}: {error.error_message}") from error
+                raise SchemaUnknownError(f"{where}: {said}") from self._cause(error)
             if status == _CONFLICT:
                 raise SchemaRefusedError(
-                    f"{where}: {error.error_message}; change the schema so that it reads what was "
-                    "written, or write to another subject"
-                ) from error
-            raise RegistryError(f"{where}: {error.error_message} (HTTP {status})") from error
+                    f"{where}: {said}; change the schema so that it reads what was written, or "
+                    "write to another subject"
+                ) from self._cause(error)
+            raise RegistryError(f"{where}: {said} (HTTP {status})") from self._cause(error)
         except Exception as error:
             raise RegistryError(
-                f"{where}: no answer ({type(error).__name__}: {error}); see that it runs and can "
-                "be reached, then start again"
-            ) from error
+                f"{where}: no answer ({type(error).__name__}: {self._scrubbed(error)}); see that "
+                "it runs and can be reached, then start again"
+            ) from self._cause(error)
+
+    def _scrubbed(self, said: object) -> str:
+        return scrubbed(str(said), *(secret.reveal() for secret in self._secrets))
+
+    def _cause(self, error: BaseException) -> BaseException | None:
+        """The error, unless its text and its variables may show what nobody is to see."""
+        return None if self._secrets else error
+
+
+def _secrets(url: str, settings: Mapping[str, Any]) -> list[str]:
+    """What must not be seen, and the parts of it that texts may show."""
+    found = url_secrets(url)
+    for value in settings.values():
+        if isinstance(value, Secret) and isinstance(value.reveal(), str):
+            text = value.reveal()
+            found += [text, *text.split(":", 1)[1:]]
+    return found

@@ -35,7 +35,7 @@ def create(
     names: tuple[str, ...],
     partitions: int | None,
     bootstrap_servers: str | None,
-    settings: dict[str, str],
+    settings: dict[str, Any],
 ) -> None:
     """Create topics; those that exist are left as they are."""
     with said_errors():

@@ -25,8 +25,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from streams.logs import LogFormat
+from streams.secrets import Secret
 from streams.worker_reports import Report, decode
 
 __all__ = ["STDERR", "STOP", "Launch", "LiveProcess", "Processes"]
@@ -51,7 +53,7 @@ class Launch:
     """
 
     target: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     log_format: LogFormat = "json"
     log_level: str = "info"
     colors: bool = False
@@ -100,7 +102,7 @@ class LiveProcess:
         if out_read is not None:
             self._readers[out_read] = _Lines(out_read)
         self._output = output
-        self._tell(json.dumps(asdict(launch)).encode() + b"\n")
+        self._tell(json.dumps(asdict(launch), default=Secret.reveal).encode() + b"\n")
 
     @property
     def pid(self) -> int:

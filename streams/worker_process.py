@@ -24,6 +24,7 @@ from streams import logs
 from streams.app import KafkaStreams
 from streams.app_loader import load_app
 from streams.exit_codes import ExitCode, exit_code_of
+from streams.secrets import guarded
 from streams.supervisor import SHUTDOWN_TIMEOUT_S
 from streams.system_clock import SystemClock
 from streams.worker_handle import STDERR, STOP, Launch
@@ -156,7 +157,8 @@ def main() -> None:
     line = _first_line(control)
     if not line:
         sys.exit(ExitCode.STOPPED)
-    launch = Launch(**json.loads(line))
+    launch = Launch(**json.loads(line, object_hook=guarded))
+    del line  # it may hold passwords
     os.dup2(errors, STDERR)
     os.close(errors)
     sys.argv = [target]

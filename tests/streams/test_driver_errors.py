@@ -165,7 +165,7 @@ def test_a_row_that_cannot_be_encoded_names_its_store_and_the_records() -> None:
     assert "cannot encode a value of type set" in str(error)
 
 
-def test_a_row_that_is_too_large_for_its_changelog_names_its_store_and_key() -> None:
+def test_a_row_that_is_too_large_for_its_changelog_names_its_store_and_not_its_key() -> None:
     topology = through(
         lambda s: s.group_by_key().reduce(lambda a, b: a + b, store="rows").to_stream(),
         key=serdes.string,
@@ -173,14 +173,16 @@ def test_a_row_that_is_too_large_for_its_changelog_names_its_store_and_key() -> 
     )
     settings = {**EXACTLY_ONCE, "topic.max.message.bytes": "100"}
     driver = TopologyTestDriver(topology, settings, commit="manual")
-    driver.input("in").send("k", "x" * 60)
+    driver.input("in").send("ann@example.org", "x" * 60)
     driver.commit()
-    driver.input("in").send("k", "x" * 60)
+    driver.input("in").send("ann@example.org", "x" * 60)
     error = failure(driver.commit)
     assert error.store == "rows"
+    assert "a row whose key has 15 bytes" in str(error)
+    assert "ann" not in f"{error!r} {error.__cause__!r} {vars(error)} {vars(error.__cause__)}"
     assert "120 bytes" in str(error)
     assert "test-rows-changelog" in str(error)
-    assert dict(driver.store("rows")) == {"k": "x" * 60}
+    assert dict(driver.store("rows")) == {"ann@example.org": "x" * 60}
 
 
 def test_an_output_that_is_too_large_names_its_record() -> None:

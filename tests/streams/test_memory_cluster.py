@@ -251,7 +251,7 @@ def test_a_record_larger_than_the_topic_takes_is_refused(cluster: MemoryCluster)
     producer.send("small", b"12345", b"12345", 0, 0, None)
     with pytest.raises(RecordTooLargeError, match=r"11 bytes .* of 10 of small"):
         producer.send("small", b"123456", b"12345", 0, 0, None)
-    with pytest.raises(RecordTooLargeError, match="the row of key b'k'"):
+    with pytest.raises(RecordTooLargeError, match="a row whose key has 1 bytes"):
         producer.send_changelog(TopicPartition("small", 0), [(b"k", b"12345678901", 0)])
 
 

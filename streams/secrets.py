@@ -1,0 +1,147 @@
+"""Settings that nobody is to read: passwords, keys and tokens, shown as ``***``.
+
+They are wrapped where they come in and unwrapped where a client is made, so neither a log, nor an
+error, nor a debugger or reporter that prints the variables of a traceback shows one. Pickles carry
+them, as Spark's executors make clients too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+
+__all__ = ["Secret", "guarded", "revealed", "scrubbed", "shown_url", "url_secrets"]
+
+SECRET_NAMES = frozenset(
+    {
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.extensions",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+_KNOWN = SHARED | TUNING | CONSUMER | PRODUCER
+_PREFIX = re.compile(r"^(consumer|restore|producer|admin)\.")
+_SOUNDS_SECRET = re.compile(
+    r"pass|pwd|secret|token|credential|jaas|pem$|keystore|key$|auth|user\.info", re.I
+)
+"""Of names that nobody knows, such as a misspelt one, or one of Java's."""
+
+
+class Secret:
+    """A value that shows itself as ``***``.
+
+    Args:
+        value: what is not to be seen.
+
+    Example:
+        >>> password = Secret("hunter2")
+        >>> password, str(password), f"{password}", password.reveal()
+        (***, '***', '***', 'hunter2')
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def reveal(self) -> Any:
+        """What it is."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[object]]:
+        return Secret, (self._value,)
+
+
+def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Wrap the values of settings that hold, or may hold, a secret.
+
+    Example:
+        >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
+        {'sasl.username': 'ann', 'sasl.password': ***}
+    """
+    return {
+        name: Secret(value) if _is_secret(str(name)) and _is_plain(value) else value
+        for name, value in settings.items()
+    }
+
+
+def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Unwrap them; only what a client is made of is to see the result."""
+    return {
+        name: value.reveal() if isinstance(value, Secret) else value
+        for name, value in settings.items()
+    }
+
+
+def shown_url(url: str) -> str:
+    """One URL or several with commas, without the user and what stands behind the path.
+
+    Example:
+        >>> shown_url("http://ann:hunter2@registry:8081,http://other:8081/?token=x")
+        'http://***@registry:8081,http://other:8081/'
+    """
+    return ",".join(_shown(one.strip()) for one in url.split(","))
+
+
+def scrubbed(text: str, *values: object) -> str:
+    """Take values out of a text that another library wrote."""
+    for value in sorted({str(value) for value in values if value}, key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def url_secrets(url: str) -> list[str]:
+    """What of URLs with commas between them must not be seen, in the forms that texts may have."""
+    found: list[str] = []
+    for one in url.split(","):
+        _, user, _, _, query = _parts(one.strip())
+        found += [user, *user.split(":", 1)[1:], query]
+    return [text for text in found if text]
+
+
+def _shown(url: str) -> str:
+    scheme, user, host, path, _ = _parts(url)
+    return f"{scheme}{'***@' if user else ''}{host}{path}"
+
+
+def _parts(url: str) -> tuple[str, str, str, str, str]:
+    """Scheme, user, host, path and the rest, of what may be no URL at all."""
+    before, separator, rest = url.partition("://")
+    if not separator:
+        before, rest = "", url
+    place, *queries = re.split(r"[?#]", rest, maxsplit=1)
+    authority, slash, path = place.partition("/")
+    user, _, host = authority.rpartition("@")
+    return f"{before}{separator}", user, host, f"{slash}{path}", "".join(queries)
+
+
+def _is_secret(name: str) -> bool:
+    bare = _PREFIX.sub("", name)
+    if bare in _KNOWN:
+        return bare in SECRET_NAMES
+    misspelt = difflib.get_close_matches(bare, SECRET_NAMES, n=1, cutoff=0.8)
+    return bool(misspelt or _SOUNDS_SECRET.search(bare))
+
+
+def _is_plain(value: object) -> bool:
+    return value is not None and not callable(value) and not isinstance(value, Secret)
