@@ -168,6 +168,34 @@ class LiveAdmin:
         except KafkaException:
             return frozenset()
 
+    def broker_configs(self, name: str) -> list[str]:
+        """What the brokers have for a setting, asked once.
+
+        Raises:
+            FatalClientError: one of them does not say.
+        """
+        asked = f"cannot read {name} of the brokers"
+        try:
+            cluster = self._client.describe_cluster(request_timeout=self._request_s)
+            nodes = cluster.result(2 * self._request_s).nodes
+            asking = [self._ask_broker(node.id) for node in nodes]
+            return [str(future.result(2 * self._request_s)[name].value) for future in asking]
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            hint = ""
+            if cause.code() in DENIED:
+                who = principal_of(self._config)
+                hint = f"; {who} lacks the right DescribeConfigs on the cluster"
+            raise FatalClientError(f"{asked}: {cause.str()}{hint}") from error
+        except (FutureTimeoutError, KeyError) as error:
+            raise FatalClientError(f"{asked}: {error!r}") from error
+
+    def _ask_broker(self, broker_id: int) -> Future[Any]:
+        resource = _kafka.ConfigResource(_kafka.ResourceType.BROKER, str(broker_id))
+        futures = self._client.describe_configs([resource], request_timeout=self._request_s)
+        future: Future[Any] = futures[resource]
+        return future
+
     def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics; one that exists already is left as it is."""
         by_name = {topic.name: topic for topic in topics}

@@ -312,11 +312,12 @@ class KafkaStreams:
             stopping=self._stopping.is_set,
             global_plans=self._global_plans,
             connections=self._connections,
+            deployed=deployed.before,
         )
         self._worker = parts.worker
         try:
             if not self._stopping.is_set():
-                with deployed:
+                with deployed.kept_every(parts.keep_offsets_s):
                     parts.worker.run()
         finally:
             parts.close()

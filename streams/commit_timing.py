@@ -12,8 +12,6 @@ from streams.tasks import Tasks
 IDLE_COMMIT_MIN_S = 0.005
 IDLE_COMMIT_COST_FACTOR = 5
 IDLE_COMMITS_PER_S = 50
-COMMIT_ALL_AFTER_S = 12 * 60 * 60
-"""Offsets of topics that the group does not subscribe to expire, by default after a week."""
 
 
 class CommitTiming:
@@ -24,22 +22,30 @@ class CommitTiming:
         consumer: of the group.
         tasks: of the worker.
         clock: the worker's.
+        keep_offsets_s: how often offsets that do not move are committed again, in seconds.
     """
 
     def __init__(
-        self, config: StreamsConfig, consumer: Consumer, tasks: Tasks, *, clock: Clock
+        self,
+        config: StreamsConfig,
+        consumer: Consumer,
+        tasks: Tasks,
+        *,
+        clock: Clock,
+        keep_offsets_s: float,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._tasks = tasks
         self._clock = clock
+        self._keep_offsets_s = keep_offsets_s
         self._last_s = clock.monotonic_s()
         self._all_s = self._last_s
         self._cost_s = 0.0
 
     def is_due_for_all(self) -> bool:
         """Whether all offsets must be committed again, those that did not move too."""
-        return self._clock.monotonic_s() - self._all_s >= COMMIT_ALL_AFTER_S
+        return self._clock.monotonic_s() - self._all_s >= self._keep_offsets_s
 
     def is_due(self, dirty: Sequence[Task], *, processed: int) -> bool:
         """Whether what these tasks did is to be committed now.

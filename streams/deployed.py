@@ -5,14 +5,14 @@ The description is the metadata of an offset in the group `<application.id>.topo
 input needs no cleaning up. docs/decisions/0003-deployed-topology.md says why it is there.
 
 Such an offset expires `offsets.retention.minutes` after it was written, a week by default, so a
-running application writes it again every twelve hours. After a longer standstill the offsets of the
-application itself are gone too.
+running application writes it again at a quarter of that (see `streams.offset_retention`). After a
+longer standstill the offsets of the application itself are gone too.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -32,7 +32,6 @@ from streams.plan import SubPlan
 
 __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 
-KEEP_EVERY_S = 12 * 60 * 60.0
 TRY_AGAIN_S = 600.0
 LAST_WRITE_S = 5.0
 """How long a stop waits for a write that is under way."""
@@ -62,17 +61,24 @@ class _Kept:
 class DeployedTopology:
     """The description on the cluster, and the one of the program.
 
-    Used as a context it is written at the begin, and again every twelve hours.
+    Used as the context of `kept_every` it is written at the begin, and again and again.
 
     Args:
         config: of the application.
         plans: its sub-topologies.
         cluster: where it runs.
         log: bound to the application.
+        wait: waits for some seconds, and says whether it is to end; for tests.
     """
 
     def __init__(
-        self, config: StreamsConfig, plans: Sequence[SubPlan], cluster: GroupOffsets, log: Log
+        self,
+        config: StreamsConfig,
+        plans: Sequence[SubPlan],
+        cluster: GroupOffsets,
+        log: Log,
+        *,
+        wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._accepted = config.topology_change_accept
         self._group = topology_group(config.application_id)
@@ -80,7 +86,11 @@ class DeployedTopology:
         self._present = Deployment.of(plans, config)
         self._cluster = cluster
         self._log = log
+        self.before: Deployment | None = None
+        """What `check` has found to be deployed, if that is known."""
         self._ended = threading.Event()
+        self._wait = wait or self._ended.wait
+        self._keep_every_s = TRY_AGAIN_S
         self._keeping = threading.Thread(
             target=self._keep_on, name="headrace-topology", daemon=True
         )
@@ -106,7 +116,7 @@ class DeployedTopology:
             TopologyChangedError: state would be lost or misread, and nobody has accepted that.
         """
         try:
-            before = self.read()
+            before = self.before = self.read()
         except GroupDeniedError as error:
             self._log.warning("topology_not_read", reason=str(error))
             return
@@ -132,6 +142,11 @@ class DeployedTopology:
             return False
         return True
 
+    def kept_every(self, seconds: float) -> Self:
+        """The context in which it is written; how often follows from the brokers' retention."""
+        self._keep_every_s = seconds
+        return self
+
     def __enter__(self) -> Self:
         # Beside the worker: records need not wait for it.
         self._keeping.start()
@@ -143,8 +158,11 @@ class DeployedTopology:
 
     def _keep_on(self) -> None:
         with suppress(StopRequestedError):
-            while not self._ended.wait(KEEP_EVERY_S if self.keep() else TRY_AGAIN_S):
+            while not self._wait(self._next_s(kept=self.keep())):
                 pass
+
+    def _next_s(self, *, kept: bool) -> float:
+        return self._keep_every_s if kept else min(self._keep_every_s, TRY_AGAIN_S)
 
 
 def forget(application_id: str, cluster: GroupOffsets) -> None:

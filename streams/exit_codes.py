@@ -27,7 +27,7 @@ from streams.errors import (
     ResetUnfinishedError,
     TopologyChangedError,
 )
-from streams.tasks import StateWithoutOffsetsError
+from streams.lost_offsets import StateWithoutOffsetsError
 from streams.topic_errors import TopicReplacedError
 from topology.errors import TopologyError
 
@@ -95,7 +95,7 @@ TABLE: tuple[Ending, ...] = (
            "after deciding where to go on"),
     Ending(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
            "after deciding where to begin"),
-    Ending(StateWithoutOffsetsError, "there is state, but the group has no offsets",
+    Ending(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
            ExitCode.OFFSETS, "after following the message"),
     Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",
            ExitCode.OFFSETS, "after `headrace reset`, again"),

@@ -55,6 +55,8 @@ class LocalCluster(Protocol):
         """Delete the records before an offset."""
 
 
+_BROKER_DEFAULTS = {"offsets.retention.minutes": "10080"}
+
 ClusterT = TypeVar("ClusterT", bound=LocalCluster)
 
 
@@ -77,6 +79,10 @@ class LocalAdmin(Generic[ClusterT]):
     def names(self) -> frozenset[str]:
         """All topics."""
         return frozenset(self._cluster.topics)
+
+    def broker_configs(self, name: str) -> Sequence[str]:
+        """What the brokers have for a setting: Kafka's default."""
+        return [_BROKER_DEFAULTS[name]]
 
     def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics; one that exists already is left as it is."""

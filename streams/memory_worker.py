@@ -15,11 +15,13 @@ from streams.background import at_once
 from streams.clients import Probe, Producer, TopicPartition
 from streams.config import StreamsConfig
 from streams.contact import NoContact
+from streams.deployment import Deployment
 from streams.driver_disk import Disk
 from streams.facts import ClusterFacts
 from streams.global_errors import RowErrors
 from streams.global_plan import GlobalPlan
 from streams.global_tables import GlobalTables
+from streams.lost_offsets import LostOffsets, read_before
 from streams.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -27,6 +29,7 @@ from streams.memory_clients import (
     MemoryTransactionalProducer,
 )
 from streams.memory_cluster import MemoryCluster
+from streams.offset_retention import keep_offsets_every_s
 from streams.plan import SubPlan
 from streams.processing import facts_maker
 from streams.restore import Restorer, SilentRestoreListener
@@ -169,19 +172,12 @@ def make_memory_worker(
     probe: Probe,
     log: EventLog,
     global_plans: Sequence[GlobalPlan] = (),
+    deployed: Deployment | None = None,
 ) -> Worker:
     """Make a worker of a cluster in memory; its topics are there already."""
     admin = MemoryAdmin(cluster)
     topics = admin.describe(admin.names())
-    restorer = Restorer(
-        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
-        clock=clock,
-        listener=counts,
-        probe=probe,
-        batch_records=config.restore_batch_records,
-        log=log,
-    )
-
+    restorer = _restorer(config, cluster, clock=clock, listener=counts, probe=probe, log=log)
     beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
     partitions = {name: facts.partitions for name, facts in topics.items()}
     facts = _MemoryFacts(admin, topics, from_earliest=True, create=cluster.create)
@@ -200,7 +196,7 @@ def make_memory_worker(
         config=config,
         consumer=consumer,
         make_producer=partial(_make_producer, config, cluster, consumer),
-        make_tasks=partial(_make_tasks, config, tasks),
+        make_tasks=partial(_make_tasks, config, deployed, tasks),
         make_membership=lambda leads: make_membership(config, consumer, admin, leads, **beside),
         restorer=restorer,
         global_tables=global_tables,
@@ -223,20 +219,35 @@ def make_memory_worker(
         ),
         ask_topic_ids=admin.ask_ids,
         contact=NoContact(),
+        keep_offsets_s=keep_offsets_every_s(admin, log),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )
 
 
+def _restorer(config: StreamsConfig, cluster: MemoryCluster, **parts: Any) -> Restorer:
+    return Restorer(
+        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
+        batch_records=config.restore_batch_records,
+        **parts,
+    )
+
+
 def _make_tasks(
     config: StreamsConfig,
+    deployed: Deployment | None,
     parts: dict[str, Any],
     producer: Callable[[], Producer],
     request_commit: Callable[[], None],
 ) -> Tasks:
     return Tasks(
         make_send=lambda: producer().send,
-        exactly_once=config.exactly_once,
+        lost_offsets=LostOffsets(
+            config.application_id,
+            read_before(deployed, parts["plans"], config.application_id),
+            exactly_once=config.exactly_once,
+            log=parts["log"],
+        ),
         read_cache_bytes=config.statestore_read_cache_max_bytes,
         handlers=config.handlers,
         make_facts=facts_maker(config, parts["clock"], request_commit),

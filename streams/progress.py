@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from streams.errors import ResetUnfinishedError
@@ -20,6 +21,9 @@ MAX_BYTES = 4096
 """Kafka's default bound on an offset's metadata (offset.metadata.max.bytes)."""
 
 COMMIT_ID = "headrace.commit.id"
+
+INPUTS = "headrace.inputs"
+"""Stands for the topics whose offsets are committed together (see `inputs_number`)."""
 
 RESET_MARK = "headrace.reset"
 """What stands beside an offset instead while a reset is on its way (see `streams.reset`)."""
@@ -125,3 +129,14 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
     return Progress(
         progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
     ).encode()
+
+
+def inputs_number(topics: Iterable[str]) -> int:
+    """A number that stands for a set of topics.
+
+    Example:
+        >>> inputs_number(["b", "a"]) == inputs_number(["a", "b"]) != inputs_number(["a"])
+        True
+    """
+    named = "\n".join(sorted(set(topics))).encode()
+    return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)

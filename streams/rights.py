@@ -91,11 +91,16 @@ TABLE: tuple[Needed, ...] = (
     Needed("groups", ("Read",),
            "join the group, commit; keep the topology (`.topology`) and backfills (`.backfill`)"),
     Needed("transactional ids", ("Write",), "write in transactions, under exactly-once"),
+    Needed("cluster", ("DescribeConfigs",),
+           "know how long brokers keep offsets (`offsets.retention.minutes`)",
+           "starts, and logs `offsets_retention_unknown`"),
 )  # fmt: skip
 
 RESET: tuple[Needed, ...] = (
     Needed("groups", ("Delete",), "`headrace backfill --drop` forgets a plan"),
-    Needed("cluster", ("DescribeConfigs",), "know the brokers' limits, such as of transactions"),
+    Needed(
+        "cluster", ("DescribeConfigs",), "`headrace backfill` knows how long transactions may take"
+    ),
 )
 """What tools need besides."""
 

@@ -18,12 +18,15 @@ from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
 from streams.consumer import MakeClient as MakeConsumerClient
 from streams.contact import NoContact
+from streams.deployment import Deployment
 from streams.errors import IdentityError, LocalStateError, MissingTopicError
 from streams.facts import ClusterFacts
 from streams.global_errors import RowErrors
 from streams.global_plan import GlobalPlan
 from streams.global_tables import GlobalTables
 from streams.home import LocalHomes, open_global_home
+from streams.lost_offsets import LostOffsets, read_before
+from streams.offset_retention import keep_offsets_every_s
 from streams.plan import SubPlan
 from streams.processing import facts_maker
 from streams.producer import MakeClient as MakeProducerClient
@@ -142,6 +145,8 @@ class WorkerParts:
 
     worker: Worker
     local: LocalState
+    keep_offsets_s: float
+    """How often offsets that do not move are committed again."""
 
     def close(self) -> None:
         """Let go of the identity."""
@@ -160,8 +165,22 @@ def make_worker(
     connections: Connections = LIVE,
     stopping: Stopping = lambda: False,
     global_plans: Sequence[GlobalPlan] = (),
+    deployed: Deployment | None = None,
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
+
+    Args:
+        config: the settings.
+        plans: the sub-topologies.
+        clock: the worker's.
+        listener: hears what the worker does.
+        restore_listener: hears how restores go on.
+        probe: called between the steps of commit and restore.
+        log: bound to the application.
+        connections: to the world outside.
+        stopping: whether the application was asked to stop.
+        global_plans: the global tables.
+        deployed: what was deployed before this start, as far as that is known.
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
@@ -191,8 +210,11 @@ def make_worker(
         clock,
         probe,
         bound,
+        deployed,
+        keep_offsets_every_s(admin, log),
     )
-    return WorkerParts(wiring.worker(listener, restore_listener), local)
+    worker = wiring.worker(listener, restore_listener)
+    return WorkerParts(worker, local, wiring.keep_offsets_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +232,8 @@ class _Wiring:
     clock: Clock
     probe: Probe
     log: Log
+    deployed: Deployment | None
+    keep_offsets_s: float
 
     def worker(self, listener: WorkerListener, restore_listener: RestoreListener) -> Worker:
         partitions = {name: facts.partitions for name, facts in self.topics.items()}
@@ -269,6 +293,7 @@ class _Wiring:
                 log=self.log,
             ),
             ask_topic_ids=self.admin.ask_ids,
+            keep_offsets_s=self.keep_offsets_s,
             first_commit_id=self.connections.first_commit_id(),
             contact=self.connections.contact or NoContact(),
             log=self.log,
@@ -370,7 +395,12 @@ class _Wiring:
             facts=self.facts(),
             open_home=self.local.homes(self.clock, self.log),
             make_send=lambda: producer().send,
-            exactly_once=self.config.exactly_once,
+            lost_offsets=LostOffsets(
+                self.config.application_id,
+                read_before(self.deployed, self.plans, self.config.application_id),
+                exactly_once=self.config.exactly_once,
+                log=self.log,
+            ),
             read_cache_bytes=self.config.statestore_read_cache_max_bytes,
             clock=self.clock,
             background=self.connections.background("headrace-facts"),

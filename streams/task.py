@@ -33,7 +33,7 @@ from streams.blame import Suspect, error_in_ranges
 from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
 from streams.handlers import Handlers
-from streams.progress import COMMIT_ID, Progress
+from streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
 from streams.record_errors import HandlerFailedError, RecordErrors
 from streams.source_rows import SourceRows
 from streams.topic_identity import committed_id, id_values, without_ids
@@ -194,6 +194,8 @@ class Task:
     log: Log | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of its input topics, where they are known."""
+    is_committed: bool = True
+    """Whether its offsets need not be committed as long as nothing happens."""
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
@@ -220,7 +222,7 @@ class Task:
         self._extra_values = {}
         for p in progress.values():
             for name, value in without_ids(p.values).items():
-                if name != COMMIT_ID:
+                if name not in (COMMIT_ID, INPUTS):
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
         ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
         ids |= self.topic_ids
@@ -253,9 +255,10 @@ class Task:
 
     def _require_room_for_numbers(self) -> None:
         """Refuse, before the first record, more numbers than fit beside an offset."""
+        own = dict.fromkeys((*self._numbers, INPUTS, COMMIT_ID), 0)
         try:
             ids = id_values("", "")
-            Progress(0, {**self._extra_values, **dict.fromkeys(self._numbers, 0), **ids}).encode()
+            Progress(0, {**self._extra_values, **own, **ids}).encode()
         except ValueError as error:
             raise TopologyError(
                 f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
@@ -483,7 +486,9 @@ class Task:
 
     def needs_commit(self) -> bool:
         """Whether anything happened since the last commit."""
-        return self.moved or any(buffer.dirty for buffer in self._buffers.values())
+        if self.moved or not self.is_committed:
+            return True
+        return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self) -> int:
         """Estimate the memory that uncommitted rows take."""
@@ -546,7 +551,8 @@ class Task:
             commit_id: the number of this commit.
         """
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
-        values = {**self._extra_values, **numbers, COMMIT_ID: commit_id}
+        inputs = inputs_number(place.topic for place in self.start)
+        values = {**self._extra_values, **numbers, INPUTS: inputs, COMMIT_ID: commit_id}
         result = {}
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
@@ -569,6 +575,7 @@ class Task:
         self.start = offsets
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
         self.moved = False
+        self.is_committed = True
 
     def _local_rows(self, deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
         """The rows to write to local state: what changed, and what has expired."""

@@ -17,10 +17,10 @@ from typing import Protocol
 from state.store import TaskState
 from streams.background import Background
 from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
-from streams.errors import StreamsError
 from streams.handlers import Handlers
 from streams.inquiry import Inquiry
 from streams.known_topics import known_topics_alone
+from streams.lost_offsets import LostOffsets, effects_of
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
@@ -70,13 +70,6 @@ OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 MakeSend = Callable[[], Send]
 
 
-class StateWithoutOffsetsError(StreamsError):
-    """A task has state, but its group has no committed offsets: it would count twice.
-
-    Nobody catches it. The offsets expired, or somebody deleted the group.
-    """
-
-
 @dataclass(slots=True, eq=False)
 class _Slot:
     """A task that this worker owns, however far it is."""
@@ -87,8 +80,12 @@ class _Slot:
     home: TaskHome | None = None
     task: Task | None = None
     reads: bool = False
-    has_offsets: bool = False
-    """Whether the group has committed anything for the task."""
+    is_committed: bool = False
+    """Whether this worker has committed the task's offsets since it has the task."""
+    lost: Sequence[TopicPartition] = ()
+    """The inputs whose offsets are gone."""
+    effects: Mapping[str, str] = field(default_factory=dict)
+    """What follows from that, by input."""
     lacked_offsets: bool = False
     """Whether state without offsets was met once."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -141,7 +138,7 @@ class Tasks:
         facts: asks the cluster.
         open_home: opens a task's local state; None while another worker has it.
         make_send: gives the present producer's send.
-        exactly_once: whether offsets and state were committed together.
+        lost_offsets: decides where committed offsets are gone.
         read_cache_bytes: the bound of each store's cache.
         clock: for how long to wait for committed offsets.
         background: asks the cluster beside the worker.
@@ -162,7 +159,7 @@ class Tasks:
         facts: Facts,
         open_home: OpenHome,
         make_send: MakeSend,
-        exactly_once: bool,
+        lost_offsets: LostOffsets,
         read_cache_bytes: int,
         clock: Clock,
         background: Background,
@@ -179,7 +176,7 @@ class Tasks:
         self._facts = facts
         self._open_home = open_home
         self._make_send = make_send
-        self._exactly_once = exactly_once
+        self._lost_offsets = lost_offsets
         self._read_cache_bytes = read_cache_bytes
         self._write_line = write_line
         self._handlers = handlers or Handlers()
@@ -290,6 +287,7 @@ class Tasks:
                 del self._readers[place]
             slot.reads = False
         task, slot.task = slot.task, None
+        slot.is_committed = task.is_committed
         self._restorer.forget(task, keep=keep_restored)
         for node, error in task.close():
             self._log.warning(
@@ -315,6 +313,9 @@ class Tasks:
         committed = self._committed(inputs)
         if committed is None:
             return
+        for slot in waiting:
+            own = {place: committed[place] for place in slot.inputs}
+            slot.lost = self._lost_offsets.of(slot.plan.id, own)
         self._inquiry.ask(partial(self._look_up, waiting, committed))
         self._begin_looked_up()
 
@@ -331,6 +332,8 @@ class Tasks:
             for slot in slots
             for topic in slot.plan.restored_from
         ]
+        # Of an input whose offset is gone it is said what is read again.
+        changelogs += [place for slot in slots for place in slot.lost]
         return _Found(
             slots,
             committed,
@@ -346,11 +349,18 @@ class Tasks:
             return
         for slot in found.slots:
             if self._slots.get(slot.id) is slot:
-                committed = {place: found.committed[place] for place in slot.inputs}
-                start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
-                slot.has_offsets = any(c is not None for c in committed.values())
-                self._require_same_topics(slot, start, found.topic_ids)
-                self._begin(slot, start, found.changelogs)
+                self._begin_at(slot, found)
+
+    def _begin_at(self, slot: _Slot, found: _Found) -> None:
+        committed = {place: found.committed[place] for place in slot.inputs}
+        start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+        self._require_same_topics(slot, start, found.topic_ids)
+        if slot.lost:
+            slot.effects = effects_of(slot.lost, start, found.changelogs)
+            has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
+            if has_counted and not self._goes_on(slot):
+                return
+        self._begin(slot, committed, start, found.changelogs)
 
     def _require_same_topics(self, slot: _Slot, start: Offsets, found: Mapping[str, str]) -> None:
         """Compare the topics that are there with those that were read.
@@ -385,11 +395,15 @@ class Tasks:
         return committed
 
     def _begin(
-        self, slot: _Slot, start: Offsets, facts: Mapping[TopicPartition, ChangelogFacts]
+        self,
+        slot: _Slot,
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+        start: Offsets,
+        facts: Mapping[TopicPartition, ChangelogFacts],
     ) -> None:
         assert slot.home is not None
         with corruption_of(slot.id):
-            self._drop_unlogged(slot, start)
+            self._drop_unlogged(slot, committed)
         slot.task = Task(
             spec=slot.plan.task(
                 slot.id.partition,
@@ -407,6 +421,7 @@ class Tasks:
             now_ms=self._clock.now_ms,
             log=self._log,
             topic_ids=slot.topic_ids,
+            is_committed=slot.is_committed,
         )
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)
@@ -418,10 +433,14 @@ class Tasks:
         send = self._make_send()
         return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
 
-    def _drop_unlogged(self, slot: _Slot, start: Offsets) -> None:
+    def _drop_unlogged(
+        self, slot: _Slot, committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> None:
         """Empty unlogged stores that belong to another commit than the offsets do."""
         assert slot.home is not None
-        ids = {Progress.decode(c.metadata).values.get(COMMIT_ID) for c in start.values()}
+        # An input that was never committed says nothing.
+        offsets = [offset for offset in committed.values() if offset is not None]
+        ids = {Progress.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
         for store in slot.plan.program.sub_topology.stores:
             if store.spec.logged:
                 continue
@@ -434,8 +453,7 @@ class Tasks:
         slot = self._slots[task.id]
         assert slot.task is task
         with corruption_of(task.id):
-            if self._lacks_offsets(slot, task):
-                self._ask_again(slot)
+            if slot.lost and _has_rows(task) and not self._goes_on(slot):
                 return
         task.begin()
         self._consumer.add(task.next_offset)
@@ -448,31 +466,30 @@ class Tasks:
             offsets={str(place): offset for place, offset in task.next_offset.items()},
         )
 
-    def _lacks_offsets(self, slot: _Slot, task: Task) -> bool:
-        """Whether the task would count from the beginning on top of state that has counted."""
-        if not self._exactly_once or slot.has_offsets:
-            return False
-        stores = map(task.state.store, task.spec.changelogs)
-        return any(next(iter(store.scan()), None) is not None for store in stores)
+    def _goes_on(self, slot: _Slot) -> bool:
+        """Whether a task that has state begins although offsets are gone.
 
-    def _ask_again(self, slot: _Slot) -> None:
-        """Look for committed offsets once more: another worker may have had the task meanwhile.
+        At first they are asked for once more: another worker may have had the task meanwhile.
 
         Raises:
-            StateWithoutOffsetsError: there are none again.
+            StateWithoutOffsetsError: it would count twice.
         """
-        if slot.lacked_offsets:
-            raise StateWithoutOffsetsError(
-                f"task {slot.id} has rows in its stores, but its group has no committed offsets "
-                f"for {', '.join(map(str, slot.inputs))}: starting from the beginning would count "
-                "records twice; set the group's offsets to where the state belongs, or delete the "
-                "application's internal topics and local state"
-            )
-        slot.lacked_offsets = True
-        self._stop(slot)
+        if not slot.lacked_offsets:
+            slot.lacked_offsets = True
+            self._stop(slot)
+            return False
+        stores = [store.name for store in slot.plan.program.sub_topology.stores]
+        self._lost_offsets.meet(str(slot.id), stores, slot.lost, slot.effects)
+        slot.lost = ()
+        return True
 
     def _drop(self, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
         # Powers of two: seen at once, and never a flood.
         if count & (count - 1) == 0:
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
+
+
+def _has_rows(task: Task) -> bool:
+    stores = map(task.state.store, task.spec.changelogs)
+    return any(next(iter(store.scan()), None) is not None for store in stores)

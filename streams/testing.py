@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args, overload
 
 from streams.config import StreamsConfig
+from streams.deployment import Deployment
 from streams.driver_disk import Disk, MemoryDisk, RocksDisk
 from streams.driver_names import Names
 from streams.driver_store import StoreView
@@ -184,6 +185,8 @@ class TopologyTestDriver:
         self._keep = True
         self.crashes = 0
         """How often the worker has died."""
+        self.deployed: Deployment | None = None
+        """What was deployed before, where the cluster is another driver's."""
 
     # -- the ends of the topology --------------------------------------------------------------
 
@@ -467,6 +470,7 @@ class TopologyTestDriver:
                 probe=self._probe,
                 log=self._log,
                 global_plans=self._global_plans,
+                deployed=self.deployed,
             )
             try:
                 worker.begin()

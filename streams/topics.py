@@ -74,6 +74,9 @@ class TopicAdmin(Protocol):
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         """Set some configs of a topic and leave the others; None goes back to the default."""
 
+    def broker_configs(self, name: str) -> Sequence[str]:
+        """What the brokers have for a setting, asked once."""
+
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         """The partitions that a group's members have, or None while the group is not stable."""
 

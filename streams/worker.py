@@ -102,6 +102,7 @@ class Worker:
         topic_watch: looks at the topics now and then.
         ask_topic_ids: asks the cluster for the ids of topics.
         contact: knows whether brokers can be reached, and whether they let this client in.
+        keep_offsets_s: how often offsets that do not move are committed again, in seconds.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
     """
@@ -125,6 +126,7 @@ class Worker:
         topic_watch: TopicWatch,
         ask_topic_ids: AskIds,
         contact: Contact,
+        keep_offsets_s: float,
         first_commit_id: int,
         log: Log,
     ) -> None:
@@ -168,7 +170,9 @@ class Worker:
         self.tasks = make_tasks(lambda: self._transactions.producer, self.request_commit)
         self._membership = make_membership(lambda: self.tasks.leads)
         self._intake = Intake(config, consumer, self.tasks, clock=clock)
-        self._timing = CommitTiming(config, consumer, self.tasks, clock=clock)
+        self._timing = CommitTiming(
+            config, consumer, self.tasks, clock=clock, keep_offsets_s=keep_offsets_s
+        )
         self._idle_windows = IdleWindows(
             config.window_close_idle_ms, consumer, lambda: self.tasks.running, clock=clock
         )

@@ -355,6 +355,7 @@ def test_the_steps_of_the_commit_are_those_that_the_driver_knows() -> None:
         original(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
+        driver.run()
         patch.setattr(Commit, "run", run)
         driver.input("in").send("a", "x")
     assert steps == COMMIT_POINTS

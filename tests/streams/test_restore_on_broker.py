@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from state.codec import encode_timestamped
 from streams.app import State
-from streams.tasks import StateWithoutOffsetsError
+from streams.lost_offsets import StateWithoutOffsetsError
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import Live

@@ -1,0 +1,225 @@
+"""Offsets that were committed once and are gone: what a task with state does then.
+
+Offsets expire, can be deleted, and go with their topic. A task that reads such an input from its
+beginning does so on top of state that has counted it.
+
+An input that the task never read has no offset either, and may begin at its beginning. What tells
+the two apart is in the offsets of the other inputs, which are committed together: a number that
+stands for all topics that they were committed with. Where another version wrote them, it is the
+description of what is deployed (see `streams.deployed`). Where neither says, the input counts as
+read: what is refused can be corrected, and what is counted twice cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from streams.deployment import Deployment
+from streams.errors import StreamsError
+from streams.plan import SubPlan
+from streams.progress import INPUTS, Progress, inputs_number
+from streams.restore import ChangelogFacts
+
+__all__ = [
+    "LostOffsets",
+    "ReadBefore",
+    "StateWithoutOffsetsError",
+    "effects_of",
+    "lost_inputs",
+    "read_before",
+]
+
+Committed = Mapping[TopicPartition, CommittedOffset | None]
+
+_MOST_TRIED = 12
+"""Of how many inputs without offsets all combinations are tried."""
+
+
+class StateWithoutOffsetsError(StreamsError):
+    """A task has state, but its group has no offsets for some of its inputs: it would count twice.
+
+    Nobody catches it. The offsets expired, or somebody deleted them, the group or a topic.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBefore:
+    """What the deployed version's same task read.
+
+    Args:
+        topics: its inputs; None where that is not known.
+        has_state: whether it had what the task has: none of its stores means new ones.
+    """
+
+    topics: frozenset[str] | None = None
+    has_state: bool = True
+
+
+def read_before(
+    deployed: Deployment | None, plans: Sequence[SubPlan], application_id: str
+) -> dict[int, ReadBefore]:
+    """By sub-topology, what the deployed version's task with the same stores read.
+
+    Args:
+        deployed: the description of it, where there is one.
+        plans: of the version that starts.
+        application_id: what names of internal topics begin with.
+    """
+    if deployed is None:
+        return {}
+    internal = {topic.name for topic in deployed.topics}
+    found = {}
+    for plan in plans:
+        names = {store.name for store in plan.program.sub_topology.stores}
+        same = [store for store in deployed.stores if store.name in names]
+        topics = frozenset(
+            f"{application_id}-{topic}" if topic in internal else topic
+            for store in same
+            for topic in store.reads
+        )
+        found[plan.id] = ReadBefore(topics if same else None, bool(same) or not names)
+    return found
+
+
+def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
+    """The inputs of a task whose offsets were committed once, or may have been, and are gone.
+
+    Args:
+        committed: of each of its inputs.
+        before: what the deployed version's task read.
+
+    Example:
+        >>> both = Progress(5, {INPUTS: inputs_number(["a", "b"])}).encode()
+        >>> a, b, c = (TopicPartition(topic, 0) for topic in "abc")
+        >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
+        [TopicPartition(topic='b', partition=0)]
+    """
+    lacking = [place for place, offset in committed.items() if offset is None]
+    if not lacking:
+        return []
+    known = {place.topic: offset for place, offset in committed.items() if offset is not None}
+    numbers = {Progress.decode(o.metadata).values.get(INPUTS) for o in known.values()}
+    topics = [place.topic for place in lacking]
+    if len(numbers) == 1 and len(topics) <= _MOST_TRIED:
+        for count in range(len(topics) + 1):
+            for lost in combinations(topics, count):
+                if inputs_number([*known, *lost]) in numbers:
+                    return [place for place in lacking if place.topic in lost]
+    read = before.topics
+    return lacking if read is None else [place for place in lacking if place.topic in read]
+
+
+def has_run(committed: Committed) -> bool:
+    """Whether an offset bears the progress of a task that has committed."""
+    offsets = (offset for offset in committed.values() if offset is not None)
+    return any(Progress.decode(offset.metadata) != Progress() for offset in offsets)
+
+
+class LostOffsets:
+    """See the module.
+
+    Args:
+        group: the application's.
+        before: by sub-topology (see `read_before`).
+        exactly_once: whether records may not be counted twice.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self, group: str, before: Mapping[int, ReadBefore], *, exactly_once: bool, log: Log
+    ) -> None:
+        self._group = group
+        self._before = before
+        self._exactly_once = exactly_once
+        self._log = log
+
+    def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
+        """The inputs of a task whose offsets are gone."""
+        return lost_inputs(committed, self._of(sub_topology))
+
+    def has_counted(self, sub_topology: int, committed: Committed) -> bool:
+        """Whether a task has had state, as far as offsets say so."""
+        return self._of(sub_topology).has_state and has_run(committed)
+
+    def _of(self, sub_topology: int) -> ReadBefore:
+        return self._before.get(sub_topology, ReadBefore())
+
+    def meet(
+        self,
+        task: str,
+        stores: Sequence[str],
+        lost: Sequence[TopicPartition],
+        effects: Mapping[str, str],
+    ) -> None:
+        """Say what follows from offsets that are gone, and stop where that would be wrong.
+
+        Args:
+            task: whose they are.
+            stores: of the task; without any, what it has written is written again.
+            lost: the inputs that have none.
+            effects: what follows for each of them (see `effects_of`).
+
+        Raises:
+            StateWithoutOffsetsError: under exactly-once, where there are stores.
+        """
+        where = ", ".join(map(str, lost))
+        if stores and self._exactly_once:
+            raise StateWithoutOffsetsError(self._refusal(task, stores, where, lost))
+        if stores:
+            self._log.error(
+                "records_counted_twice",
+                task=task,
+                stores=stores,
+                partitions=effects,
+                reason=f"the group {self._group} has no committed offsets for {where} any more, "
+                "and at_least_once goes on all the same; if that is not wanted, stop, reset the "
+                "application, and start",
+            )
+        else:
+            self._log.warning(
+                "records_processed_again",
+                task=task,
+                partitions=effects,
+                reason=f"the group {self._group} has no committed offsets for {where} any more",
+            )
+
+    def _refusal(
+        self, task: str, stores: Sequence[str], where: str, lost: Sequence[TopicPartition]
+    ) -> str:
+        topics: dict[str, list[str]] = {}
+        for place in lost:
+            topics.setdefault(place.topic, []).append(str(place.partition))
+        named = " ".join(f"--topic {name}:{','.join(parts)}" for name, parts in topics.items())
+        return (
+            f"task {task} has state in {', '.join(stores)}, but its group {self._group} has no "
+            f"committed offsets for {where}: they expired or were deleted, or the topic was made "
+            "anew. Starting from the beginning would count records twice, so nothing was done. Set "
+            "the offset to where the state belongs, with kafka-consumer-groups --group "
+            f"{self._group} {named} --reset-offsets --execute and --to-offset N, or --to-earliest "
+            "where none of its records is counted yet, as of a new input; or begin anew with "
+            "headrace reset"
+        )
+
+
+def effects_of(
+    lost: Iterable[TopicPartition],
+    start: Offsets,
+    facts: Mapping[TopicPartition, ChangelogFacts],
+) -> dict[str, str]:
+    """What follows from lost offsets, by input.
+
+    Args:
+        lost: the inputs.
+        start: where they begin now.
+        facts: what the partitions have.
+    """
+    return {str(place): _effect(start[place].offset, facts[place].end) for place in lost}
+
+
+def _effect(first: int, end: int) -> str:
+    if first < end:
+        return f"offsets {first} to {end - 1} are processed, those too that were before"
+    return f"begins at its end, {end}; what came since its last commit is left out"
