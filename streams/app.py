@@ -25,6 +25,7 @@ from streams.clients import Clock, Probe, no_probe
 from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
+from streams.failures import describe_failure, log_failure
 from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.group_offsets import MemberlessGroup
 from streams.key_checks import log_unequal_keys
@@ -131,6 +132,7 @@ class KafkaStreams:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._logs_failure = True
         self._before_lost = State.REBALANCING
         self._connections = Connections()
         self._lock = threading.RLock()
@@ -167,6 +169,7 @@ class KafkaStreams:
         *,
         worker_listener: WorkerListener,
         restore_listener: RestoreListener,
+        logs_failure: bool = True,
     ) -> KafkaStreams:
         """Make another application of the same topology and listeners; this one does not run.
 
@@ -174,11 +177,12 @@ class KafkaStreams:
             settings: those that are to be different.
             worker_listener: hears of assignments and commits too.
             restore_listener: hears how local state is restored too.
+            logs_failure: whether it logs what stops it; its caller does otherwise.
 
         Raises:
             ConfigError: the settings are wrong.
         """
-        return KafkaStreams(
+        made = KafkaStreams(
             self._topology,
             {**self._settings, **settings},
             state_listener=self._state_listener,
@@ -187,6 +191,8 @@ class KafkaStreams:
             clock=self._clock,
             probe=self._probe,
         )
+        made._logs_failure = logs_failure
+        return made
 
     # -- running -----------------------------------------------------------------------------
 
@@ -271,7 +277,9 @@ class KafkaStreams:
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
         except BaseException as error:
-            self._log.error("application_failed", error=type(error).__name__, reason=str(error))
+            if self._logs_failure:
+                full = self.config.log_errors == "full"
+                log_failure(self._log, describe_failure(error, full=full))
             self._become(State.PENDING_ERROR)
             self._become(State.ERROR)
             raise

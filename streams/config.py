@@ -272,6 +272,13 @@ topics and groups are named after it
         "restart within consumer.session.timeout.ms.",
         default="leave",
     )
+    log_errors: Literal["places", "full"] | None = setting(
+        choice("places", "full"),
+        "Whether logs have the texts of errors that user code raises, which may quote records, or "
+        "only the places in the code.",
+        default=None,
+        default_words="full where `headrace run` writes to a terminal, else places",
+    )
     shutdown_timeout_ms: int = setting(
         duration(0),
         "How long `close` waits for a stop, and `headrace run` before it kills.",

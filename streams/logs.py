@@ -35,7 +35,7 @@ class Stream(Protocol):
 
 
 LEVELS = ("debug", "info", "warning", "error")
-LINES = ("said",)
+LINES = ("said", "traceback")
 """Fields that are lists of lines."""
 
 

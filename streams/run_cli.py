@@ -82,7 +82,12 @@ def run(
     if on_stop is not None:
         settings = {**settings, "on.stop": on_stop}
     launch = Launch(
-        target=target, settings=settings, log_format=chosen, log_level=log_level, colors=colors
+        target=target,
+        settings=settings,
+        log_format=chosen,
+        log_level=log_level,
+        colors=colors,
+        terminal=terminal,
     )
     line = StatusLine(sys.stderr) if terminal else None
     logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=colors)

@@ -12,6 +12,7 @@ hangs may be a user's slow function; to kill that would only begin it again.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,10 @@ from typing import Protocol
 
 from streams.clients import Log
 from streams.exit_codes import TABLE, ExitCode, is_crash
+from streams.failures import Failure, log_failure
 from streams.restarts import RestartLimits, Restarts
 from streams.status import WorkerStatus
-from streams.worker_reports import Loaded, Report
+from streams.worker_reports import Failed, Loaded, Report
 
 __all__ = ["StatusDisplay", "Supervisor", "WorkerProcess"]
 
@@ -119,6 +121,8 @@ class Supervisor:
     _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
     """Signals that no turn has looked at yet."""
     _signalled_s: float | None = field(init=False, default=None)
+    _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
+    """Failures of workers that are in the log."""
 
     def __post_init__(self) -> None:
         now_s = self.monotonic()
@@ -186,6 +190,8 @@ class Supervisor:
             if isinstance(report, Loaded):
                 self._loaded = True
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
+            elif isinstance(report, Failed):
+                self._failed(slot, report.failure())
             else:
                 slot.status.reported(report, self.monotonic())
         if code is not None:
@@ -210,6 +216,12 @@ class Supervisor:
         else:
             self.log.error("worker_failed", **log_fields, start_again=_again(code))
             self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
+
+    def _failed(self, slot: _Slot, failure: Failure) -> None:
+        """Say it, unless another worker has failed in the same place in the same way."""
+        if failure.kind not in self._said:
+            self._said.add(failure.kind)
+            log_failure(self.log, failure, worker_index=slot.index)
 
     def _crashed(self, slot: _Slot, log_fields: dict[str, object]) -> None:
         now_s = self.monotonic()
@@ -287,4 +299,6 @@ def _outcome(code: int) -> str:
 
 
 def _again(code: int) -> str:
-    return next(ending.again for ending in TABLE if ending.code == code)
+    """What has to come first, in words: the links are the documentation's."""
+    again = next(ending.again for ending in TABLE if ending.code == code)
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)

@@ -50,6 +50,7 @@ class Launch:
         log_format: of its log.
         log_level: of its log.
         colors: whether its log has colors.
+        terminal: whether people read its log as it comes.
     """
 
     target: str
@@ -57,6 +58,7 @@ class Launch:
     log_format: LogFormat = "json"
     log_level: str = "info"
     colors: bool = False
+    terminal: bool = False
 
 
 class LiveProcess:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import FrameType
 
 import structlog
@@ -24,13 +25,12 @@ from streams import logs
 from streams.app import KafkaStreams
 from streams.app_loader import load_app
 from streams.exit_codes import ExitCode, exit_code_of
+from streams.failures import describe_failure, log_failure
 from streams.secrets import guarded
 from streams.supervisor import SHUTDOWN_TIMEOUT_S
 from streams.system_clock import SystemClock
 from streams.worker_handle import STDERR, STOP, Launch
-from streams.worker_reports import Activity, Loaded, Reporter, ReportPipe
-
-_PLACES_MAX = 12
+from streams.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
 
 
 class StopSwitch:
@@ -90,23 +90,28 @@ def _load(launch: Launch, index: int, activity: Activity) -> KafkaStreams:
     worker_id = settings.get("worker.id", app.config.worker_id)
     if worker_id:
         settings["worker.id"] = f"{worker_id}-{index}"
-    return app.derived(settings, worker_listener=activity, restore_listener=activity)
+    return app.derived(
+        settings, worker_listener=activity, restore_listener=activity, logs_failure=False
+    )
 
 
-def _work(launch: Launch, index: int, control: int, reports: ReportPipe) -> None:
+@dataclass(slots=True)
+class _Says:
+    """How much is said of an error; an application's own setting is known when it is loaded."""
+
+    full: bool
+
+
+def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _Says) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
     leash = _Leash(control, switch)
     leash.start()
     try:
         activity = Activity(SystemClock())
-        try:
-            app = _load(launch, index, activity)
-        except Exception as error:
-            structlog.get_logger().error(
-                "application_failed", error=type(error).__name__, reason=str(error)
-            )
-            raise
+        app = _load(launch, index, activity)
+        if app.config.log_errors is not None:
+            says.full = app.config.log_errors == "full"
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000
         reports.send(Loaded(app.config.application_id, app.config.shutdown_timeout_ms))
         switch.attach(app.close)
@@ -126,14 +131,14 @@ def _stop_on_sigterm(switch: StopSwitch) -> None:
     signal.signal(signal.SIGINT, stop)
 
 
-def _exit_code(work: Callable[[], None]) -> ExitCode:
+def _exit_code(work: Callable[[], None], reports: ReportPipe, says: _Says) -> ExitCode:
+    """Work, and say what it failed of: to the supervisor, which says it once for all workers."""
     try:
         work()
     except BaseException as error:  # also what ends an interpreter: here it is a crash
-        cause = error.__cause__ or error
-        structlog.get_logger().error(
-            "failure_located", error=type(cause).__name__, places=logs.places(cause)[-_PLACES_MAX:]
-        )
+        failure = describe_failure(error, full=says.full)
+        if not reports.send_surely(Failed.of(failure)):
+            log_failure(structlog.get_logger(), failure)
         return exit_code_of(error)
     return ExitCode.STOPPED
 
@@ -170,7 +175,10 @@ def main() -> None:
         colors=launch.colors,
         fields={"worker_index": index},
     )
-    code = _exit_code(lambda: _work(launch, index, control, ReportPipe(reports)))
+    pipe = ReportPipe(reports)
+    full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
+    says = _Says(full)
+    code = _exit_code(lambda: _work(launch, index, control, pipe, says), pipe, says)
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
         with suppress(OSError, ValueError):

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streams.clients import Clock, TopicPartition
+from streams.failures import Failure
 from streams.task import TaskId
 
-__all__ = ["Activity", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
+__all__ = ["Activity", "Failed", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
 
 EVERY_S = 0.5
 
@@ -61,8 +62,42 @@ class Status:
     at_s: float
 
 
-Report = Loaded | Status
-_KINDS: dict[str, type[Loaded] | type[Status]] = {"loaded": Loaded, "status": Status}
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What stopped the application (see `streams.failures.Failure`, whose parts these are)."""
+
+    error: str
+    reason: str
+    cause: str
+    places: list[str]
+    traceback: list[str]
+
+    @classmethod
+    def of(cls, failure: Failure) -> Failed:
+        """Make one that a pipe takes whole: the outermost frames go first."""
+        made = cls(**asdict(failure))
+        while len(encode(made)) > select.PIPE_BUF:
+            parts = asdict(made)
+            longest = max(("reason", "places", "traceback"), key=lambda n: len(str(parts[n])))
+            part = parts[longest]
+            if longest == "reason":
+                parts[longest] = _half(part)
+            else:
+                parts[longest] = part[1:] if len(part) > 1 else [_half(part[0])]
+            made = cls(**parts)
+        return made
+
+    def failure(self) -> Failure:
+        """What it was made of."""
+        return Failure(**asdict(self))
+
+
+def _half(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+Report = Loaded | Status | Failed
+_KINDS: dict[str, type[Report]] = {"loaded": Loaded, "status": Status, "failed": Failed}
 
 
 def encode(report: Report) -> bytes:
@@ -105,6 +140,16 @@ class ReportPipe:
         except OSError:
             return False
         return True
+
+    def send_surely(self, report: Report, *, within_s: float = 1.0) -> bool:
+        """Write a report, waiting for room; returns whether it is written."""
+        _, writable, _ = select.select([], [self._file], [], within_s)
+        if not writable:
+            return False
+        try:
+            return os.write(self._file, encode(report)) > 0
+        except OSError:
+            return False
 
 
 class Activity:

@@ -14,7 +14,7 @@ from streams.exit_codes import ExitCode
 from streams.restarts import RestartLimits
 from streams.status import WorkerStatus
 from streams.supervisor import Supervisor
-from streams.worker_reports import Loaded, Report, Status
+from streams.worker_reports import Failed, Loaded, Report, Status
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
@@ -172,6 +172,21 @@ def test_what_a_worker_wrote_before_it_could_log_stands_with_its_end() -> None:
     (crashed,) = scene.log.named("worker_crashed")
     assert crashed["said"] == ["Traceback ...", "ImportError: no x"]
     assert crashed["exit_code"] == 1
+
+
+def test_what_stops_several_workers_is_said_once() -> None:
+    scene = Scene(workers=3)
+    scene.all_running()
+    for index in range(3):
+        told = Failed("RecordError", f"offset {index}", "KeyError", ["my_app.py:7 price"], [])
+        scene.process(index).unread.append(told)
+        scene.process(index).code = ExitCode.RECORD
+    assert scene.outcome() is ExitCode.RECORD
+    (said,) = scene.log.named("application_failed")
+    assert (said["worker_index"], said["reason"]) == (0, "offset 0")
+    (located,) = scene.log.named("failure_located")
+    assert located["places"] == ["my_app.py:7 price"]
+    assert len(scene.log.named("worker_failed")) == 1
 
 
 def test_a_process_that_cannot_be_started_is_tried_again_after_a_pause() -> None:

@@ -1,0 +1,86 @@
+"""What is said of the error that stopped an application."""
+
+from __future__ import annotations
+
+import io
+import select
+
+import pytest
+import structlog
+
+from streams import TopologyTestDriver, logs
+from streams.errors import ConfigError, RecordError
+from streams.exit_codes import TABLE
+from streams.failures import Failure, describe_failure, log_failure
+from streams.supervisor import _again
+from streams.worker_reports import Failed, decode, encode
+from topology import StreamsBuilder
+
+SECRET = "a secret of the record"
+
+
+def price(order: dict[str, object]) -> object:
+    return order[SECRET]
+
+
+def failed() -> RecordError:
+    builder = StreamsBuilder()
+    builder.stream("in").map_values(lambda order: price(order)).to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("k", {})
+    return raised.value
+
+
+def test_people_see_the_text_of_an_error_and_their_own_lines_alone() -> None:
+    shown = describe_failure(failed(), full=True)
+    assert shown.cause == "KeyError"
+    assert shown.traceback[-1] == f"KeyError: {SECRET!r}"
+    assert shown.traceback[-2].strip() == "return order[SECRET]"
+    assert shown.traceback[-4].strip().startswith("builder.stream(")
+    assert all(__file__ in line for line in shown.traceback if line.startswith("File"))
+    assert [place.rpartition(" ")[2] for place in shown.places][-2:] == ["<lambda>", "price"]
+    assert all(__file__ in place for place in shown.places)
+
+
+def test_logs_have_the_places_and_no_text_that_may_quote_a_record() -> None:
+    shown = describe_failure(failed(), full=False)
+    assert shown.places[-1].endswith(" price")
+    assert shown.reason.startswith("a user function raised KeyError (in-0 offset 0")
+    assert SECRET not in repr(shown)
+    foreign = describe_failure(ValueError(SECRET), full=False)
+    assert foreign.reason == "ValueError; set log.errors=full to have its text in the log"
+
+
+def test_an_error_of_ours_that_no_user_code_is_behind_has_no_places() -> None:
+    assert describe_failure(ConfigError("poll.ms must be at least 0"), full=True).places == []
+
+
+def test_a_failure_fits_into_a_report_whatever_its_size() -> None:
+    places = [f"/somewhere/file_{n}.py:{n} fünktion" for n in range(300)]
+    whole = Failure("RecordError", "ü" * 1600, "KeyError", places, ["é" * 799] * 30)
+    line = encode(Failed.of(whole))
+    assert len(line) <= select.PIPE_BUF
+    read = decode(line)
+    assert isinstance(read, Failed)
+    assert read.failure().kind == whole.kind
+    assert read.failure().traceback[-1].startswith("é" * 50)
+    assert read.failure().reason.startswith("ü" * 50)
+
+
+def test_on_a_console_the_lines_stand_below_the_event() -> None:
+    out = io.StringIO()
+    logs.configure("console", stream=out, colors=False)
+    try:
+        log_failure(structlog.get_logger(), describe_failure(failed(), full=True))
+    finally:
+        structlog.reset_defaults()
+    lines = out.getvalue().splitlines()
+    assert "application_failed" in lines[0]
+    assert "failure_located" in lines[1]
+    assert lines[-1] == f"    KeyError: {SECRET!r}"
+
+
+def test_what_has_to_come_first_has_no_links_of_the_documentation() -> None:
+    assert any("](" in ending.again for ending in TABLE)
+    assert not [ending for ending in TABLE if "](" in _again(ending.code)]
