@@ -30,7 +30,9 @@ NoteState = Literal["open", "dropping", "done", "dropped"]
 
 _MAGIC = "headrace.backfill"
 _STATES: tuple[str, ...] = get_args(NoteState)
-_TEXT = re.compile(rf"{_MAGIC} (\w+) (\S+) (\w+) (\d+)/(\d+) (\S*)")
+_END = "."
+"""Ends a note; those of older versions end with the text (see `streams.offset_texts`)."""
+_TEXT = re.compile(rf"{_MAGIC} (\w+) (\S+) (\w+) (\d+)/(\d+) ([A-Za-z0-9+/=_-]*)")
 
 
 def backfill_group(application_id: str) -> str:
@@ -52,7 +54,7 @@ class BackfillNote:
         digest: of the plan's text, and on what terms it is handed over.
         index: the number of this part.
         count: how many parts there are.
-        part: of the text, without spaces.
+        part: of the text, in base64.
 
     Example:
         >>> note = BackfillNote("open", "bf-1", "0f3c", 0, 1, "eJx")
@@ -77,12 +79,12 @@ class BackfillNote:
     def encode(self) -> str:
         """Return the text to commit."""
         where = f"{self.index}/{self.count}"
-        return f"{_MAGIC} {self.state} {self.id} {self.digest} {where} {self.part}"
+        return f"{_MAGIC} {self.state} {self.id} {self.digest} {where} {self.part}{_END}"
 
     @classmethod
     def decode(cls, text: str) -> BackfillNote | None:
         """Read what `encode` made; text of another origin is no note."""
-        found = _TEXT.fullmatch(text)
+        found = _TEXT.match(text)
         if found is None or found[1] not in _STATES:
             return None
         state: NoteState = found[1]  # type: ignore[assignment]

@@ -35,6 +35,7 @@ from streams.errors import (
     TaskMigratedError,
 )
 from streams.kafka_clients import new_consumer
+from streams.offset_texts import text_of
 from streams.reactions import Call, Reaction, reaction_to
 from streams.system_clock import SystemClock
 
@@ -175,7 +176,7 @@ class LiveConsumer:
                 self._raise(position.error, f"committed offset of {place}", topic=place.topic)
             known = position.offset >= 0
             result[_place(position)] = (
-                CommittedOffset(position.offset, position.metadata or "") if known else None
+                CommittedOffset(position.offset, text_of(position)) if known else None
             )
         return result
 

@@ -21,6 +21,8 @@ from streams.progress import MAX_BYTES
 from topology.graph import Node, SubTopology, stores_of
 
 FORMAT = 1
+_END = "."
+"""Ends the text, and is no digit of base 85 (see `streams.offset_texts`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Deployment:
         """
         plain = {"format": FORMAT, **asdict(self)}
         data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
-        text = base64.b85encode(zlib.compress(data, 9)).decode()
+        text = base64.b85encode(zlib.compress(data, 9)).decode() + _END
         if len(text) > MAX_BYTES:
             raise ValueError(f"takes {len(text)} bytes of offset metadata, of {MAX_BYTES}")
         return text
@@ -111,7 +113,9 @@ class Deployment:
             True
         """
         try:
-            plain = json.loads(zlib.decompress(base64.b85decode(text)))
+            # Those of older versions end with the text.
+            packed = base64.b85decode(text.partition(_END)[0])
+            plain = json.loads(zlib.decompress(packed))
             if plain["format"] != FORMAT:
                 return None
             return cls(

@@ -19,6 +19,7 @@ from streams.errors import (
     MissingTopicError,
     ResetRefusedError,
 )
+from streams.offset_texts import text_of
 from streams.reset_plan import Member, Target
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -69,9 +70,7 @@ class GroupAdmin(LiveAdmin):
             failed = [place for place in found if place.error is not None]
             if not failed:
                 return {
-                    TopicPartition(p.topic, p.partition): CommittedOffset(
-                        p.offset, p.metadata or ""
-                    )
+                    TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
                     for p in found
                     if p.offset >= 0
                 }

@@ -18,6 +18,7 @@ from streams.clients import CommittedOffset, Offsets, TopicPartition
 from streams.denials import denial
 from streams.errors import FatalClientError, StopRequestedError
 from streams.kafka_clients import new_consumer
+from streams.offset_texts import text_of
 from streams.reactions import Reaction, reaction_to
 from streams.secrets import revealed
 
@@ -153,7 +154,7 @@ def _found(
     places: Iterable[confluent_kafka.TopicPartition],
 ) -> dict[TopicPartition, CommittedOffset]:
     return {
-        TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+        TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
         for p in places
         if p.error is None and p.offset >= 0
     }

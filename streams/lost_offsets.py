@@ -135,14 +135,32 @@ class LostOffsets:
         self._before = before
         self._exactly_once = exactly_once
         self._log = log
+        self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
         """The inputs of a task whose offsets are gone."""
+        self._say_unreadable(committed)
         return lost_inputs(committed, self._of(sub_topology))
 
     def has_counted(self, sub_topology: int, committed: Committed) -> bool:
         """Whether a task has had state, as far as offsets say so."""
         return self._of(sub_topology).has_state and has_run(committed)
+
+    def _say_unreadable(self, committed: Committed) -> None:
+        """Say of texts that are neither ours nor Kafka Streams' that they are not used, once."""
+        for place, offset in committed.items():
+            if offset is None or not offset.metadata or place in self._unreadable:
+                continue
+            if Progress.parse(offset.metadata) is None:
+                self._unreadable.add(place)
+                self._log.error(
+                    "offset_metadata_unreadable",
+                    group=self._group,
+                    topic=place.topic,
+                    partition=place.partition,
+                    taken=f"offset {offset.offset}, without the times that windows, joins and "
+                    "suppressed updates had reached, as if none had been committed",
+                )
 
     def _of(self, sub_topology: int) -> ReadBefore:
         return self._before.get(sub_topology, ReadBefore())

@@ -1,14 +1,17 @@
 """What is committed beside an input offset, in the offset's metadata.
 
 The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
-of names to numbers, all big-endian, in base64. Ours is in the map, so either side reads the other.
+of names to numbers, all big-endian, in base64. Ours is in the map.
+
+Whatever follows in the text is not read (see `streams.offset_texts`): the bytes say how many they
+are, and so how many characters they take.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +20,9 @@ from streams.errors import ResetUnfinishedError
 from streams.topic_identity import id_values
 
 MAGIC = 2
-MAX_BYTES = 4096
-"""Kafka's default bound on an offset's metadata (offset.metadata.max.bytes)."""
+MAX_BYTES = 4095
+"""Kafka's default bound on an offset's metadata (offset.metadata.max.bytes), less the zero byte
+that the client puts behind it."""
 
 COMMIT_ID = "headrace.commit.id"
 
@@ -28,6 +32,7 @@ INPUTS = "headrace.inputs"
 RESET_MARK = "headrace.reset"
 """What stands beside an offset instead while a reset is on its way (see `streams.reset`)."""
 
+_BASE64 = re.compile(r"([A-Za-z0-9+/]*)(={0,2})")
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -76,37 +81,69 @@ class Progress:
         Raises:
             ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
         """
+        return cls.parse(text) or cls()
+
+    @classmethod
+    def parse(cls, text: str) -> Progress | None:
+        """Read what was committed; None for text of another origin.
+
+        Raises:
+            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+
+        Example:
+            >>> Progress.parse(Progress(5).encode() + "\x7f?")
+            Progress(partition_time=5, values={})
+            >>> Progress.parse("") is None
+            True
+        """
         if text.startswith(RESET_MARK):
             raise ResetUnfinishedError(
                 "a reset of this application began and was not finished, so its internal topics "
                 "and its offsets may not belong together; run headrace reset again, which finishes "
                 "it, and then start"
             )
-        try:
-            data = base64.b64decode(text, validate=True)
-            return cls._decode(data)
-        except (binascii.Error, struct.error, UnicodeDecodeError, ValueError):
-            return cls()
-
-    @classmethod
-    def _decode(cls, data: bytes) -> Progress:
+        data = _bytes_of(text)
+        if len(data) < _HEAD.size:
+            return None
         # Magic 1, of older Kafka Streams versions, ends after the partition time.
         magic, partition_time = _HEAD.unpack_from(data)
         if magic not in (1, MAGIC):
-            return cls()
-        values: dict[str, int] = {}
-        position = _HEAD.size
-        if magic == MAGIC and position < len(data):
-            (count,) = _INT.unpack_from(data, position)
-            position += _INT.size
-            for _ in range(count):
-                (length,) = _INT.unpack_from(data, position)
-                position += _INT.size
-                name = data[position : position + length].decode()
-                position += length
-                (values[name],) = _LONG.unpack_from(data, position)
-                position += _LONG.size
-        return cls(partition_time, values)
+            return None
+        try:
+            return cls(partition_time, _numbers(data[_HEAD.size :]) if magic == MAGIC else {})
+        except (struct.error, ValueError):
+            # Without numbers the text ends here, and the rest is not of it.
+            return cls(partition_time)
+
+
+def _bytes_of(text: str) -> bytes:
+    """The bytes of the longest beginning that is base64."""
+    found = _BASE64.match(text)
+    assert found is not None
+    digits, padding = found[1], found[2]
+    lacking = -len(digits) % 4
+    if len(padding) < lacking:
+        digits, lacking = digits[: len(digits) // 4 * 4], 0
+    return base64.b64decode(digits + "=" * lacking)
+
+
+def _numbers(data: bytes) -> dict[str, int]:
+    """The map, whose entries are counted; there is nothing where it is empty."""
+    values: dict[str, int] = {}
+    if not data:
+        return values
+    (count,) = _INT.unpack_from(data)
+    position = _INT.size
+    for _ in range(count):
+        (length,) = _INT.unpack_from(data, position)
+        position += _INT.size
+        if length < 0:
+            raise ValueError("a name of less than no bytes")
+        name = data[position : position + length].decode()
+        position += length
+        (values[name],) = _LONG.unpack_from(data, position)
+        position += _LONG.size
+    return values
 
 
 def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:

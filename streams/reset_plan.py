@@ -24,6 +24,8 @@ _INTERNAL = re.compile(
 )
 """What topics are called that applications make for themselves, Kafka Streams' as well."""
 
+_JSON = json.JSONDecoder()
+
 TargetKind = Literal["earliest", "latest", "offset", "time"]
 
 
@@ -200,12 +202,16 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
         7
         >>> committed_before(CommittedOffset(5))
         5
+        >>> committed_before(CommittedOffset(0, 'headrace.reset {"was": 7}\x7f\x01'))
+        7
     """
     if offset is None:
         return None
     if not offset.metadata.startswith(RESET_MARK):
         return offset.offset
-    was = json.loads(offset.metadata.removeprefix(RESET_MARK)).get("was")
+    # The object ends where its brace says: see `streams.offset_texts`.
+    said, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
+    was = said.get("was")
     return None if was is None else int(was)
 
 

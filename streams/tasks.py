@@ -21,6 +21,7 @@ from streams.handlers import Handlers
 from streams.inquiry import Inquiry
 from streams.known_topics import known_topics_alone
 from streams.lost_offsets import LostOffsets, effects_of
+from streams.patience import Patience
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
@@ -31,9 +32,6 @@ from topology.compiler import Send
 from topology.graph import Store
 from topology.operators.context import TableView
 from topology.task_facts import TaskFacts
-
-_ASK_MIN_S = 0.1
-_ASK_MAX_S = 1.0
 
 
 class TaskHome(Protocol):
@@ -103,30 +101,6 @@ class _Found:
     topic_ids: Mapping[str, str]
 
 
-class _Patience:
-    """How long to wait for offsets that may be undecided, while other tasks have work to do."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin with little patience again."""
-        self._wait_s = _ASK_MIN_S
-        self._next_s = 0.0
-
-    def wait_s(self, *, busy: bool) -> float | None:
-        """How long to wait for an answer now; None where it is too early to ask again."""
-        if not busy:
-            return _ASK_MAX_S
-        return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
-
-    def more(self) -> None:
-        """Wait longer the next time, and leave as much time for others before it."""
-        self._next_s = self._clock.monotonic_s() + self._wait_s
-        self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
-
-
 class Tasks:
     """See the module.
 
@@ -185,7 +159,7 @@ class Tasks:
         self._clock = clock
         self._slots: dict[TaskId, _Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
-        self._patience = _Patience(clock)
+        self._patience = Patience(clock)
         self._inquiry = Inquiry[_Found](background)
         self._log = log
         self.dropped: dict[tuple[str, str], int] = {}
@@ -447,6 +421,13 @@ class Tasks:
             position = slot.home.state.position(store.name)
             if position is None or {position.commit_id} != ids:
                 slot.home.state.drop_store(store.name)
+            if position is not None and {position.commit_id} != ids:
+                self._log.warning(
+                    "store_dropped",
+                    task=str(slot.id),
+                    store=store.name,
+                    reason="it has no changelog, and is of another commit than the offsets",
+                )
 
     def run(self, task: Task) -> None:
         """Let a task whose state is complete read its input."""

@@ -40,9 +40,9 @@ def test_shares_leave_no_change_out() -> None:
 def test_a_change_is_tried_in_a_copy(tmp_path: Path) -> None:
     bench = Bench(tmp_path, timeout_s=120)
     test = "tests/streams/test_numbers.py"
-    file, bound = "streams/progress.py", "MAX_BYTES = 4096"
+    file, bound = "streams/progress.py", "MAX_BYTES = 4095"
     noticed = Change("a", "", file, bound, "MAX_BYTES = 1 << 20", (test,))
-    same = Change("b", "", file, bound, "MAX_BYTES = 1 << 12", (test,))
+    same = Change("b", "", file, bound, "MAX_BYTES = (1 << 12) - 1", (test,))
     gone = Change("c", "", file, "no such text", "", (test,))
     assert bench.try_change(noticed).verdict is Verdict.NOTICED
     assert bench.try_change(same).verdict is Verdict.SURVIVED

@@ -282,7 +282,7 @@ def test_sixty_stores_fit_beside_an_offset() -> None:
 
 
 def test_what_does_not_fit_is_not_cut() -> None:
-    with pytest.raises(ValueError, match="of 4096"):
+    with pytest.raises(ValueError, match="of 4095"):
         _large(500, lambda _: secrets.token_hex(12)).encode()
 
 
