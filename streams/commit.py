@@ -85,7 +85,8 @@ class Commit:
             self.producer.settle()
         for task in tasks:
             self.protect(task)
-            deltas = task.deltas()
+            with self.working():
+                deltas = task.deltas()
             for store, delta in deltas.items():
                 place = task.spec.changelogs.get(store)
                 if place is None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from streams.blame import Suspect
 from streams.clients import Clock, Log, Producer, TopicPartition
 from streams.config import StreamsConfig
-from streams.errors import ProcessorFailedError, RecordError, StreamsError
+from streams.errors import ConfigError, RecordError, StreamsError
 from streams.task import Task, TaskId
 
 CAREFUL_AFTER = 2
@@ -83,6 +83,16 @@ class Effort:
             self._since_poll_s += took_s
             self._since_commit_s += took_s
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Count the time of this block against the next poll alone; brokers are waited for in it.
+
+        Tasks begin in it, and with them processors whose `init` may take long.
+        """
+        begun_s = self._clock.monotonic_s()
+        yield
+        self._since_poll_s += self._clock.monotonic_s() - begun_s
+
     @property
     def is_careful(self) -> bool:
         """Whether each record is to be committed on its own."""
@@ -140,6 +150,7 @@ class Effort:
 
         Raises:
             RecordError: it can never be committed.
+            ConfigError: the same, and there is no record: a punctuator, or an `init`.
         """
         self._aborts += 1
         setting, took_s, limit_s = MAX_POLL, self._since_poll_s, self._max_poll_s
@@ -149,8 +160,8 @@ class Effort:
         if took_s < limit_s:
             self._tell_of_aborts()
             return False
-        # A punctuator has no records.
-        found = [task.suspect() for task in tasks]
+        # A punctuator has no records, and an `init` not even a task that runs.
+        found = [task.suspect() for task in tasks] or [_NOBODY]
         busy = [suspect for suspect in found if suspect.ranges] or found
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
         times = [self._count(task, records) for task in busy]
@@ -181,6 +192,9 @@ class Effort:
             self._log.warning("commits_failing", aborts=self._aborts)
 
 
+_NOBODY = Suspect("", {}, {})
+
+
 def _where(task: Suspect) -> Where:
     return task.task_id, tuple(sorted(task.begins.items()))
 
@@ -198,7 +212,7 @@ def _too_slow(
     tasks: Sequence[Suspect], setting: str, took_s: float, limit_s: float, times: int
 ) -> StreamsError:
     """Say what takes too long, and which setting is in its way."""
-    task_id = ", ".join(sorted({task.task_id for task in tasks}))
+    task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
     what = (
         f"took {took_s:.1f} s of work, and {setting} allows {limit_s:g} s: it was done {times} "
         "times and could never be committed"
@@ -207,7 +221,8 @@ def _too_slow(
     hint = f"make the functions faster, or set {setting} to more than {took_s * 1000:.0f}{more}"
     moved = {place: r for task in tasks for place, r in task.ranges.items()}
     if not moved:
-        return ProcessorFailedError(f"a punctuator {what}; {hint}", task_id=task_id)
+        of = f" of task {task_id}" if task_id else ""
+        return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
     place = min(moved)
     return RecordError(
         f"offsets {' and '.join(_words(tasks))} {what}",

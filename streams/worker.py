@@ -327,6 +327,10 @@ class Worker:
                 task.add(place, records)
 
     def _advance(self) -> None:
+        with self._effort.preparing():
+            self._advance_tasks()
+
+    def _advance_tasks(self) -> None:
         self.tasks.advance()
         if self._restorer.is_active:
             idle = not any(task.queued() for task in self.tasks.running)

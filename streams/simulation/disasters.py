@@ -14,10 +14,10 @@ from typing import Protocol
 
 from streams.clients import TopicPartition
 from streams.errors import MissingTopicError, OffsetLostError
+from streams.lost_offsets import StateWithoutOffsetsError
 from streams.simulation.cluster import Cluster
 from streams.simulation.kernel import MS, SECOND
 from streams.simulation.process import Process
-from streams.tasks import StateWithoutOffsetsError
 from streams.topic_errors import TopicReplacedError
 
 __all__ = ["DISASTERS", "Disaster", "Disasters"]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from streams.simulation import FaultPlan, Simulation, SimulationResult
+from streams.simulation.disasters import DISASTERS
 from tests.simulation import seeds
 from tests.simulation.several import differences, expected_of, several_inputs, several_topology
 
 TOPOLOGY = several_topology()
-NAMES = (None, "recreated topic", "offsets of all inputs")
+NAMES = (None, *DISASTERS)
 
 Counts = Mapping[tuple[str, str], int]
 

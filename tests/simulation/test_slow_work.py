@@ -14,7 +14,7 @@ import pytest
 from streams.simulation import CALM, Simulation, SimulationResult
 from streams.simulation.kernel import SECOND
 from streams.simulation.run import Run
-from topology import StreamsBuilder, Topology, serdes
+from topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
 
 KEYS = 3
 EXACTLY_ONCE: dict[str, Any] = {}
@@ -138,3 +138,21 @@ def test_tasks_that_take_too_long_together_take_turns(sleep: Sleep) -> None:
     assert failures(result) == []
     assert sum(result.check().store("counts").values()) == 40
     assert warnings(result) == 0
+
+
+def test_a_processor_that_takes_too_long_to_begin_stops_the_worker(sleep: Sleep) -> None:
+    class Slow(Processor[str, int, str, int]):
+        def init(self, context: ProcessorContext[str, int]) -> None:
+            sleep(31)
+            self._context = context
+
+        def process(self, record: Record[str, int]) -> None:
+            self._context.forward(record)
+
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=serdes.string, value=serdes.integer)
+    numbers.process(Slow).to("out", key=serdes.string, value=serdes.integer)
+    settings = {"consumer.max.poll.interval.ms": 30_000}
+    first = failures(simulation(builder.build(), settings).run(1))[0]
+    assert "ConfigError: a punctuator, or the init of a processor, of task 0_0 took 31.0 s" in first
+    assert "set consumer.max.poll.interval.ms to more than 31" in first

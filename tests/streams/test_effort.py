@@ -11,7 +11,7 @@ from streams.blame import Suspect
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.effort import Effort
-from streams.errors import ProcessorFailedError, RecordError
+from streams.errors import ConfigError, RecordError
 from streams.memory_worker import EventLog, ManualClock
 from streams.task import TaskId
 
@@ -126,8 +126,24 @@ def test_a_punctuator_has_no_record() -> None:
     bench.work(11)
     bench.void(Task())
     bench.work(11)
-    with pytest.raises(ProcessorFailedError, match="a punctuator took 11"):
+    with pytest.raises(ConfigError, match=r"a punctuator, .* of task 0_0 took 11"):
         bench.void(Task())
+
+
+def test_an_init_that_outlasts_the_time_between_polls_has_not_even_a_task() -> None:
+    bench = Bench()
+    for _ in range(2):
+        with bench.effort.preparing():
+            bench.clock.sleep(301)
+        bench.effort.polled()
+        assert not bench.void(), "a poll came in time"
+    with bench.effort.preparing():
+        bench.clock.sleep(301)
+    assert bench.void()
+    with bench.effort.preparing():
+        bench.clock.sleep(301)
+    with pytest.raises(ConfigError, match=r"the init of a processor, took 301.0 s .* 300 s"):
+        bench.void()
 
 
 def test_after_two_times_each_record_is_committed_on_its_own() -> None:
