@@ -33,6 +33,11 @@ from streams.plan import SubPlan
 __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 
 TRY_AGAIN_S = 600.0
+SHORTENED = (
+    "the description of the topology does not fit beside an offset whole: changes of schemas, and "
+    "perhaps of windows, cannot be judged at the next start; give stores shorter names, or serdes "
+    "smaller schemas"
+)
 LAST_WRITE_S = 5.0
 """How long a stop waits for a write that is under way."""
 
@@ -133,9 +138,11 @@ class DeployedTopology:
     def keep(self) -> bool:
         """Write the program's description, now that its topics are there; whether that is done."""
         try:
-            kept = self._read()
-            number = kept.number if kept.deployment == self._present else kept.number + 1
-            offset = CommittedOffset(number, self._present.encode())
+            kept, fitting = self._read(), self._present.fitting()
+            if fitting != self._present:
+                self._log.warning("topology_shortened", reason=SHORTENED)
+            number = kept.number if kept.deployment == fitting else kept.number + 1
+            offset = CommittedOffset(number, fitting.encode())
             self._cluster.set_offsets(self._group, {self._place: offset})
         except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
             self._log.warning("topology_not_kept", reason=str(error))

@@ -11,14 +11,16 @@ import binascii
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from streams.config import StreamsConfig
+from streams.deployed_steps import Spans, filler_of, step_of
 from streams.plan import SubPlan
 from streams.progress import MAX_BYTES
-from topology.graph import Node, SubTopology, stores_of
+from topology.graph import AnySerde, Node, SubTopology
+from topology.serde_schemas import schema_of
 
 FORMAT = 1
 _END = "."
@@ -40,6 +42,11 @@ class DeployedStore:
         reads: the topics that its sub-topology reads.
         source: whether its changelog is the topic that it is read from.
         layout: how its rows lie on disk and in its changelog.
+        step: the kind of the step that fills it, where `op` does not say it; "" is not known.
+        spans: of its windows and their kin, in milliseconds, by name.
+        key_schema: what the bytes of keys look like, see `topology.serde_schemas`; a digest of
+            that where it was too large; "" is not known.
+        value_schema: the same of values.
     """
 
     name: str
@@ -52,6 +59,10 @@ class DeployedStore:
     reads: tuple[str, ...]
     source: bool = False
     layout: str = "plain"
+    step: str = ""
+    spans: Spans = ()
+    key_schema: str = ""
+    value_schema: str = ""
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -61,16 +72,21 @@ class DeployedStore:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTopic:
-    """A repartition topic: its name without the application's id, and its serdes' names."""
+    """A repartition topic: its name without the application's id, its serdes' names and schemas."""
 
     name: str
     key: str
     value: str
+    key_schema: str = ""
+    value_schema: str = ""
 
     @property
     def shape(self) -> tuple[str, str]:
         """What is the same in a topic that only has another name."""
         return self.key, self.value
+
+
+D = TypeVar("D", DeployedStore, DeployedTopic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +106,53 @@ class Deployment:
         )
 
     def encode(self) -> str:
-        """Return the text to keep.
+        """Return the text to keep; see `fitting` for a large one.
 
         Raises:
             ValueError: it would be larger than the broker takes beside an offset.
         """
-        plain = {"format": FORMAT, **asdict(self)}
-        data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
-        text = base64.b85encode(zlib.compress(data, 9)).decode() + _END
+        text = self._text()
         if len(text) > MAX_BYTES:
             raise ValueError(f"takes {len(text)} bytes of offset metadata, of {MAX_BYTES}")
         return text
+
+    def _text(self) -> str:
+        plain = {
+            "format": FORMAT,
+            "stores": [_plain(store) for store in self.stores],
+            "topics": [_plain(topic) for topic in self.topics],
+        }
+        data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
+        return base64.b85encode(zlib.compress(data, 9)).decode() + _END
+
+    def fitting(self) -> Deployment:
+        """The same, or as much of it as the broker takes beside an offset.
+
+        Of the largest schemas a digest is left, which tells a change but not whether it matters;
+        then schemas, kinds of steps and spans are left out.
+        """
+        fitting = self
+        described: list[DeployedStore | DeployedTopic] = [*self.stores, *self.topics]
+        schemas = {schema for one in described for schema in (one.key_schema, one.value_schema)}
+        for schema in sorted(schemas - {""}, key=lambda schema: (-len(schema), schema)):
+            if len(fitting._text()) <= MAX_BYTES:
+                return fitting
+            fitting = fitting._changed({schema: digest(schema)})
+        if len(fitting._text()) <= MAX_BYTES:
+            return fitting
+        bare = self._changed(dict.fromkeys(schemas, ""))
+        return replace(bare, stores=tuple(replace(s, step="", spans=()) for s in bare.stores))
+
+    def _changed(self, instead: Mapping[str, str]) -> Deployment:
+        """The same with other schemas in the place of some."""
+
+        def changed(one: D) -> D:
+            key, value = one.key_schema, one.value_schema
+            return replace(
+                one, key_schema=instead.get(key, key), value_schema=instead.get(value, value)
+            )
+
+        return Deployment(tuple(map(changed, self.stores)), tuple(map(changed, self.topics)))
 
     @classmethod
     def decode(cls, text: str) -> Deployment | None:
@@ -119,8 +171,8 @@ class Deployment:
             if plain["format"] != FORMAT:
                 return None
             return cls(
-                tuple(DeployedStore(**_frozen(store)) for store in plain["stores"]),
-                tuple(DeployedTopic(**topic) for topic in plain["topics"]),
+                tuple(_read(DeployedStore, store) for store in plain["stores"]),
+                tuple(_read(DeployedTopic, topic) for topic in plain["topics"]),
             )
         except (binascii.Error, zlib.error, ValueError, KeyError, TypeError):
             return None
@@ -132,26 +184,64 @@ def change_code(before: Deployment, after: Deployment) -> str:
     return hashlib.sha256(both).hexdigest()[:8]
 
 
-def _frozen(store: dict[str, Any]) -> dict[str, Any]:
-    return {**store, "reads": tuple(store["reads"])}
+def digest(schema: str) -> str:
+    """What is kept of a schema that is too large."""
+    return f"#{hashlib.sha256(schema.encode()).hexdigest()[:8]}"
+
+
+def is_digest(schema: str) -> bool:
+    """Whether that is all that was kept."""
+    return schema.startswith("#")
+
+
+def _plain(one: DeployedStore | DeployedTopic) -> dict[str, Any]:
+    """What is not as the class has it by default."""
+    return {
+        field.name: value
+        for field in fields(one)
+        if (value := getattr(one, field.name)) != field.default
+    }
+
+
+def _read(cls: type[D], plain: dict[str, Any]) -> D:
+    """One of them; what a later version may have added is left out."""
+    known = {field.name: plain[field.name] for field in fields(cls) if field.name in plain}
+    if "reads" in known:
+        known["reads"] = tuple(known["reads"])
+    if "spans" in known:
+        known["spans"] = tuple((str(name), int(ms)) for name, ms in known["spans"])
+    return cls(**known)
 
 
 def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
     reads = tuple(topic for source in sub.sources for topic in source.topics)
     for store in sub.stores:
-        fillers = [node for node in sub.nodes if store.name in stores_of(node)]
+        filler = filler_of(sub, store.name)
+        step, spans = step_of(filler, store)
+        key = _whole(store.key, config.default_key_serde)
+        value = _whole(store.value, config.default_value_serde)
         yield DeployedStore(
             name=store.name,
             sub=sub.id,
-            op=_op(fillers[0]) if fillers else "",
-            key=(store.key or config.default_key_serde).name,
-            value=(store.value or config.default_value_serde).name,
+            op="" if filler is None else _op(filler),
+            key=key.name,
+            value=value.name,
             kind=store.spec.kind,
             logged=store.spec.logged,
             reads=reads,
             source=store.source_topic is not None,
             layout=store.spec.layout,
+            step=step,
+            spans=spans,
+            key_schema=schema_of(key),
+            value_schema=schema_of(value),
         )
+
+
+def _whole(serde: AnySerde | None, default: AnySerde) -> AnySerde:
+    """A serde with the default, also where one that is made of others lacks one."""
+    fill = getattr(serde, "with_inner_default", None)
+    return (serde or default) if fill is None else fill(default)
 
 
 def _op(node: Node) -> str:
@@ -161,6 +251,7 @@ def _op(node: Node) -> str:
 def _topics(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedTopic]:
     for source in sub.sources:
         if source.internal:
-            key = (source.key or config.default_key_serde).name
-            value = (source.value or config.default_value_serde).name
-            yield from (DeployedTopic(topic, key, value) for topic in source.topics)
+            key = _whole(source.key, config.default_key_serde)
+            value = _whole(source.value, config.default_value_serde)
+            schemas = schema_of(key), schema_of(value)
+            yield from (DeployedTopic(t, key.name, value.name, *schemas) for t in source.topics)

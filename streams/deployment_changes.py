@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streams.deployment import DeployedStore, DeployedTopic, Deployment
+from streams.deployed_steps import FIXED
+from streams.deployment import DeployedStore, DeployedTopic, Deployment, digest, is_digest
+from topology.serde_schemas import EXCLUSIVE, unreadable
 from topology.unnamed import is_generated
-
-_EXCLUSIVE = frozenset({"string", "integer", "long", "double", "json"})
-"""Serdes none of which is for the bytes of another."""
 
 _NUMBER = re.compile(r"[0-9]{10}")
 
@@ -113,6 +112,8 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
                 f"the {what} of store {name} were written by serde {one} and are read by {other}",
                 "see that it reads the old bytes, else keep the serde or name the store anew",
             )
+    yield from _step_changes(old, new)
+    yield from _schema_changes(f"store {name}", old, new)
     if old.logged != new.logged:
         lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
         yield Change(
@@ -160,6 +161,7 @@ def _topic_changes(
                 "see that these read the old bytes, else let the deployed version read it to its "
                 "end, with its input stopped",
             )
+        yield from _schema_changes(f"repartition topic {old.name}", old, same)
     for old, renamed in _pairs(gone, new):
         yield Change(
             True,
@@ -176,8 +178,74 @@ def _topic_changes(
         )
 
 
+_TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
+_ANEW = "name the store anew, or reset the application"
+
+
+def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+    """What another kind of step, or windows of other spans, do to the rows."""
+    before, after = _kind(old), _kind(new)
+    if before and after and before != after and old.layout == new.layout:
+        yield Change(
+            True,
+            f"the rows of store {old.name} were made by {before} and would be read by {after}",
+            _ANEW,
+        )
+        return
+    spans, now = dict(old.spans), dict(new.spans)
+    for span in spans:
+        if span in now and spans[span] != now[span]:
+            yield _span_change(old.name, span, spans[span], now[span])
+
+
+def _kind(store: DeployedStore) -> str:
+    """What fills a store, or "" where an older description does not say."""
+    return store.step or (store.op if store.op in _TOLD_BY_OP else "")
+
+
+def _span_change(store: str, span: str, before: int, after: int) -> Change:
+    told = f"the {span} of store {store} was {before} ms and is {after} ms"
+    if span in FIXED:
+        return Change(True, f"{told}, so its rows would be read as those of other windows", _ANEW)
+    if after > before:
+        return Change(
+            False,
+            f"{told}; what was let go already stays gone",
+            "nothing is to be done, unless late records are to find all of it: then reset",
+        )
+    return Change(
+        False, f"{told}; what is older is let go", "nothing is to be done, if that is meant"
+    )
+
+
+def _schema_changes(
+    where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
+) -> Iterator[Change]:
+    """What of the old keys and values the new serdes cannot read."""
+    parts = (
+        ("keys", old.key_schema, new.key_schema),
+        ("values", old.value_schema, new.value_schema),
+    )
+    for what, before, after in parts:
+        if is_digest(before):
+            if after != before and digest(after) != before:
+                yield Change(
+                    False,
+                    f"the schema of the {what} of {where} has changed, and was too large to keep",
+                    "see that it reads the old bytes",
+                )
+            continue
+        why = None if is_digest(after) else unreadable(after, before)
+        if why is not None:
+            yield Change(
+                True,
+                f"not all {what} of {where} can be read any more: {why}",
+                "have the class or schema read the old ones, such as by a default, or name it anew",
+            )
+
+
 def _exclude(written: str, read: str) -> bool:
-    return written != read and {written, read} <= _EXCLUSIVE
+    return written != read and {written, read} <= EXCLUSIVE
 
 
 def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:

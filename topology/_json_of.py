@@ -16,6 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from topology.errors import SerdeError, TopologyError
+from topology.json_schemas import stripped
 
 T = TypeVar("T")
 
@@ -148,6 +149,13 @@ class JsonOfSerde(Generic[T]):
     def normalise(self, value: T, /) -> T:
         """What `deserialize` gives for the value's bytes, or the error of `serialize`."""
         return self._read_again(value, self._encoded(value))
+
+    def written_form(self) -> dict[str, Any] | None:
+        """What documents look like, see `topology.serde_schemas`."""
+        try:
+            return {"json": stripped(msgspec.json.schema(self.cls))}
+        except (TypeError, ValueError, NameError):
+            return None  # JSON Schema has no word for one of its types
 
     def _encoded(self, value: T) -> bytes:
         try:

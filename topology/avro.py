@@ -88,6 +88,19 @@ def _parse(schema: Schema) -> _Schema:
         ) from error
 
 
+def _without(schema: Any, *names: str) -> Any:
+    """A schema without some attributes, wherever it has them; a default's value stays as it is."""
+    if isinstance(schema, list):
+        return [_without(one, *names) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name == "default" else _without(value, *names)
+        for name, value in schema.items()
+        if name not in names
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """What values look like, and how errors call their serde."""
@@ -191,6 +204,10 @@ class AvroSerde(Generic[T]):
         """What its bytes depend on (see `key_forms`)."""
         return "Avro", self.schema.normal
 
+    def written_form(self) -> dict[str, Any]:
+        """What the bytes look like, see `topology.serde_schemas`."""
+        return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
+
     def serialize(self, value: T, /) -> bytes:
         """Encode with the schema; a serde with another reader schema only reads."""
         if self.reader is not None:
@@ -237,6 +254,12 @@ class RegisteredSerde(Generic[T]):
         """What its bytes depend on (see `key_forms`): a schema has one id under all subjects."""
         what = self if self.schema is None else (self.registry, self.schema.normal)
         return "registered Avro", what
+
+    def written_form(self) -> dict[str, Any] | None:
+        """What the bytes look like, see `topology.serde_schemas`."""
+        if self.schema is None:
+            return None
+        return {"registered": _without(json.loads(self.schema.normal), "doc")}
 
     def for_topic(self, topic: str, *, is_key: bool) -> RegisteredSerde[T]:
         """The serde with the subject that the topic gives it, unless it has one."""

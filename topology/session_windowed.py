@@ -228,7 +228,12 @@ class SessionWindowedKStream(Generic[K, V]):
             added = session_store(kept, store, windows, key, value)
             assert added.spec.retention_ms is not None
             spec = SessionFold(
-                store, windows, *functions, retention_ms=added.spec.retention_ms, emit=self._emit
+                store,
+                windows,
+                *functions,
+                retention_ms=added.spec.retention_ms,
+                emit=self._emit,
+                op=op,
             )
             counts = op == "count" and self._late is None
             operator = Operator(

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import secrets
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
+from streams.deployed import DeployedTopology
 from streams.deployment import DeployedStore, Deployment, change_code
 from streams.deployment_changes import changes
+from streams.errors import TopologyChangedError
+from streams.memory_worker import EventLog
 from streams.plan import plan_application
-from topology import Materialized, StreamsBuilder, serdes
+from topology import (
+    Materialized,
+    Processor,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    TimeWindows,
+    UnlimitedWindows,
+    avro,
+    serdes,
+)
 
 CONFIG = StreamsConfig.parse({"application.id": "a", "bootstrap.servers": "localhost:1"})
 
@@ -290,3 +306,292 @@ def test_the_code_of_a_change_is_its_own() -> None:
     deployments = [_deployment(w) for w in (_count(), _filtered_count(), _count(store="counts"))]
     codes = {change_code(a, b) for a in deployments for b in deployments}
     assert len(codes) == 9
+
+
+# -- kinds of steps, windows and schemas ----------------------------------------------------------
+
+MINUTE = timedelta(minutes=1)
+
+
+def _windowed(windows: Any, how: str = "count", **options: Any) -> Write:
+    def write(builder: StreamsBuilder) -> None:
+        grouped = builder.stream("lines", key=serdes.string, value=serdes.long).group_by_key()
+        folds: dict[str, Callable[[Any], Any]] = {
+            "count": lambda g: g.count(store=Materialized("s", **options), value=serdes.long),
+            "reduce": lambda g: g.reduce(max, store=Materialized("s", **options)),
+        }
+        folds[how](grouped.windowed_by(windows))
+
+    return write
+
+
+def _refused(before: Write, after: Write) -> str:
+    (found,), _ = _changes(before, after)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (TimeWindows(size=MINUTE), TimeWindows(size=2 * MINUTE, advance=MINUTE), "size"),
+        (TimeWindows(size=2 * MINUTE), TimeWindows(size=2 * MINUTE, advance=MINUTE), "advance"),
+        (
+            SlidingWindows(time_difference=MINUTE),
+            SlidingWindows(time_difference=2 * MINUTE),
+            "difference",
+        ),
+        (
+            SessionWindows(inactivity_gap=MINUTE),
+            SessionWindows(inactivity_gap=2 * MINUTE),
+            "gap",
+        ),
+        (UnlimitedWindows(start_ms=1), UnlimitedWindows(start_ms=2), "start"),
+    ],
+)
+def test_other_windows_are_refused(before: Any, after: Any, said: str) -> None:
+    assert f"the {said} of store s was " in _refused(_windowed(before), _windowed(after))
+    assert _changes(_windowed(after), _windowed(after)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TimeWindows(size=MINUTE),
+        SlidingWindows(time_difference=MINUTE),
+        SessionWindows(inactivity_gap=MINUTE),
+    ],
+)
+def test_another_fold_over_the_same_windows_is_refused(windows: Any) -> None:
+    found = _refused(_windowed(windows), _windowed(windows, "reduce"))
+    assert "the rows of store s were made by count in " in found
+    assert "would be read by reduce in " in found
+
+
+def test_sliding_windows_instead_of_tumbling_ones_are_refused() -> None:
+    before, after = TimeWindows(size=MINUTE), SlidingWindows(time_difference=MINUTE)
+    assert "made by count in windows" in _refused(_windowed(before), _windowed(after))
+
+
+def test_another_fold_of_a_whole_stream_is_refused() -> None:
+    def reduced(builder: StreamsBuilder) -> None:
+        stream = builder.stream("lines", key=serdes.string, value=serdes.json)
+        stream.group_by_key().reduce(max, store="s")
+
+    found = _refused(lambda b: _counted(b, value=serdes.json), reduced)
+    assert found.startswith("the rows of store s were made by count and would be read by reduce")
+
+
+def _counted(builder: StreamsBuilder, **options: Any) -> None:
+    stream = builder.stream("lines", key=serdes.string, value=serdes.json)
+    stream.group_by_key().count(store="s", **options)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_another_grace_period_and_retention_are_told(before: int, after: int) -> None:
+    def windows(minutes: int) -> Write:
+        return _windowed(
+            TimeWindows(size=MINUTE, grace=minutes * MINUTE), retention=(1 + minutes) * MINUTE
+        )
+
+    refused, told = _changes(windows(before), windows(after))
+    assert refused == []
+    assert [change.split(" was ")[0] for change in told] == [
+        "the grace of store s",
+        "the retention of store s",
+    ]
+
+
+def test_windows_of_another_size_in_a_processors_store_are_refused() -> None:
+    def processed(size: timedelta) -> Write:
+        store = Stores.window(
+            "s", key=serdes.string, value=serdes.long, size=size, retention=10 * MINUTE
+        )
+        return lambda b: _lines(b).process(lambda: Processor(), stores=[store])
+
+    assert "the size of store s was " in _refused(processed(MINUTE), processed(2 * MINUTE))
+
+
+def test_a_description_without_steps_spans_and_schemas_refuses_nothing() -> None:
+    for write in (
+        _windowed(TimeWindows(size=MINUTE)),
+        _windowed(SessionWindows(inactivity_gap=MINUTE)),
+        _count(store="s"),
+        _table(Order),
+        lambda b: b.table("lines", key=serdes.string, value=serdes.long, store="s"),
+    ):
+        present = _deployment(write)
+        older = Deployment(
+            tuple(
+                replace(store, step="", spans=(), key_schema="", value_schema="")
+                for store in present.stores
+            ),
+            tuple(replace(topic, key_schema="", value_schema="") for topic in present.topics),
+        )
+        read = Deployment.decode(older.encode())
+        assert read == older
+        assert changes(older, present) == []
+
+
+@dataclass
+class Part:
+    n: int
+
+
+@dataclass
+class Order:
+    id: int
+    parts: list[Part]
+    note: str | None = None
+
+
+@dataclass
+class WithTax(Order):
+    tax: float = field(kw_only=True)
+
+
+@dataclass
+class WithDefault(Order):
+    tax: float = 0.0
+
+
+@dataclass
+class WithoutNote:
+    id: float
+    parts: list[Part]
+
+
+@dataclass
+class WithNote:
+    id: int
+    parts: list[Part]
+    note: str
+
+
+@dataclass
+class BigPart:
+    n: int
+    size: int
+
+
+@dataclass
+class WithBigParts:
+    id: int
+    parts: list[BigPart]
+
+
+def _table(cls: Any) -> Write:
+    orders = serdes.json_of(cls, name="orders")
+    return lambda b: b.table("in", key=serdes.string, value=orders, store="s")
+
+
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (WithTax, "field `$.tax` is new and has no default"),
+        (WithNote, "`$.note` could be null, and cannot any more"),
+        (WithBigParts, "field `$.parts[...].size` is new and has no default"),
+        (Part, "field `$.n` is new and has no default"),
+    ],
+)
+def test_a_class_that_cannot_read_the_old_rows_is_refused_with_the_field(
+    cls: Any, said: str
+) -> None:
+    assert said in _refused(_table(Order), _table(cls))
+
+
+@pytest.mark.parametrize("cls", [WithDefault, WithoutNote])
+def test_a_class_that_reads_the_old_rows_passes(cls: Any) -> None:
+    assert _changes(_table(Order), _table(cls)) == ([], [])
+
+
+ID = {"name": "id", "type": "long"}
+TAX = {"name": "tax", "type": "double"}
+
+
+def _avro(make: Callable[[Any], Any], *fields: Any) -> Write:
+    made = make({"type": "record", "name": "Order", "fields": list(fields)})
+    return lambda b: b.table("in", key=serdes.string, value=made, store="s")
+
+
+def test_a_field_of_registered_avro_without_a_default_is_refused_with_its_name() -> None:
+    def registered(schema: Any) -> Any:
+        return avro.registered(schema, registry=avro.MemoryRegistry())
+
+    before = _avro(registered, ID)
+    assert "tax" in _refused(before, _avro(registered, ID, TAX))
+    assert _changes(before, _avro(registered, ID, {**TAX, "default": 0.0})) == ([], [])
+
+
+def test_bare_avro_is_read_with_its_very_schema() -> None:
+    before = _avro(avro.serde, ID)
+    found = _refused(before, _avro(avro.serde, ID, {**TAX, "default": 0.0}))
+    assert "field 'tax' differs" in found
+    assert _changes(before, _avro(avro.serde, {**ID, "doc": "its number"})) == ([], [])
+
+
+def test_serdes_inside_of_others_are_compared_too() -> None:
+    def windowed(key: Any) -> Write:
+        def write(builder: StreamsBuilder) -> None:
+            grouped = builder.stream("in", key=key, value=serdes.json).group_by_key()
+            grouped.windowed_by(TimeWindows(size=MINUTE)).count(store="s")
+
+        return write
+
+    found = _refused(windowed(serdes.string), windowed(serdes.long))
+    assert "not all keys of store s can be read any more: serde string wrote them" in found
+
+
+def test_of_schemas_that_do_not_fit_a_digest_tells_that_they_have_changed() -> None:
+    def large(*more: tuple[str, Any]) -> Write:
+        names = [f"field_{secrets.token_hex(20)}" for _ in range(200)]
+        return _table(make_dataclass("Large", [*((name, int) for name in names), *more]))
+
+    present = _deployment(large())
+    with pytest.raises(ValueError, match="bytes of offset metadata"):
+        present.encode()
+    kept = Deployment.decode(present.fitting().encode())
+    assert kept is not None
+    assert kept.stores[0].value_schema.startswith("#")
+    assert changes(kept, present) == []
+    (told,) = changes(kept, _deployment(large(("tax", int))))
+    assert not told.refused
+    assert "was too large to keep" in told.what
+
+
+class _Offsets:
+    """The offsets of all groups, in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[TopicPartition, CommittedOffset] = {}
+
+    def committed(self, _: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        del decided
+        return dict(self.kept)
+
+    def set_offsets(self, _: str, offsets: Any) -> None:
+        self.kept.update(offsets)
+
+
+def test_what_does_not_fit_is_said_and_the_rest_is_kept() -> None:
+    def deployed(size: timedelta) -> DeployedTopology:
+        names = random.Random(1)
+        fields = [(f"field_{names.getrandbits(160):x}", int) for _ in range(200)]
+
+        def write(builder: StreamsBuilder) -> None:
+            _table(make_dataclass("Large", fields))(builder)
+            counted = _lines(builder).group_by_key().windowed_by(TimeWindows(size=size))
+            counted.count(store="counts")
+
+        builder = StreamsBuilder()
+        write(builder)
+        plans = plan_application(builder.build(), CONFIG)
+        return DeployedTopology(CONFIG, plans, offsets, log)
+
+    offsets, log = _Offsets(), EventLog()
+    assert deployed(MINUTE).keep()
+    assert [event["event"] for event in log.events] == ["topology_shortened"]
+    assert deployed(MINUTE).keep()
+    assert [committed.offset for committed in offsets.kept.values()] == [1], "it is the same"
+    deployed(MINUTE).check()
+    with pytest.raises(TopologyChangedError, match="the size of store counts was 60000 ms"):
+        deployed(2 * MINUTE).check()

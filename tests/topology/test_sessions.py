@@ -336,7 +336,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
         forward=lambda *change: sent.append(change[:2]),
         children={"below": lambda *change: sent.append(change[:2])},
         buffers={"sessions": rows},
-        serdes=lambda store: (serde, serdes.long),
+        serdes=lambda store: (serde, serdes.json),
         view=no_stores,
         number=lambda name, **_: numbers[name],
         shared={},

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from state.codec import TIMESTAMP
 from state.timed import TimedBuffer
+from topology.graph import AggregateOp
 from topology.kept import keeper
 from topology.operators.context import Headers, Number, OperatorContext, TableView
 from topology.operators.lateness import split_late
@@ -46,6 +47,7 @@ class SessionFold:
         merger: called as ``merger(key, one, other)`` with two aggregates, the older one first.
         retention_ms: how long sessions are kept, in stream time after their end.
         emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
+        op: which of the folds it is.
     """
 
     store: str
@@ -55,6 +57,7 @@ class SessionFold:
     merger: Callable[[Any, Any, Any], Any]
     retention_ms: int
     emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
+    op: AggregateOp = "aggregate"
     is_table: bool = field(default=True, init=False)
     needs_old: bool = field(default=False, init=False)
     needs_record: bool = field(default=False, init=False)

@@ -1,0 +1,166 @@
+"""JSON Schema as msgspec writes it for a class: what matters of it, and what it can read.
+
+A document that was written for one class is read into another if each field that has no default is
+there, and each value fits. What a class does not have is left out when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["stripped", "unreadable_json"]
+
+_SAYS_NOTHING = frozenset({"title", "description", "default", "examples"})
+_BY_NAME = frozenset({"properties", "$defs"})
+_REF = "#/$defs/"
+
+Schema = Mapping[str, Any]
+
+
+def stripped(schema: Any) -> Any:
+    """A schema without texts and default values.
+
+    >>> stripped({"title": "Order", "properties": {"title": {"type": "string", "default": ""}}})
+    {'properties': {'title': {'type': 'string'}}}
+    """
+    if isinstance(schema, list):
+        return [stripped(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: {key: stripped(one) for key, one in value.items()}
+        if name in _BY_NAME
+        else value
+        if name == "enum"
+        else stripped(value)
+        for name, value in schema.items()
+        if name not in _SAYS_NOTHING
+    }
+
+
+def unreadable_json(new: Schema, old: Schema) -> str | None:
+    """Say why documents of one schema cannot all be read with another.
+
+    Args:
+        new: the schema to read with.
+        old: the schema that they were written with.
+
+    Returns:
+        The first field and what is wrong with it, or None.
+
+    >>> old = {"type": "object", "properties": {}, "required": []}
+    >>> tax = {"type": "number"}
+    >>> new = {"type": "object", "properties": {"tax": tax}, "required": ["tax"]}
+    >>> unreadable_json(new, old)
+    'field `$.tax` is new and has no default'
+    """
+    return _Comparison(new.get("$defs", {}), old.get("$defs", {})).look(new, old, "$")
+
+
+@dataclass(slots=True)
+class _Comparison:
+    mine: Schema
+    theirs: Schema
+    seen: set[tuple[str, str]] = field(default_factory=set)
+
+    def look(self, new: Any, old: Any, where: str) -> str | None:
+        if "$ref" in new and "$ref" in old:
+            pair = (new["$ref"], old["$ref"])
+            if pair in self.seen:
+                return None
+            self.seen.add(pair)
+        new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
+        readers, writers = new.get("anyOf", [new]), old.get("anyOf", [old])
+        for writer in writers:
+            found = [self._one(r, writer, where) for r in readers]
+            if all(found):
+                alone = len(readers) == len(writers) == 1
+                kind = _named(_resolved(writer, self.theirs))
+                return found[0] if alone else f"`{where}` could be {kind}, and cannot any more"
+        return None
+
+    def _one(self, new: Any, old: Any, where: str) -> str | None:
+        new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
+        if "anyOf" in new or "anyOf" in old:
+            return self.look(new, old, where)
+        if _is_any(new) or _is_any(old):
+            return None
+        if "enum" in new or "enum" in old:
+            return _of_enums(new, old, where)
+        kind, before = new.get("type"), old.get("type")
+        if kind != before and (kind, before) != ("number", "integer"):
+            return f"`{where}` was {_named(old)} and is {_named(new)}"
+        if kind == "string" and new.get("format") not in (None, old.get("format")):
+            return f"`{where}` was {_named(old)} and is {_named(new)}"
+        if kind == "object":
+            return self._objects(new, old, where)
+        return self._arrays(new, old, where) if kind == "array" else None
+
+    def _objects(self, new: Schema, old: Schema, where: str) -> str | None:
+        mine, theirs = new.get("properties", {}), old.get("properties", {})
+        rest, old_rest = new.get("additionalProperties"), old.get("additionalProperties")
+        if "properties" in old:
+            for name in new.get("required", ()):
+                if name not in theirs:
+                    return f"field `{where}.{name}` is new and has no default"
+        for name, schema in theirs.items():
+            if name in mine:
+                found = self.look(mine[name], schema, f"{where}.{name}")
+            elif isinstance(rest, dict):
+                found = self.look(rest, schema, f"{where}.{name}")
+            else:
+                found = f"field `{where}.{name}` is refused now" if rest is False else None
+            if found:
+                return found
+        if isinstance(rest, dict) and isinstance(old_rest, dict):
+            return self.look(rest, old_rest, f"{where}[...]")
+        return None
+
+    def _arrays(self, new: Schema, old: Schema, where: str) -> str | None:
+        mine, theirs = new.get("prefixItems", ()), old.get("prefixItems", ())
+        if old.get("maxItems", 0) < new.get("minItems", 0) and "maxItems" in old:
+            return f"item `{where}[{old['maxItems']}]` is new and has no default"
+        if "maxItems" in new and old.get("maxItems", new["maxItems"] + 1) > new["maxItems"]:
+            return f"`{where}` may have more items than {new['maxItems']}"
+        pairs = list(zip(mine, theirs, strict=False))
+        if isinstance(new.get("items"), dict):
+            others = theirs[len(mine) :]
+            pairs += [(new["items"], other) for other in others]
+            if isinstance(old.get("items"), dict):
+                pairs.append((new["items"], old["items"]))
+        for number, (one, other) in enumerate(pairs):
+            found = self.look(one, other, f"{where}[{number if mine else '...'}]")
+            if found:
+                return found
+        return None
+
+
+def _resolved(schema: Any, defs: Schema) -> Any:
+    while "$ref" in schema:
+        schema = defs[schema["$ref"].removeprefix(_REF)]
+    return schema
+
+
+def _is_any(schema: Schema) -> bool:
+    return not schema.keys() & {"type", "enum", "anyOf"}
+
+
+def _of_enums(new: Schema, old: Schema, where: str) -> str | None:
+    if "enum" not in new:
+        kinds: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,)}
+        kind = kinds.get(new.get("type", ""), ())
+        fits = all(isinstance(one, kind) for one in old["enum"]) and "format" not in new
+        return None if fits else f"`{where}` was one of a few values and is {_named(new)}"
+    if "enum" not in old:
+        return f"`{where}` was {_named(old)} and is one of a few values"
+    gone = [str(one) for one in old["enum"] if one not in new["enum"]]
+    return f"`{where}` cannot be {gone[0]} any more" if gone else None
+
+
+def _named(schema: Schema) -> str:
+    kind = schema.get("format") or schema.get("type") or "one of a few values"
+    return (
+        kind if kind in ("null", "one of a few values") else f"a{'n' * (kind[0] in 'aio')} {kind}"
+    )
