@@ -124,8 +124,11 @@ class Effort:
         self._since_poll_s = 0.0
 
     def to_forgive(self, tasks: Sequence[Task]) -> list[Suspect]:
-        """What a commit of these tasks makes good, if anything was in vain before."""
-        return [t.suspect() for t in tasks if t.needs_commit()] if self._in_vain else []
+        """What a commit of these tasks makes good, if anything was in vain before.
+
+        A task that has only begun commits where it begins, which makes nothing good.
+        """
+        return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
 
     def committed(self, tasks: Sequence[Suspect], records: int) -> None:
         """A commit is final.

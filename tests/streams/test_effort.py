@@ -37,13 +37,11 @@ class Task:
     begin: int = 0
     done: int = 0
     id: TaskId = field(default_factory=lambda: TaskId(0, 0))
+    moved: bool = True
 
     def suspect(self) -> Suspect:
         ranges = {IN: range(self.begin, self.begin + self.done)} if self.done else {}
         return Suspect(str(self.id), ranges, {}, (), {IN: self.begin})
-
-    def needs_commit(self) -> bool:
-        return True
 
 
 @dataclass
@@ -119,6 +117,16 @@ def test_where_nobody_knows_which_record_it_is_four_times_are_enough() -> None:
     with pytest.raises(RecordError, match=r"offsets in-0 7 to 8 .* it was done 4 times") as caught:
         bench.void(Task(7, done=2))
     assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("in", 0, 7)
+
+
+def test_a_commit_of_what_has_only_begun_forgives_nothing() -> None:
+    bench = Bench()
+    bench.work(11)
+    bench.void(Task(7, done=1))
+    bench.commit(Task(7, moved=False))
+    bench.work(11)
+    with pytest.raises(RecordError):
+        bench.void(Task(7, done=1))
 
 
 def test_a_punctuator_has_no_record() -> None:
