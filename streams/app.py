@@ -10,7 +10,7 @@ import contextlib
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from types import FrameType, TracebackType
@@ -18,7 +18,7 @@ from typing import Self
 
 import structlog
 
-from streams.backfill_gate import BackfillGate
+from streams.backfill_gate import BackfillGate, note_topics
 from streams.broker_contact import BrokerContact
 from streams.client_check import check_clients
 from streams.clients import Clock, Probe, no_probe
@@ -26,6 +26,7 @@ from streams.config import StreamsConfig
 from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
 from streams.failures import describe_failure, log_failure
+from streams.gate_watch import GateWatch
 from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.group_offsets import MemberlessGroup
 from streams.key_checks import log_unequal_keys
@@ -313,7 +314,7 @@ class KafkaStreams:
             self.config,
             self._plans,
             clock=self._clock,
-            listener=_StateTracker(self._worker_listener, self._become, gate),
+            listener=_StateTracker(self._worker_listener, self._become),
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,
@@ -321,6 +322,7 @@ class KafkaStreams:
             global_plans=self._global_plans,
             connections=self._connections,
             deployed=deployed.before,
+            gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
         )
         self._worker = parts.worker
         try:
@@ -329,6 +331,18 @@ class KafkaStreams:
                     parts.worker.run()
         finally:
             parts.close()
+
+    def _watched(
+        self, gate: BackfillGate, topics: Iterable[str], contact: BrokerContact
+    ) -> GateWatch:
+        return GateWatch(
+            lambda: gate.check_at(topics),
+            make_background=lambda: self._connections.background("headrace-gate"),
+            clock=self._clock,
+            patience_s=self.config.task_timeout_ms / 1000,
+            log=self._log,
+            waiting=lambda: contact.is_lost,
+        )
 
     def _memberless_group(self) -> MemberlessGroup:
         return MemberlessGroup(
@@ -397,16 +411,12 @@ def _rare_collections() -> Iterator[None]:
 class _StateTracker:
     """Turns what the worker does into the application's states, and passes it on."""
 
-    def __init__(
-        self, inner: WorkerListener, become: Callable[[State], None], gate: BackfillGate
-    ) -> None:
+    def __init__(self, inner: WorkerListener, become: Callable[[State], None]) -> None:
         self._inner = inner
         self._become = become
-        self._gate = gate
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """The tasks changed; they run again when the worker says so."""
-        self._gate.on_assignment(tasks)
         self._become(State.REBALANCING)
         self._inner.on_assignment(tasks)
 

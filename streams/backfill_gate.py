@@ -7,21 +7,24 @@ half written, and a worker that read them would go on from state that never was.
 Whoever hands over waits until its notes are decided before it goes on, so a worker need not: where
 a transaction is open, `open` is what was there before.
 
-A worker looks before anything is created, and again once it is in the group: whoever hands over
-writes the note first and looks for members then, so one of the two sees the other.
+A worker looks before anything is created, and again once it is in the group, before a task begins
+(see `streams.gate_watch`): whoever hands over writes the note first and looks for members then, so
+one of the two sees the other. The first look is at all topics. The second one, which tasks wait
+for, is at those of this program and of what is deployed, and where the first one has found notes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from streams.access_errors import GroupDeniedError
 from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.deployment import Deployment
 from streams.errors import BackfillOpenError
-from streams.task import TaskId
+from streams.plan import SubPlan
 
 __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
 
@@ -98,6 +101,13 @@ class _Group(Protocol):
         """The offsets of a group at partition 0 of every topic."""
 
 
+class _Placed(_Group, Protocol):
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places."""
+
+
 def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
     """The first note of the backfill that is open, if one is.
 
@@ -105,8 +115,31 @@ def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
         GroupDeniedError: this client may not look.
     """
     found = cluster.committed(backfill_group(application_id), decided=False)
-    notes = [BackfillNote.decode(committed.metadata) for committed in found.values()]
-    return next((note for note in notes if note and note.index == 0 and note.is_open), None)
+    return _open_head(_notes(found).values())
+
+
+def _notes(found: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, BackfillNote]:
+    decoded = {place: BackfillNote.decode(offset.metadata) for place, offset in found.items()}
+    return {place: note for place, note in decoded.items() if note is not None}
+
+
+def _open_head(notes: Iterable[BackfillNote]) -> BackfillNote | None:
+    return next((note for note in notes if note.index == 0 and note.is_open), None)
+
+
+def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozenset[str]:
+    """Topics that a backfill of a program, or of what is deployed, puts its first note at.
+
+    Args:
+        plans: of the program.
+        deployed: what is deployed, as far as that is known.
+    """
+    own = {
+        name
+        for plan in plans
+        for name in (*plan.topics.all_sources, *(topic.name for topic in plan.topics.changelogs))
+    }
+    return frozenset(own | {t for s in (deployed.stores if deployed else ()) for t in s.reads})
 
 
 class BackfillGate:
@@ -118,33 +151,45 @@ class BackfillGate:
         log: bound to the application.
     """
 
-    def __init__(self, application_id: str, cluster: _Group, log: Log) -> None:
+    def __init__(self, application_id: str, cluster: _Placed, log: Log) -> None:
         self._application_id = application_id
+        self._group = backfill_group(application_id)
         self._cluster = cluster
         self._log = log
-        self._has_tasks = False
+        self._seen: frozenset[TopicPartition] = frozenset()
 
     def check(self) -> None:
-        """Look whether a backfill is open.
+        """Look everywhere whether a backfill is open.
 
         Raises:
             BackfillOpenError: it is.
         """
+        found = self._ask(lambda: self._cluster.committed(self._group, decided=False))
+        self._seen = frozenset(found)
+        self._refuse(found)
+
+    def check_at(self, topics: Iterable[str]) -> None:
+        """Look again, at partition 0 of some topics and where notes were.
+
+        Raises:
+            BackfillOpenError: a backfill is open.
+        """
+        places = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
+        self._refuse(
+            self._ask(lambda: self._cluster.committed_at(self._group, places, decided=False))
+        )
+
+    def _ask(
+        self, ask: Callable[[], Mapping[TopicPartition, CommittedOffset]]
+    ) -> dict[TopicPartition, BackfillNote]:
         try:
-            note = open_note(self._application_id, self._cluster)
+            return _notes(ask())
         except GroupDeniedError as error:
             self._log.warning("backfill_not_looked_for", reason=str(error))
-            return
+            return {}
+
+    def _refuse(self, found: Mapping[TopicPartition, BackfillNote]) -> None:
+        note = _open_head(found.values())
         if note is not None:
             is_dropped = note.state == "dropping"
             raise BackfillOpenError(self._application_id, note.id, is_dropped=is_dropped)
-
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Look again when a worker without tasks gets some: others may have been at work meanwhile.
-
-        Raises:
-            BackfillOpenError: a hand-over has begun.
-        """
-        had, self._has_tasks = self._has_tasks, bool(tasks)
-        if self._has_tasks and not had:
-            self.check()

@@ -74,9 +74,15 @@ class MemberlessGroup:
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places, once no open transaction may change one."""
+        """The offsets of a group at some places.
+
+        Args:
+            group: its name.
+            places: where.
+            decided: wait until no open transaction may change one of them.
+        """
         asked = list(places)
 
         def read(
@@ -85,7 +91,7 @@ class MemberlessGroup:
             wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
             return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
-        return _found(self._repeat(group, "read the offsets of", read))
+        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets."""

@@ -18,6 +18,7 @@ from streams.contact import NoContact
 from streams.deployment import Deployment
 from streams.driver_disk import Disk
 from streams.facts import ClusterFacts
+from streams.gate_watch import OpenGate
 from streams.global_errors import RowErrors
 from streams.global_plan import GlobalPlan
 from streams.global_tables import GlobalTables
@@ -220,6 +221,7 @@ def make_memory_worker(
         ask_topic_ids=admin.ask_ids,
         contact=NoContact(),
         keep_offsets_s=keep_offsets_every_s(admin, log),
+        gate=OpenGate(),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )

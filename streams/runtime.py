@@ -21,6 +21,7 @@ from streams.contact import NoContact
 from streams.deployment import Deployment
 from streams.errors import IdentityError, LocalStateError, MissingTopicError
 from streams.facts import ClusterFacts
+from streams.gate_watch import Gate, OpenGate
 from streams.global_errors import RowErrors
 from streams.global_plan import GlobalPlan
 from streams.global_tables import GlobalTables
@@ -166,6 +167,7 @@ def make_worker(
     stopping: Stopping = lambda: False,
     global_plans: Sequence[GlobalPlan] = (),
     deployed: Deployment | None = None,
+    gate: Gate | None = None,
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -181,6 +183,7 @@ def make_worker(
         stopping: whether the application was asked to stop.
         global_plans: the global tables.
         deployed: what was deployed before this start, as far as that is known.
+        gate: what tasks wait for before they begin.
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
@@ -212,6 +215,7 @@ def make_worker(
         bound,
         deployed,
         keep_offsets_every_s(admin, log),
+        gate or OpenGate(),
     )
     worker = wiring.worker(listener, restore_listener)
     return WorkerParts(worker, local, wiring.keep_offsets_s)
@@ -234,6 +238,7 @@ class _Wiring:
     log: Log
     deployed: Deployment | None
     keep_offsets_s: float
+    gate: Gate
 
     def worker(self, listener: WorkerListener, restore_listener: RestoreListener) -> Worker:
         partitions = {name: facts.partitions for name, facts in self.topics.items()}
@@ -294,6 +299,7 @@ class _Wiring:
             ),
             ask_topic_ids=self.admin.ask_ids,
             keep_offsets_s=self.keep_offsets_s,
+            gate=self.gate,
             first_commit_id=self.connections.first_commit_id(),
             contact=self.connections.contact or NoContact(),
             log=self.log,

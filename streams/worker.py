@@ -40,6 +40,7 @@ from streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
+from streams.gate_watch import Gate
 from streams.global_tables import GlobalTables
 from streams.input_identity import AskIds, InputIdentity
 from streams.intake import Intake
@@ -103,6 +104,7 @@ class Worker:
         ask_topic_ids: asks the cluster for the ids of topics.
         contact: knows whether brokers can be reached, and whether they let this client in.
         keep_offsets_s: how often offsets that do not move are committed again, in seconds.
+        gate: what tasks wait for before they begin.
         first_commit_id: commits are numbered from here; random enough to be this worker's own.
         log: bound to the worker.
     """
@@ -127,17 +129,15 @@ class Worker:
         ask_topic_ids: AskIds,
         contact: Contact,
         keep_offsets_s: float,
+        gate: Gate,
         first_commit_id: int,
         log: Log,
     ) -> None:
         self._config = config
         self._consumer = consumer
+        timeout_s = config.transaction_timeout_ms / 1000
         self._transactions = Transactions(
-            make_producer,
-            timeout_s=config.transaction_timeout_ms / 1000,
-            clock=clock,
-            probe=probe,
-            log=log,
+            make_producer, timeout_s=timeout_s, clock=clock, probe=probe, log=log
         )
         self._restorer = restorer
         self.global_tables = global_tables
@@ -148,6 +148,7 @@ class Worker:
         self._purger = purger
         self._retention = retention
         self._topic_watch = topic_watch
+        self._gate = gate
         self._inputs = InputIdentity(
             ask_topic_ids,
             outputs=topic_watch.outputs,
@@ -274,7 +275,7 @@ class Worker:
         self.tasks.assign(partitions)
         self._was_running = False
         self._log.info("partitions_assigned", partitions=[str(p) for p in partitions])
-        self._listener.on_assignment(self.tasks.owned)
+        self._hear_assignment()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while the tasks are still this worker's, then let go of them."""
@@ -297,6 +298,10 @@ class Worker:
     def _let_go(self, tasks: Sequence[TaskId]) -> None:
         self.tasks.release(tasks)
         self._intake.keep_to_running()
+        self._hear_assignment()
+
+    def _hear_assignment(self) -> None:
+        self._gate.on_assignment(self.tasks.owned)
         self._listener.on_assignment(self.tasks.owned)
 
     # -- the steps of a turn -------------------------------------------------------------------
@@ -327,6 +332,8 @@ class Worker:
                 task.add(place, records)
 
     def _advance(self) -> None:
+        if not self._gate.is_passed():
+            return
         with self._effort.preparing():
             self._advance_tasks()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,24 @@ import structlog
 from structlog.testing import capture_logs
 
 from streams.access_errors import GroupDeniedError
-from streams.backfill_gate import BackfillGate, BackfillNote, NoteState, backfill_group
+from streams.backfill_gate import (
+    BackfillGate,
+    BackfillNote,
+    NoteState,
+    backfill_group,
+    note_topics,
+)
 from streams.clients import CommittedOffset, TopicPartition
+from streams.config import StreamsConfig
+from streams.deployment import Deployment
 from streams.errors import BackfillOpenError
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from streams.group_offsets import MemberlessGroup
-from streams.task import TaskId
+from streams.plan import plan_application
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
-
-TASK = TaskId(0, 0)
 
 
 class Kept:
@@ -29,12 +36,18 @@ class Kept:
 
     def __init__(self, *texts: str) -> None:
         self.texts = list(texts)
-        self.looks = 0
+        self.asked: list[TopicPartition] = []
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        self.asked = list(places)
+        found = self.committed(group, decided=decided)
+        return {place: found[place] for place in self.asked if place in found}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         assert group == "app.backfill"
         assert not decided, "an open transaction would keep the application waiting"
-        self.looks += 1
         return {
             TopicPartition(f"t{i}", 0): CommittedOffset(0, text)
             for i, text in enumerate(self.texts)
@@ -88,17 +101,27 @@ def test_without_the_right_to_look_the_application_starts_and_says_so() -> None:
     assert [entry["event"] for entry in logs] == ["backfill_not_looked_for"]
 
 
-def test_a_worker_looks_again_when_it_gets_tasks_and_had_none() -> None:
-    """Between the first look and the group's word a hand-over may have begun."""
-    kept = Kept()
+def test_the_second_look_is_at_what_is_needed_alone() -> None:
+    """The topics of the program, and where the first look has found notes."""
+    kept = Kept(note("done"))
     gated = gate(kept)
-    gated.on_assignment([TASK])
-    gated.on_assignment([TASK, TaskId(0, 1)])
-    assert kept.looks == 1
-    gated.on_assignment([])
-    kept.texts.append(note("open"))
+    gated.check()
+    gated.check_at(["in", "app-n-changelog"])
+    assert kept.asked == [
+        TopicPartition("app-n-changelog", 0),
+        TopicPartition("in", 0),
+        TopicPartition("t0", 0),
+    ]
+    kept.texts[0] = note("open")
     with pytest.raises(BackfillOpenError):
-        gated.on_assignment([TASK])
+        gated.check_at(["in"])
+
+
+def test_notes_of_this_program_and_of_what_is_deployed_are_looked_for() -> None:
+    config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "none:1"})
+    now, before = (plan_application(topology(name), config) for name in ("now", "before"))
+    found = note_topics(now, Deployment.of(before, config))
+    assert found == {"now", "before", "app-n-changelog"}
 
 
 def topology(source: str) -> Topology:
