@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from state.codec import TIMESTAMP, encode_timestamped
+from state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
 from state.store import CommittedStore, Delta
 from state.versions import Versioned
 
 __all__ = ["LAYOUTS", "Layout", "LayoutName", "TimeIndexed", "session_end", "window_start"]
 
 LayoutName = Literal["plain", "window", "session", "versioned"]
-Changes = Sequence[tuple[bytes, bytes | None, int]]
+Change = tuple[bytes, bytes | None, int]
 """Key, value or None, and timestamp, as in the changelog."""
+
+Changes = Sequence[Change]
 
 _ROW = b"\x00"
 _INDEX = b"\x01"
@@ -59,9 +61,18 @@ class Layout(Protocol):
     def view(self, committed: CommittedStore) -> CommittedStore:
         """The rows of the store as they were given to `local`."""
 
+    def changes(self, committed: CommittedStore) -> Iterator[Change]:
+        """Records of a changelog from which `rows` makes what is on disk, in a fitting order."""
+
 
 def _timestamped(changes: Changes) -> Delta:
     return [(k, None if v is None else encode_timestamped(t, v)) for k, v, t in changes]
+
+
+def _records(rows: CommittedStore) -> Iterator[Change]:
+    for key, row in rows.scan():
+        timestamp, value = decode_timestamped(row)
+        yield key, value, timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,9 @@ class _Plain:
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return committed
+
+    def changes(self, committed: CommittedStore) -> Iterator[Change]:
+        return _records(committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,9 @@ class _Timed:
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return TimeIndexed(committed)
+
+    def changes(self, committed: CommittedStore) -> Iterator[Change]:
+        return _records(TimeIndexed(committed))
 
 
 LAYOUTS: Mapping[LayoutName, Layout] = {

@@ -89,6 +89,12 @@ class Versioned:
         """The last version of each key."""
         return LatestVersions(committed)
 
+    def changes(self, committed: CommittedStore) -> Iterator[tuple[bytes, bytes | None, int]]:
+        """All versions, those of a key by time: the last record of a key is its last version."""
+        for row_key, row in committed.scan(_ROW, _INDEX):
+            key, time = key_and_time(row_key)
+            yield key, None if is_deletion(row) else row[1:], time
+
 
 class LatestVersions:
     """The committed rows of a versioned store as a plain one has them: the last of each key.

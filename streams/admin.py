@@ -196,6 +196,14 @@ class LiveAdmin:
         future: Future[Any] = futures[resource]
         return future
 
+    def groups(self) -> frozenset[str]:
+        """All groups that this client may see; empty when that cannot be told."""
+        try:
+            found = self._client.list_consumer_groups(request_timeout=self._request_s)
+            return frozenset(group.group_id for group in found.result(2 * self._request_s).valid)
+        except (KafkaException, FutureTimeoutError):
+            return frozenset()
+
     def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics; one that exists already is left as it is."""
         by_name = {topic.name: topic for topic in topics}

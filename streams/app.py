@@ -35,6 +35,7 @@ from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
 from streams.runtime import Connections, make_worker
 from streams.secrets import guarded
+from streams.start_check import StartCheck
 from streams.system_clock import SystemClock
 from streams.task import TaskId
 from streams.worker import SilentListener, Worker, WorkerListener
@@ -323,6 +324,7 @@ class KafkaStreams:
             connections=self._connections,
             deployed=deployed.before,
             gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
+            before_create=StartCheck(self.config, self._plans, cluster, deployed.before, self._log),
         )
         self._worker = parts.worker
         try:

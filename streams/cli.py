@@ -20,6 +20,7 @@ GROUP: Final = "headrace.commands"
 
 _COMMANDS: Final = {
     "broker": ("streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
+    "changelog": ("streams.changelog_cli:changelog", "Write changelogs that are gone."),
     "check": ("streams.check_cli:check", "Find what an upgrade of an application would trip over."),
     "reset": ("streams.reset_cli:reset", "Take a stopped application back to a beginning."),
     "run": ("streams.run_cli:run", "Run an application in worker processes."),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from state.store import Position
 from streams.clients import Clock, GroupMetadata, Offsets, Probe, Producer, TopicPartition
@@ -156,6 +156,9 @@ class Commit:
             elif store.name in deltas:
                 topic_id = self.topic_ids[place.topic]
                 positions[store.name] = Position(topic_id, ends[place], commit_id, now_ms)
+            elif (before := task.state.position(store.name)) is not None:
+                # Without a change, too: the rows are those of this commit.
+                positions[store.name] = replace(before, commit_id=commit_id)
         return positions
 
     def _read_positions(

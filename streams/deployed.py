@@ -20,7 +20,7 @@ from typing import Protocol, Self
 from streams.access_errors import AccessError, GroupDeniedError
 from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from streams.config import StreamsConfig
-from streams.deployment import Deployment, change_code
+from streams.deployment import Deployment, change_code, is_accepted
 from streams.deployment_changes import changes
 from streams.errors import (
     FatalClientError,
@@ -132,7 +132,7 @@ class DeployedTopology:
             self._log.info("topology_changed", refused=change.refused, change=str(change))
         refused = [str(change) for change in found if change.refused]
         code = change_code(before, self._present)
-        if refused and self._accepted != code:
+        if refused and not is_accepted(self._accepted, code):
             raise TopologyChangedError(refused, code)
 
     def keep(self) -> bool:

@@ -184,6 +184,15 @@ def change_code(before: Deployment, after: Deployment) -> str:
     return hashlib.sha256(both).hexdigest()[:8]
 
 
+def is_accepted(setting: str | None, code: str) -> bool:
+    """Whether ``topology.change.accept`` names a change; several are divided by commas.
+
+    >>> is_accepted("0f3c, 11aa", "11aa"), is_accepted(None, "11aa")
+    (True, False)
+    """
+    return code in {part.strip() for part in (setting or "").split(",")}
+
+
 def digest(schema: str) -> str:
     """What is kept of a schema that is too large."""
     return f"#{hashlib.sha256(schema.encode()).hexdigest()[:8]}"

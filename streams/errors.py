@@ -9,8 +9,9 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError` | nobody | stop, do not restart |
-| `TopicReplacedError` (in `streams.topic_errors`) | nobody | stop, do not restart |
 | `AccessError` (in `streams.access_errors`) | nobody | stop, do not restart |
+| `TopicReplacedError`, `ChangelogLostError` (`streams.topic_errors`) | nobody | the same |
+| `ChangelogUnfinishedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
@@ -217,6 +218,13 @@ class ResetUnfinishedError(StreamsError):
     """The group's offsets are marked by a reset that began and did not come to its end.
 
     Nobody catches it: topics and state of before may still be there, and would be counted upon.
+    """
+
+
+class ChangelogUnfinishedError(StreamsError):
+    """Changelogs are being written from local rows, and are not complete.
+
+    Nobody catches it: a task that began now would find a part of its rows.
     """
 
 

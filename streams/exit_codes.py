@@ -16,6 +16,7 @@ from streams.access_errors import AccessError
 from streams.app_loader import ApplicationError
 from streams.errors import (
     BackfillOpenError,
+    ChangelogUnfinishedError,
     ConfigError,
     FatalClientError,
     IdentityError,
@@ -28,7 +29,7 @@ from streams.errors import (
     TopologyChangedError,
 )
 from streams.lost_offsets import StateWithoutOffsetsError
-from streams.topic_errors import TopicReplacedError
+from streams.topic_errors import ChangelogLostError, TopicReplacedError
 from topology.errors import TopologyError
 
 __all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]
@@ -95,6 +96,10 @@ TABLE: tuple[Ending, ...] = (
            "after deciding where to go on"),
     Ending(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
            "after deciding where to begin"),
+    Ending(ChangelogLostError, "a changelog is gone, and what it was made from counts as read",
+           ExitCode.OFFSETS, "after [writing it anew](#a-changelog-that-is-gone)"),
+    Ending(ChangelogUnfinishedError, "changelogs were to be written from local rows, and are not",
+           ExitCode.OFFSETS, "after `headrace changelog restore-from-local`, again"),
     Ending(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
            ExitCode.OFFSETS, "after following the message"),
     Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",

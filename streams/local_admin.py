@@ -84,6 +84,10 @@ class LocalAdmin(Generic[ClusterT]):
         """What the brokers have for a setting: Kafka's default."""
         return [_BROKER_DEFAULTS[name]]
 
+    def groups(self) -> frozenset[str]:
+        """None: who else uses the cluster does not matter here."""
+        return frozenset()
+
     def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics; one that exists already is left as it is."""
         for topic in topics:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from streams.errors import ResetUnfinishedError
+from streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
 from streams.topic_identity import id_values
 
 MAGIC = 2
@@ -33,6 +33,9 @@ RESET_MARK = "headrace.reset"
 """What stands beside an offset instead while a reset is on its way (see `streams.reset`)."""
 
 _BASE64 = re.compile(r"([A-Za-z0-9+/]*)(={0,2})")
+CHANGELOG_MARK = "headrace.changelog "
+"""What stands in front while `streams.local_changelogs` writes changelogs from local rows."""
+
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
@@ -80,6 +83,7 @@ class Progress:
 
         Raises:
             ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+            ChangelogUnfinishedError: so did what writes changelogs from local rows.
         """
         return cls.parse(text) or cls()
 
@@ -101,6 +105,12 @@ class Progress:
                 "a reset of this application began and was not finished, so its internal topics "
                 "and its offsets may not belong together; run headrace reset again, which finishes "
                 "it, and then start"
+            )
+        if text.startswith(CHANGELOG_MARK):
+            raise ChangelogUnfinishedError(
+                "the changelogs of this application are being written from local rows, and those "
+                "of this task are not complete; run headrace changelog restore-from-local on the "
+                "host that has its rows, again where it was broken off, or headrace reset"
             )
         data = _bytes_of(text)
         if len(data) < _HEAD.size:

@@ -207,6 +207,7 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
     """
     if offset is None:
         return None
+    # The mark of `streams.local_changelogs` stands beside the offset that was committed.
     if not offset.metadata.startswith(RESET_MARK):
         return offset.offset
     # The object ends where its brace says: see `streams.offset_texts`.

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from state.store import Position
-from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
+from streams.clients import Clock, Consumer, Log, Offsets, Probe, ReceivedMessage, TopicPartition
 from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from streams.progress import COMMIT_ID, Progress
 from streams.task import LocalRows, Task, TaskId, corruption_of
+from streams.topic_errors import ChangelogLostError
 
 Changes = list[tuple[bytes, "bytes | None", int]]
 
@@ -234,6 +236,7 @@ class Restorer:
         position = task.state.position(store)
         plan = plan_restore(position, facts, now_ms)
         if plan.drop is not None:
+            self._require_other_commit(task, position, facts, place)
             self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
         if plan.drop is not None or position is None:
             # Also without a position there may be rows: of a restore that never ended.
@@ -243,6 +246,21 @@ class Restorer:
             return None
         since_ms = now_ms if position is None else position.wall_ms
         return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
+
+    def _require_other_commit(
+        self, task: Task, position: Position | None, facts: ChangelogFacts, place: TopicPartition
+    ) -> None:
+        """Refuse to drop the rows of the worker that committed the offsets.
+
+        Raises:
+            ChangelogLostError: the changelog was made anew, and these are all rows that there are.
+        """
+        committed = committed_commit_id(task.start)
+        if position is None or committed is None or position.topic_id == facts.topic_id:
+            return
+        # Numbers of one worker have their upper half in common.
+        if position.commit_id >> 32 == committed >> 32:
+            raise ChangelogLostError([place.topic])
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
         """Restore for a while; returns the tasks that are complete now.
@@ -380,6 +398,8 @@ class Restorer:
 
     def _end(self, restore: _TaskRestore) -> None:
         task = restore.task
+        # What is complete belongs to the offsets that were asked for before.
+        restore.commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
             store: self._position(restore, part, part.plan.end, part.asked_ms)
             for store, part in restore.done.items()
@@ -400,6 +420,12 @@ class Restorer:
         self, restore: _TaskRestore, part: _StoreRestore, offset: int, wall_ms: int
     ) -> Position:
         return Position(part.facts.topic_id, offset, restore.commit_id, wall_ms)
+
+
+def committed_commit_id(offsets: Offsets) -> int | None:
+    """The number of the commit that offsets are of, where they say it."""
+    ids = {Progress.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
+    return max((i for i in ids if i is not None), default=None)
 
 
 def _last_commit_id(task: Task) -> int:

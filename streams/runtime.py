@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from state.directory import Identity, StateDirectory
@@ -34,12 +35,15 @@ from streams.producer import MakeClient as MakeProducerClient
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.restore import RestoreListener, Restorer
 from streams.tasks import OpenHome, TaskHome, Tasks
-from streams.topic_plan import TopicFacts, did_you_mean
+from streams.topic_plan import TopicFacts, TopicPlan, did_you_mean
 from streams.topics import TopicAdmin, describe_twice, prepare_topics
 from streams.upkeep import make_membership, make_purger, make_retention, make_watch
 from streams.worker import Worker, WorkerListener
 from topology.graph import Store
 from topology.operators.context import TableView
+
+BeforeCreate = Callable[[TopicAdmin, TopicPlan], None]
+"""Called before topics are created, with what creates them; it may refuse."""
 
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
@@ -168,6 +172,7 @@ def make_worker(
     global_plans: Sequence[GlobalPlan] = (),
     deployed: Deployment | None = None,
     gate: Gate | None = None,
+    before_create: BeforeCreate = lambda _, __: None,
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -198,6 +203,7 @@ def make_worker(
         replication_factor=config.replication_factor,
         topic_configs=config.topic_configs,
         timeout_s=config.task_timeout_ms / 1000,
+        before_create=partial(before_create, admin),
     )
     local = connections.local_state(config)
     bound = _bind(log, local.instance_id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from streams.errors import StreamsError
 from streams.topic_identity import same_topic, shown
 
-__all__ = ["TopicReplacedError", "require_same"]
+__all__ = ["ChangelogLostError", "TopicReplacedError", "require_same"]
 
 
 class TopicReplacedError(StreamsError):
@@ -44,6 +44,40 @@ topic behind it, set the group's offsets of orders with kafka-consumer-groups --
             "committed. Stop all workers. To begin anew, run headrace reset; to keep the state and "
             f"read the new topic behind it, set the group's offsets of {self.topic} with "
             "kafka-consumer-groups --reset-offsets --to-earliest"
+        )
+
+
+class ChangelogLostError(StreamsError):
+    """A changelog is gone, while what its rows were made from counts as read.
+
+    Nobody catches it: the state would begin empty, and local rows, which may be the last copy,
+    would be dropped.
+
+    Args:
+        changelogs: their topics.
+        code: what ``topology.change.accept`` must be to begin with empty stores; None where there
+            is no such way.
+    """
+
+    def __init__(self, changelogs: Iterable[str], *, code: str | None = None) -> None:
+        self.changelogs = tuple(changelogs)
+        self.code = code
+        super().__init__(self.changelogs, code)
+
+    def __str__(self) -> str:
+        accept = (
+            ""
+            if self.code is None
+            else f", or, if these stores are new and may begin empty, "
+            f"set topology.change.accept={self.code}"
+        )
+        return (
+            f"changelogs that are gone: {', '.join(self.changelogs)}. The group has offsets behind "
+            "what their rows were made from, so the state would begin empty, and rows on this "
+            "host, which may be the last ones, would be dropped; nothing was created or dropped. "
+            "To lose nothing, stop all workers and run headrace changelog restore-from-local on "
+            "each host that has rows: it writes the changelogs anew from these. Otherwise run "
+            f"headrace reset, which begins anew{accept}"
         )
 
 

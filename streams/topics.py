@@ -59,6 +59,9 @@ class TopicAdmin(Protocol):
     def names(self) -> frozenset[str]:
         """All topics that this client may see, for suggestions; empty when that cannot be told."""
 
+    def groups(self) -> frozenset[str]:
+        """All groups that this client may see; empty when that cannot be told."""
+
     def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics; one that exists already is left as it is."""
 
@@ -88,6 +91,7 @@ def prepare_topics(
     replication_factor: int,
     topic_configs: Mapping[str, str],
     timeout_s: float,
+    before_create: Callable[[TopicPlan], None] = lambda _: None,
 ) -> dict[str, TopicFacts]:
     """Make the cluster ready for a topology, before the first record is read.
 
@@ -97,6 +101,7 @@ def prepare_topics(
         replication_factor: replicas of new topics; -1 takes the brokers' default.
         topic_configs: configs of new topics, from the settings ``topic.*``.
         timeout_s: how long new topics may take to appear, in seconds.
+        before_create: called with what is to be created, if there is anything; it may refuse.
 
     Returns:
         The facts of every topic of the application that has a constant name.
@@ -117,6 +122,8 @@ def prepare_topics(
         topic_configs=topic_configs,
         names=() if given <= existing.keys() else admin.names(),
     )
+    if plan.create:
+        before_create(plan)
     return ensure_topics(admin, plan, timeout_s=timeout_s)
 
 

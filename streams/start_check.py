@@ -1,0 +1,150 @@
+"""Looks, before internal topics are created, whether creating them would hide a loss.
+
+A changelog that is to be created while the group has read what its rows were made from is one that
+was deleted, or that of a store which is called otherwise. What is deployed tells the two apart.
+Where that is not known, topics of the application that the topology does not claim are all there
+is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.config import StreamsConfig
+from streams.deployment import Deployment, is_accepted
+from streams.errors import TopologyChangedError
+from streams.plan import SubPlan
+from streams.progress import RESET_MARK
+from streams.reset_plan import ApplicationTopics
+from streams.topic_errors import ChangelogLostError
+from streams.topic_plan import TopicPlan
+from streams.topics import TopicAdmin
+
+__all__ = ["OffsetsAt", "StartCheck"]
+
+
+class OffsetsAt(Protocol):
+    """What is asked about the application's group; the live one is `MemberlessGroup`."""
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places, once no open transaction may change one."""
+
+
+class StartCheck:
+    """See the module.
+
+    Args:
+        config: of the application.
+        plans: its sub-topologies.
+        offsets: tells what is committed.
+        deployed: the version that started last, where it is known.
+        log: bound to the application.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        plans: Sequence[SubPlan],
+        offsets: OffsetsAt,
+        deployed: Deployment | None,
+        log: Log,
+    ) -> None:
+        self._group = config.application_id
+        self._accepted = config.topology_change_accept
+        self._plans = plans
+        self._offsets = offsets
+        self._deployed = deployed
+        self._log = log
+
+    def __call__(self, admin: TopicAdmin, plan: TopicPlan) -> None:
+        """Look at what is to be created.
+
+        Raises:
+            ChangelogLostError: changelogs were deleted.
+            TopologyChangedError: topics of another topology are there, and it is not known which.
+        """
+        new = [topic.name for topic in plan.create]
+        read = self._plans_that_have_read(admin)
+        if not read:
+            return
+        # Another worker that starts now may have created them, and committed since.
+        new = [name for name in new if name not in admin.describe(new)]
+        if self._deployed is None and new and self._are_unclaimed(admin, plan, new):
+            return
+        lost = [name for sub in read for name in self._lost(sub) if name in new]
+        if lost:
+            code = None if self._deployed is not None else _code("lost", lost)
+            if code is not None and is_accepted(self._accepted, code):
+                self._log.warning("stores_begin_empty", changelogs=lost)
+                return
+            raise ChangelogLostError(lost, code=code)
+
+    def _plans_that_have_read(self, admin: TopicAdmin) -> list[SubPlan]:
+        """The sub-topologies that have committed what they read, and not only where to begin."""
+        inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
+        facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
+        places = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
+        committed = self._offsets.committed_at(self._group, places)
+        read = {
+            place.topic
+            for place, found in committed.items()
+            if found.metadata and not found.metadata.startswith(RESET_MARK)
+        }
+        return [sub for sub in self._plans if read & set(inputs[sub.id])]
+
+    def _lost(self, sub: SubPlan) -> list[str]:
+        """The changelogs of a sub-topology that must have been there."""
+        if self._deployed is None:
+            return list(sub.changelogs.values())
+        had = {s.name for s in self._deployed.stores if s.logged and not s.source}
+        return [topic for store, topic in sub.changelogs.items() if store in had]
+
+    def _are_unclaimed(self, admin: TopicAdmin, plan: TopicPlan, new: Sequence[str]) -> bool:
+        """Whether there are topics that the topology does not claim, and that is accepted."""
+        unclaimed = self._unclaimed(admin)
+        if not unclaimed:
+            return False
+        code = _code("unclaimed", [*new, "", *unclaimed])
+        if is_accepted(self._accepted, code):
+            self._log.warning("topics_unclaimed", new=list(new), unclaimed=list(unclaimed))
+            return True
+        claimed = [topic.name for topic in plan.internal if topic.name not in new]
+        what = (
+            "the group has read its inputs, no description of what is deployed is known, and "
+            "topics of the application are there that this topology does not use, while it would "
+            "create others: a store or a step that is called otherwise begins empty. Give it the "
+            "name that is deployed, reset the application, or accept it if the unclaimed topics "
+            f"are of an older version, or of another application whose id begins with {self._group}"
+        )
+        lists = {"claimed": claimed, "new": new, "unclaimed": unclaimed}
+        told = [f"{kind}: {', '.join(names) or 'none'}" for kind, names in lists.items()]
+        raise TopologyChangedError([what, *told], code)
+
+    def _unclaimed(self, admin: TopicAdmin) -> list[str]:
+        """Internal topics of the application, by their names, without those of longer ids."""
+        found = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
+        longer = [g for g in admin.groups() if g.startswith(f"{self._group}-")]
+        return [name for name in found if not any(is_topic_of(g, name) for g in longer)]
+
+
+def is_topic_of(application_id: str, topic: str) -> bool:
+    """Whether an internal topic can be one of an application.
+
+    >>> is_topic_of("orders-eu", "orders-eu-counts-changelog")
+    True
+    >>> is_topic_of("orders-counts", "orders-counts-changelog")
+    False
+    """
+    prefix = f"{application_id}-"
+    rest = topic.removeprefix(prefix)
+    return topic.startswith(prefix) and "-" in rest
+
+
+def _code(kind: str, names: Iterable[str]) -> str:
+    """A short name of what is to be accepted, for a setting that accepts this and nothing else."""
+    return hashlib.sha256("\n".join((kind, *names)).encode()).hexdigest()[:8]
