@@ -243,6 +243,11 @@ class Restorer:
             task.state.drop_store(store)
             position = None
         if plan.begin >= plan.end:
+            if position is None:
+                # That nothing is there is a fact, too, and may be asked for later.
+                commit_id = committed_commit_id(task.start) or 0
+                empty = Position(facts.topic_id, facts.end, commit_id, now_ms)
+                task.state.write({}, {store: empty})
             return None
         since_ms = now_ms if position is None else position.wall_ms
         return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
