@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from state.store import Position
 from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.progress import CHANGELOG_MARK
+from streams.progress import CHANGELOG_MARK, Progress
 from streams.reset_plan import Member
 from streams.task import TaskId
 from streams.topic_plan import NewTopic
@@ -105,7 +105,10 @@ def missing_rows(
 
 def unmarked(committed: CommittedOffset) -> CommittedOffset:
     """An offset as it was before the mark."""
-    return CommittedOffset(committed.offset, committed.metadata.removeprefix(CHANGELOG_MARK))
+    text = committed.metadata.removeprefix(CHANGELOG_MARK)
+    # The client may hand on more than was written; what was read as progress is all of it.
+    progress = Progress.parse(text)
+    return CommittedOffset(committed.offset, text if progress is None else progress.encode())
 
 
 def _marked(committed: CommittedOffset) -> CommittedOffset:
