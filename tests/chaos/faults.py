@@ -20,7 +20,14 @@ from tests.chaos.state_faults import (
     rebalance_during_restore,
 )
 from tests.chaos.status import COMMIT_STEPS
-from tests.chaos.worker_faults import die_at_step, kill_worker, pause_worker, storm
+from tests.chaos.worker_faults import (
+    die_at_step,
+    fill_disk,
+    kill_worker,
+    move_clock,
+    pause_worker,
+    storm,
+)
 from tests.chaos.workers import BOTH_SHORT, SHORT_SESSION, SHORT_TRANSACTION
 
 KILL_FAULTS: dict[str, Fault] = {
@@ -47,6 +54,8 @@ STATE_AND_PAUSE_FAULTS: dict[str, Fault] = {
     "state deleted": lose_state,
     "state corrupted": corrupt_state,
     "state replaced by an older copy": put_back_old_state,
+    "disk full": fill_disk,
+    "clock moved": move_clock,
 }
 
 BROKER_FAULTS: dict[str, Fault] = {

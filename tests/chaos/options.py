@@ -31,6 +31,7 @@ class Options:
         directory: for data, logs and the diary.
         complete: whether the run fails where a kind hit less often than it was to.
         kinds: parts of the names of the kinds to strike with; none for all.
+        caches: whether the application has the default caches, or none.
     """
 
     seed: int
@@ -44,6 +45,7 @@ class Options:
     directory: Path
     complete: bool
     kinds: tuple[str, ...] = ()
+    caches: bool = False
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -63,11 +65,17 @@ def parse(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--kind", action="append", default=[], help="part of the name of a kind to strike with"
     )
+    parser.add_argument(
+        "--caches",
+        action=argparse.BooleanOptionalAction,
+        help="with the default caches, or with none; an odd seed has them",
+    )
     given = parser.parse_args(arguments)
     quick = given.quick
+    seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
     directory = given.directory or Path(tempfile.mkdtemp(prefix="headrace-chaos-")) / "run"
     return Options(
-        seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        seed=seed,
         guarantee=given.guarantee,
         each=_or(given.each, 1 if quick else 8),
         faults=_or(given.faults, 12 if quick else 150),
@@ -79,6 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
         # How many fit into five minutes depends on the machine and what else runs there.
         complete=not quick,
         kinds=tuple(given.kind),
+        caches=_or(given.caches, bool(seed % 2)),
     )
 
 

@@ -18,6 +18,7 @@ from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
+from tests.chaos.endings import ENDINGS, Scene, try_ending
 from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, STATE_AND_PAUSE_FAULTS
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
@@ -121,7 +122,8 @@ class Run:
         """Do it; returns the exit status."""
         options = self._options
         self._say(
-            f"chaos: seed {options.seed}, {options.guarantee}; logs and diary in "
+            f"chaos: seed {options.seed}, {options.guarantee}, "
+            f"{'default' if options.caches else 'no'} caches; logs and diary in "
             f"{options.directory}"
         )
         began = time.monotonic()
@@ -135,6 +137,7 @@ class Run:
                 self._fight(cluster, fleet, load)
                 self._calm(cluster, fleet, load)
             self._check(cluster, reader)
+            self._end(cluster, fleet)
         self._blame_brokers()
         self._report()
         self._say(f"took {time.monotonic() - began:.0f} s; seed {options.seed}")
@@ -158,6 +161,7 @@ class Run:
             prefix=PREFIX,
             bootstrap=cluster.bootstrap,
             guarantee=self._options.guarantee,
+            caches=self._options.caches,
             places=PLACES,
             diary=self._diary,
             settings=SETTINGS,
@@ -250,7 +254,10 @@ class Run:
         self._phase("everything read", began)
         began = time.monotonic()
         verdict = check(
-            history, guarantee=options.guarantee, caches=False, drained=self._is_drained
+            history,
+            guarantee=options.guarantee,
+            caches=options.caches,
+            drained=self._is_drained,
         )
         self._phase("checked", began)
         for line in verdict.report().splitlines():
@@ -261,6 +268,18 @@ class Run:
         if options.guarantee == "at_least_once":
             duplicates = sum(verdict.duplicates.values())
             judge(duplicates > 0, "at-least-once repeats, and the checker sees it", f"{duplicates}")
+
+    def _end(self, cluster: Cluster, fleet: Fleet) -> None:
+        """Try what must end the application, now that nothing is to be checked any more."""
+        if self._options.guarantee == "at_least_once":
+            return
+        began = time.monotonic()
+        scene = Scene(cluster, PREFIX)
+        for ending in ENDINGS:
+            found = try_ending(ending, scene, fleet, fleet.slots[0])
+            what = f"{ending.name}: a worker ends with {ending.code.name}, and writes nothing"
+            self._score.judge(not found, what, "; ".join(found))
+        self._phase("endings tried", began)
 
     def _blame_brokers(self) -> None:
         for line in suspects(self._options.directory / "brokers", PREFIX):

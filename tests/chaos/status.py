@@ -57,6 +57,8 @@ class Field(IntEnum):
     """Written by the nemesis: the step to die at, 0 for none."""
     DIE_AFTER_MS = 14
     """Written by the nemesis: how long to wait at that step, so that the client's queue empties."""
+    WALL_AHEAD_MS = 15
+    """Written by the nemesis: how far the worker's clock on the wall is ahead of the machine's."""
 
 
 _SIZE = 8 * len(Field)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import signal
 import time
 
@@ -70,6 +71,37 @@ def pause_worker(
         slot.signal(signal.SIGCONT)
         struck.details["paused_s"] = round(paused_s, 2)
         struck.at_ns = time.time_ns()
+        return struck
+
+
+def fill_disk(at: Battlefield, choose: random.Random) -> Struck | None:
+    """No file of the worker may grow any more; the worker that follows it has room again."""
+    with at.fleet.claim(choose) as slot:
+        if slot is None or not reach_transaction(at, slot, choose):
+            return None
+        process = slot.process
+        if process is None:
+            return None
+        slot.held = slot.starved = True
+        room = choose.choice((0, 4_096, 100_000))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+        struck = Struck(slot.name, slot.in_transaction, slot, details={"room": room})
+        if not at.fleet.wait(lambda: slot.process is None, seconds=20, stop=at.stop):
+            no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, no_limit)
+            slot.starved = False
+            return None
+        return come_back(at, slot, struck)
+
+
+def move_clock(at: Battlefield, choose: random.Random) -> Struck | None:
+    """The worker's clock on the wall jumps; it stays there until the next start."""
+    with at.fleet.claim(choose) as slot:
+        if slot is None or not reach_transaction(at, slot, choose):
+            return None
+        hours = choose.choice((-72, -1, 0.05, 1, 72))
+        struck = Struck(slot.name, slot.in_transaction, slot, details={"hours": hours})
+        slot.status[Field.WALL_AHEAD_MS] = int(hours * 3_600_000)
         return struck
 
 

@@ -23,6 +23,7 @@ from streams.app import State
 from streams.clients import TopicPartition
 from streams.errors import StreamsError
 from streams.exit_codes import exit_code_of
+from streams.system_clock import SystemClock
 from streams.task import TaskId
 from tests.chaos import application
 from tests.chaos.status import STEPS, Field, Status
@@ -92,6 +93,17 @@ class Publisher:
         self._status.add(Field.RESTORED)
 
 
+class MovedClock(SystemClock):
+    """The machine's clocks, of which the nemesis moves the one on the wall."""
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970, as this worker has it."""
+        return super().now_ms() + self._status[Field.WALL_AHEAD_MS]
+
+
 def _log_as_json() -> None:
     structlog.configure(
         processors=[
@@ -113,8 +125,9 @@ def run(plan: dict[str, Any]) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _log_as_json()
     status = Path(plan["status"])
+    numbers = Status(status)
     publisher = Publisher(
-        Status(status),
+        numbers,
         status.with_suffix(".tasks"),
         slow_restore_ms=plan.get("slow_restore_ms", 0),
     )
@@ -126,6 +139,7 @@ def run(plan: dict[str, Any]) -> int:
             restore_listener=publisher,
             worker_listener=publisher,
             probe=publisher.probe,
+            clock=MovedClock(numbers),
         ).run()
     except StreamsError as error:
         return int(exit_code_of(error))

@@ -81,6 +81,8 @@ class Slot:
         self.held = False
         self.doomed = False
         """Whether the nemesis has killed it, so that its end is no news."""
+        self.starved = False
+        """Whether the nemesis has left it no room on its disk, so that it may crash."""
         self.failures = 0
         self.not_before = 0.0
         self.started_s = 0.0
@@ -127,6 +129,7 @@ class Fleet:
         prefix: of the application's names.
         bootstrap: brokers.
         guarantee: of the application.
+        caches: whether it has the default caches.
         places: who may run; `start` says who does.
         diary: where ends and starts are written down.
         settings: further settings, with underscores for dots.
@@ -139,6 +142,7 @@ class Fleet:
         prefix: str,
         bootstrap: str,
         guarantee: str,
+        caches: bool,
         places: Sequence[Place],
         diary: Diary,
         settings: dict[str, Any],
@@ -146,6 +150,7 @@ class Fleet:
         self._prefix = prefix
         self._bootstrap = bootstrap
         self._guarantee = guarantee
+        self._caches = caches
         self._settings = settings
         self._diary = diary
         self.slots = [Slot(place, directory, directory / f"state-{place.host}") for place in places]
@@ -228,18 +233,25 @@ class Fleet:
         for slot in self.slots:
             self.wait_gone(slot, seconds=max(1.0, deadline - time.monotonic()))
 
-    def _launch(self, slot: Slot) -> None:
+    def launch(self, slot: Slot, **settings: Any) -> None:
+        """Start a worker's process, with these settings over its own."""
         profile = slot.place.profile
         more = {
             "worker_id": slot.name,
             "consumer_session_timeout_ms": profile.session_ms,
             "consumer_heartbeat_interval_ms": 1_000,
             **self._settings,
+            **settings,
         }
         if self._guarantee == "exactly_once_v2":
             more["producer_transaction_timeout_ms"] = profile.transaction_ms
         settings = application.settings(
-            self._bootstrap, slot.state_dir, prefix=self._prefix, guarantee=self._guarantee, **more
+            self._bootstrap,
+            slot.state_dir,
+            prefix=self._prefix,
+            guarantee=self._guarantee,
+            caches=self._caches,
+            **more,
         )
         plan = {
             "settings": settings,
@@ -248,7 +260,7 @@ class Fleet:
             "slow_restore_ms": slot.slow_restore_ms,
         }
         slot.status.clear()
-        slot.doomed = False
+        slot.doomed = slot.starved = False
         slot.started_s = time.monotonic()
         with slot.log.open("ab") as out:
             slot.process = subprocess.Popen(
@@ -274,7 +286,7 @@ class Fleet:
                     and slot.process is None
                     and (now >= slot.not_before)
                 ):
-                    self._launch(slot)
+                    self.launch(slot)
 
     def _bury(self, slot: Slot, now: float) -> None:
         process = slot.process
@@ -284,7 +296,8 @@ class Fleet:
         provoked = slot.doomed or slot.status[Field.DIE_AT] > 0
         # A worker that is told to end before it listens ends by the signal itself.
         told = not slot.wanted and code in (0, -signal.SIGTERM)
-        expected = told or (code == -signal.SIGKILL and provoked)
+        starved = slot.starved and code in (ExitCode.CRASHED, ExitCode.LOCAL_STATE)
+        expected = told or starved or (code == -signal.SIGKILL and provoked)
         slot.process = None
         self._diary.write(
             "worker_ended", worker=slot.name, pid=process.pid, code=code, expected=expected
