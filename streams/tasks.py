@@ -74,7 +74,9 @@ class _Slot:
 
     id: TaskId
     plan: SubPlan
-    inputs: list[TopicPartition]
+    lead: str
+    """The topic whose partitions the group gives out."""
+    inputs: list[TopicPartition] = field(default_factory=list)
     home: TaskHome | None = None
     task: Task | None = None
     reads: bool = False
@@ -194,6 +196,14 @@ class Tasks:
         return any(slot.task is None for slot in self._slots.values())
 
     @property
+    def has_unknown(self) -> bool:
+        """Whether the group has given out partitions that nobody here has heard of yet."""
+        return not all(map(self._knows, self._slots.values()))
+
+    def _knows(self, slot: _Slot) -> bool:
+        return slot.id.partition < self._partitions[slot.lead]
+
+    @property
     def all_running(self) -> bool:
         """Whether no task is still on its way."""
         return all(slot.reads for slot in self._slots.values())
@@ -210,8 +220,7 @@ class Tasks:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
             if task_id not in self._slots:
-                inputs = plan.inputs(partition, self._partitions)
-                self._slots[task_id] = _Slot(task_id, plan, inputs)
+                self._slots[task_id] = _Slot(task_id, plan, topic)
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
         """The tasks that these partitions of lead topics stand for."""
@@ -275,8 +284,9 @@ class Tasks:
         if self._inquiry.is_open:
             self._begin_looked_up()
             return
-        waiting = [slot for slot in self._slots.values() if slot.task is None]
+        waiting = [s for s in self._slots.values() if s.task is None and self._knows(s)]
         for slot in waiting:
+            slot.inputs = slot.plan.inputs(slot.id.partition, self._partitions)
             if slot.home is None:
                 slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
         waiting = [slot for slot in waiting if slot.home is not None]

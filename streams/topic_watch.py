@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from streams.access_errors import AccessError
 from streams.background import Background
-from streams.clients import Clock, Log, TopicPartition
+from streams.clients import Clock, Log
 from streams.errors import (
     GlobalTableLostError,
     MisconfiguredTopicError,
@@ -78,6 +78,10 @@ class TopicWatch:
         """Look with the next turn: the group has changed, and the topics may be why."""
         self._next_s = self._clock.monotonic_s()
 
+    def look_within(self, seconds: float) -> None:
+        """Look before so much time has passed."""
+        self._next_s = min(self._next_s, self._clock.monotonic_s() + seconds)
+
     def turn(self) -> None:
         """Look again when it is time, and use what the last look has found.
 
@@ -95,11 +99,6 @@ class TopicWatch:
             self._use(found)
         if self._clock.monotonic_s() >= self._next_s and self._background(self._look):
             self._next_s = self._clock.monotonic_s() + self._interval_s
-
-    def require(self, assigned: Sequence[TopicPartition]) -> None:
-        """Look at once if the group gives out partitions that were not there before."""
-        if any(place.partition >= self._partitions[place.topic] for place in assigned):
-            self._use(self._check(dict(self._topics)))
 
     def _look(self) -> None:
         try:

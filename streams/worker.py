@@ -55,6 +55,9 @@ from streams.transactions import Transactions
 from streams.window_idle import IdleWindows
 from topology.punctuation import NEVER_MS
 
+UNKNOWN_LOOK_S = 1.0
+"""How often to look for partitions that the group has given out and that are not known yet."""
+
 
 class WorkerListener(Protocol):
     """Hears what a worker does; called in the worker's thread."""
@@ -226,6 +229,8 @@ class Worker:
             processed = self._process()
             self._close_idle_windows()
             self._commit_if_due(processed)
+            if self.tasks.has_unknown:
+                self._topic_watch.look_within(UNKNOWN_LOOK_S)
             self._topic_watch.turn()
             self._contact.turn()
 
@@ -270,7 +275,6 @@ class Worker:
         if self._membership.hear():
             self._abort()
         self._membership.assigned()
-        self._topic_watch.require(partitions)
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False

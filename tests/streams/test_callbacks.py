@@ -1,0 +1,104 @@
+"""What the group's callbacks do: they run within a poll, so they must not ask and wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from streams.background import Job
+from streams.clients import TopicPartition
+from streams.memory_cluster import Log
+from streams.testing import TopologyTestDriver
+from streams.topic_plan import TopicFacts
+from streams.worker import Worker
+from topology import StreamsBuilder, serdes
+
+Facts = Mapping[str, TopicFacts]
+
+
+def passing_on() -> TopologyTestDriver:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.string, value=serdes.string).to("out")
+    return TopologyTestDriver(builder.build(), {"application.id": "app"})
+
+
+def grow(driver: TopologyTestDriver) -> None:
+    """Give the input another partition, with a record, and share out again."""
+    driver.cluster.topics["in"].logs.append(Log())
+    driver.cluster.append("in", b"v", b"k", 1, 0, None)
+    assert driver._consumer is not None
+    driver._consumer.rejoin()
+
+
+def settle(driver: TopologyTestDriver) -> None:
+    """A turn that only takes an answer changes nothing that the driver sees."""
+    for _ in range(4):
+        driver.run()
+
+
+def test_partitions_that_nobody_has_heard_of_are_asked_for_behind_the_callback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = passing_on()
+    driver.run()
+    worker = driver._present()
+    within: list[bool] = []
+    asked: list[bool] = []
+    look: Callable[[Facts], Facts] = worker._topic_watch._check
+    assigned = Worker.on_assigned
+
+    def on_assigned(self: Worker, partitions: Sequence[TopicPartition]) -> None:
+        within.append(True)
+        assigned(self, partitions)
+        within.pop()
+
+    def check(before: Facts) -> Facts:
+        asked.append(bool(within))
+        return look(before)
+
+    monkeypatch.setattr(Worker, "on_assigned", on_assigned)
+    monkeypatch.setattr(worker._topic_watch, "_check", check)
+    grow(driver)
+    settle(driver)
+    assert asked
+    assert not any(asked)
+    assert [str(task) for task in worker.tasks.owned] == ["0_0", "0_1"]
+    assert driver.processed == 1
+
+
+def test_they_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may hear of them later than the group's leader."""
+    driver = passing_on()
+    driver.run()
+    watch = driver._present()._topic_watch
+    look: Callable[[Facts], Facts] = watch._check
+    jobs: list[Job] = []
+    late = [3]
+
+    def check(before: Facts) -> Facts:
+        if late[0]:
+            late[0] -= 1
+            return before
+        return look(before)
+
+    def take(job: Job) -> bool:
+        jobs.append(job)
+        job()
+        return True
+
+    monkeypatch.setattr(watch, "_check", check)
+    monkeypatch.setattr(watch, "_background", take)
+    grow(driver)
+    settle(driver)
+    assert driver.processed == 0
+    for _ in range(4):
+        driver._clock.pass_ms(1000)
+        settle(driver)
+    assert driver.processed == 1
+    driver._clock.pass_ms(1000)
+    settle(driver)
+    looks = len(jobs)
+    driver._clock.pass_ms(10_000)
+    settle(driver)
+    assert len(jobs) == looks, "it goes on asking"
