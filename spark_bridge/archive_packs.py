@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_bridge.archives import AMONG_EQUALS, Archive, before
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from spark_bridge.job import Application, Archived, Job
 from spark_bridge.outputs import Row
@@ -56,8 +57,8 @@ def numbered(
     try:
         found = [json.loads(bytes(row["data"])) for row in rows.where("kind = 'stats'").collect()]
     except BaseException:
-        rows.unpersist()
-        raise
+        with and_then(rows.unpersist, quietly=True):
+            raise
     known = {
         TopicPartition(archive.topic, one["partition"]): Archived(one["first"], one["largest"])
         for one in found

@@ -10,6 +10,7 @@ from typing import Any
 
 from spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
 from spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, refuse_other_archive
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import InputEnds, Until
@@ -171,9 +172,8 @@ class ArchiveSet:
             try:
                 frame, facts = numbered(archive, plan.starts, job)
             except Exception as error:
-                for frame in frames:
-                    frame.unpersist()
-                raise archive_error(archive.topic, error) from error
+                with and_then(*[frame.unpersist for frame in frames], quietly=True):
+                    raise archive_error(archive.topic, error) from error
             frames.append(frame)
             known.update(facts)
         return frames, known

@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from spark_bridge.archive_set import ArchiveSet, Cutover, Source
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until
 from spark_bridge.reports import Report, StageReport
-from spark_bridge.stage_errors import stage_error
+from spark_bridge.stage_errors import said_of_results, stage_error
 from streams.config import StreamsConfig
 from topology.graph import Topology
 
@@ -162,12 +163,13 @@ class _Attempt:
         from spark_bridge.job import Application
 
         application = Application.of(self.topology, self.settings)
-        try:
+        with and_then(computed.release, quietly=True):
             if not self._in_parts:
                 check_target(application, computed.plan, reset=self.reset)
             stages = computed.run(on_stage)
             results = computed.results
-            rows = results.counts
+            with said_of_results():
+                rows = results.counts
             handed = hand_over(
                 results,
                 application,
@@ -175,8 +177,6 @@ class _Attempt:
                 outputs=self.outputs,
                 reset=self.reset,
             )
-        finally:
-            computed.release()
         return Report(computed.plan, stages, rows, handed)
 
 
@@ -234,10 +234,9 @@ class Computation:
 
     def release(self) -> None:
         """Let go of what is kept on the executors' disks."""
-        if self._stages is not None:
-            self._stages.release()
-        for frame in self._archives:
-            frame.unpersist()
+        stages = [] if self._stages is None else [self._stages.release]
+        with and_then(*stages, *[frame.unpersist for frame in self._archives]):
+            pass
 
 
 def compute(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.cli_errors import code_of
 from spark_bridge.cli_sources import (
     FileSource,
@@ -274,13 +275,13 @@ def _spark(
     # On this machine Headrace is imported from where it is.
     here = master.startswith("local[") or master == "local"
     modules = {k: v for k, v in modules.items() if k not in own} | ({} if here else own)
-    try:
-        with tempfile.TemporaryDirectory(prefix="headrace-project-") as scratch:
-            if modules:
-                spark.sparkContext.addPyFile(str(pack(modules, Path(scratch, "project.zip"))))
-            yield spark
-    finally:
-        spark.stop()
+    with (
+        and_then(spark.stop, quietly=True),
+        tempfile.TemporaryDirectory(prefix="headrace-project-") as scratch,
+    ):
+        if modules:
+            spark.sparkContext.addPyFile(str(pack(modules, Path(scratch, "project.zip"))))
+        yield spark
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from spark_bridge.driver_memory import HEAP_BYTES
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.handover_driver import driver_fits, hand_over_by_driver
 from spark_bridge.handover_drop import DropReport, drop_backfill
@@ -26,6 +27,7 @@ from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.plan_identity import refuse_other_topology
 from spark_bridge.records import Results
+from spark_bridge.stage_errors import said_of_results
 
 __all__ = [
     "DropReport",
@@ -42,7 +44,10 @@ DRIVER_ROWS_MAX = 5_000_000
 """How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
 
 DRIVER_BYTES_MAX = 512 << 20
-"""How large they may be; Spark brings them to the driver in pieces as large as one of its parts."""
+"""How large they may be."""
+
+DRIVER_PART_OF_HEAP = 4
+"""Which part of the heap of Spark's driver they may be as large as."""
 
 Handover = Literal["auto", "driver", "partitioned"]
 
@@ -162,14 +167,18 @@ def hand_over(
         BackfillError: it did not come to its end; the message says how to go on.
     """
     target = Target.live(application)
-    facts = RowFacts.of(results)
+    with said_of_results():
+        facts = RowFacts.of(results)
+        heap = results.heap_bytes
     if handover == "auto":
-        handover = chosen(results.plan, target, facts, reset=reset)
+        handover = chosen(results.plan, target, facts, reset=reset, heap=heap)
     hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
     return hand(results, application, outputs=outputs, reset=reset, facts=facts, target=target)
 
 
-def chosen(plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool) -> Handover:
+def chosen(
+    plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool, heap: int = HEAP_BYTES
+) -> Handover:
     """Which way "auto" is.
 
     Args:
@@ -177,10 +186,12 @@ def chosen(plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool) 
         target: the application on its cluster.
         facts: of the rows that were computed.
         reset: whether old rows are replaced: the driver would keep all their keys in its memory.
+        heap: of Spark's driver, in bytes.
     """
     opened = target.notes().open_head
     if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
         return "partitioned"
     rows = facts.total + (target.old_rows(plan) if reset else 0)
-    fits = rows <= DRIVER_ROWS_MAX and facts.size <= DRIVER_BYTES_MAX
+    size_max = min(DRIVER_BYTES_MAX, heap // DRIVER_PART_OF_HEAP)
+    fits = rows <= DRIVER_ROWS_MAX and facts.size <= size_max
     return "driver" if fits and driver_fits(facts, target) else "partitioned"

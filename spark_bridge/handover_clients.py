@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spark_bridge.cleanup import and_then
 from streams.clients import GroupMetadata
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
     from streams.kafka_clients import new_consumer
 
     consumer = new_consumer({**settings, "group.id": group}, Heard())
-    try:
+    with and_then(consumer.close, quietly=True):
         metadata: GroupMetadata = consumer.consumer_group_metadata()
         return metadata
-    finally:
-        consumer.close()

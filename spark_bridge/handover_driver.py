@@ -8,8 +8,10 @@ the commit, so until then it can be begun anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.handover_clients import expected_ms
 from spark_bridge.handover_lead import Lead, fenced
@@ -21,8 +23,9 @@ from spark_bridge.handover_units import RowFacts, UnitCounts
 from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.records import Results
+from spark_bridge.stage_errors import said_of_results
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
-from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError, StreamsError
+from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 from streams.progress import with_topic_id
 
 __all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
@@ -77,14 +80,15 @@ def hand_over_by_driver(
     prepare_topics_for(target, facts, outputs=outputs)
     lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=probe)
     try:
-        lead.open(results.plan, Terms("driver", outputs, reset))
-        work = _OneTransaction(lead, target, results, probe, outputs == "write", reset)
-        counts = work.repeat()
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            lead.open(results.plan, Terms("driver", outputs, reset))
+            work = _OneTransaction(
+                lead, target, results, probe, outputs == "write", reset, facts.largest
+            )
+            counts = work.repeat()
     except ProducerFencedError as error:
         way_out = f". If it took more than {timeout_ms} ms, {_SLOW}"
         raise fenced(results.plan.id, error, way_out) from error
-    finally:
-        lead.producer.close()
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
@@ -134,7 +138,9 @@ class _OneTransaction:
         probe: Probe,
         with_sinks: bool,
         reset: bool,
+        largest: int,
     ) -> None:
+        self._largest = largest
         self._lead = lead
         self._target = target
         self._results = results
@@ -177,11 +183,16 @@ class _OneTransaction:
             if self._lead.renew():
                 return
             self._lead.close_with("dropped")
-        except StreamsError as second:
+        except Exception as second:
             raise BackfillError(
                 f"{error}; nothing is visible, but backfill {self._results.plan.id} is still open "
                 f"({second}): run it again with the same id, or drop it"
             ) from error
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """The next rows: what fails here is Spark's, and what fails in the writer is Kafka's."""
+        with said_of_results():
+            return next(batches, None)
 
     def _write(self) -> UnitCounts:
         plan, producer = self._results.plan, self._lead.producer
@@ -191,7 +202,8 @@ class _OneTransaction:
             producer, with_sinks=self._with_sinks, old=old, now_ms=self._target.now_ms()
         )
         self._counts = writer.counts
-        for batch in self._results.batches():
+        batches = self._results.batches(self._largest)
+        while (batch := self._next(batches)) is not None:
             writer.write(batch)
         writer.forget_old(sorted(old))
         producer.pressure(self._lead.timeout_s)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import CALL_TIMEOUT_MS, make_producer
 from spark_bridge.handover_lead import Lead
@@ -83,7 +84,7 @@ def drop_from(
         probe: called between the steps, for tests.
     """
     lead = Lead(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
-    try:
+    with and_then(lambda: lead.producer.close(), quietly=True):
         lead.take_over()
         opened = lead.notes.open_head
         if opened is None:
@@ -102,8 +103,6 @@ def drop_from(
         lead.close_with("dropped")
         if plan is not None and in_parts:
             target.forget_group(marker_group(plan))
-    finally:
-        lead.producer.close()
     return DropReport(backfill_id, begins_anew, deleted)
 
 
@@ -121,10 +120,8 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
     for name in names:
         settings = target.producer_settings(transactional_id(plan, name), CALL_TIMEOUT_MS)
         producer = make_producer(settings)
-        try:
+        with and_then(producer.close, quietly=True):
             producer.init()
-        finally:
-            producer.close()
     return bool(target.groups.committed_at(marker_group(plan), places))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import CALL_TIMEOUT_MS
 from spark_bridge.handover_driver import live_offsets, prepare_topics_for
@@ -75,28 +76,27 @@ def hand_over_partitioned(
     lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     counts = UnitCounts()
     try:
-        if lead.open(plan, Terms("partitioned", outputs, reset)):
-            lead.commit({marker_group(plan): _markers(target, plan, units)})
-        missing = _missing(target, plan, units)
-        if missing:
-            opened = lead.notes.open_head
-            assert opened is not None, "the plan is not open"
-            write = unit_writer(
-                target,
-                opened,
-                plan,
-                units,
-                with_sinks=outputs == "write",
-                reset=reset,
-                probe=unit_probe,
-            )
-            counts = _run(results, write)
-        probe("handover_written")
-        _flip(lead, target, plan, units, reset=reset)
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            if lead.open(plan, Terms("partitioned", outputs, reset)):
+                lead.commit({marker_group(plan): _markers(target, plan, units)})
+            missing = _missing(target, plan, units)
+            if missing:
+                opened = lead.notes.open_head
+                assert opened is not None, "the plan is not open"
+                write = unit_writer(
+                    target,
+                    opened,
+                    plan,
+                    units,
+                    with_sinks=outputs == "write",
+                    reset=reset,
+                    probe=unit_probe,
+                )
+                counts = _run(results, write)
+            probe("handover_written")
+            _flip(lead, target, plan, units, reset=reset)
     except ProducerFencedError as error:
         raise fenced(plan.id, error) from error
-    finally:
-        lead.producer.close()
     found = len(units) - len(missing)
     return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
 
@@ -136,12 +136,11 @@ def finish_partitioned(
     units = units_of(application, plan)
     lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     try:
-        lead.open(plan, Terms("partitioned", outputs, reset))
-        _flip(lead, target, plan, units, reset=reset)
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            lead.open(plan, Terms("partitioned", outputs, reset))
+            _flip(lead, target, plan, units, reset=reset)
     except ProducerFencedError as error:
         raise fenced(plan.id, error) from error
-    finally:
-        lead.producer.close()
     return HandOverReport(
         "partitioned", UnitCounts(), len(units), len(units), time.monotonic() - begun
     )

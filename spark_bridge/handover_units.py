@@ -88,11 +88,13 @@ class RowFacts:
         rows: how many rows each task has.
         oldest_ms: the smallest timestamp of each topic, by kind and topic.
         size: of all rows, in bytes.
+        largest: of those in one partition of Spark, in bytes.
     """
 
     rows: Mapping[tuple[int, int], int] = field(default_factory=dict)
     oldest_ms: Mapping[tuple[str, str], int] = field(default_factory=dict)
     size: int = 0
+    largest: int = 0
 
     @classmethod
     def of(cls, results: Results) -> RowFacts:
@@ -104,14 +106,17 @@ class RowFacts:
             F.min("oldest").alias("oldest"),
             F.sum(F.octet_length("data")).alias("size"),
         ]
-        found: list[Any] = results.packs.groupBy("sub", "d", "kind", "topic").agg(*wanted).collect()
+        places = ["sub", "d", "kind", "topic", F.spark_partition_id().alias("place")]
+        found: list[Any] = results.packs.groupBy(*places).agg(*wanted).collect()
+        sizes: dict[int, int] = {}
         rows: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}
         for row in found:
             task, topic = (row["sub"], row["d"]), (row["kind"], row["topic"])
             rows[task] = rows.get(task, 0) + row["rows"]
             oldest[topic] = min(oldest.get(topic, row["oldest"]), row["oldest"])
-        return cls(rows, oldest, sum(row["size"] or 0 for row in found))
+            sizes[row["place"]] = sizes.get(row["place"], 0) + (row["size"] or 0)
+        return cls(rows, oldest, sum(sizes.values()), max(sizes.values(), default=0))
 
     @property
     def total(self) -> int:

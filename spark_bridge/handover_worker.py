@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from spark_bridge.handover_clients import CALL_TIMEOUT_MS, group_metadata, make_producer
 from spark_bridge.handover_notes import marker_group, transactional_id
@@ -175,7 +176,7 @@ class WriteUnit:
         identity = transactional_id(plan, unit.name)
         settings = {**self.producer, "transactional.id": identity}
         producer = make_producer(settings)
-        try:
+        with and_then(producer.close, quietly=True):
             producer.init()
             self.probe("begun", unit.name)
             if self._is_written(plan, unit):
@@ -196,8 +197,6 @@ class WriteUnit:
             producer.send_offsets(markers, group_metadata(self.clients, group))
             producer.commit()
             self.probe("committed", unit.name)
-        finally:
-            producer.close()
         counts = writer.counts
         log.info("unit_written", changelog=counts.changelog, sink=counts.sink)
         return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)

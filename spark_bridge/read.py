@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from streams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
 from streams.config import StreamsConfig
@@ -73,7 +74,7 @@ def read_range(
         return
     clock = clock or SystemClock()
     consumer = open_consumer()
-    try:
+    with and_then(lambda: consumer.close(leave=False), quietly=True):
         consumer.add({place: start})
         reached, last_s = start, clock.monotonic_s()
         while reached < end:
@@ -95,5 +96,3 @@ def read_range(
                     f"it was to be read up to {end}; see that the brokers are up, or raise "
                     "task.timeout.ms, and run the backfill again with the same id"
                 )
-    finally:
-        consumer.close(leave=False)

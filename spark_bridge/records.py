@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
 from spark_bridge.packs import HEADERS, opened
 from spark_bridge.plan import BackfillPlan
 
@@ -68,13 +69,26 @@ class Results:
         rows = self.packs.groupBy("kind", "topic").agg(F.sum("rows").alias("rows")).collect()
         return {(row["kind"], row["topic"]): row["rows"] for row in rows}
 
-    def batches(self) -> Batches:
+    @property
+    def heap_bytes(self) -> int:
+        """How large the heap is that all goes through on its way to the driver."""
+        return heap_bytes(self.packs.sparkSession)
+
+    def batches(self, largest: int | None = None) -> Batches:
         """Yield the rows as Arrow batches in the driver, one Spark partition after the other.
 
         Stages come in their order, within them tasks by partition, within a task rows of a kind by
         `number`.
+
+        Args:
+            largest: how many bytes the largest Spark partition has; what is large for the heap is
+                cut.
         """
-        for pack in self.packs.toLocalIterator(prefetchPartitions=True):
+        limit = part_bytes(self.heap_bytes)
+        packs = self.packs
+        if largest is not None and largest > limit:
+            packs = in_parts(packs, limit)
+        for pack in packs.toLocalIterator(prefetchPartitions=True):
             yield _rows_of(pack.asDict())
 
     def rows(self) -> Iterator[ResultRow]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import CannotBackfillError, WallClockError
 from spark_bridge.history_tables import no_rows
 from spark_bridge.job import Application
@@ -117,15 +118,13 @@ def refuse_processors(application: Application, plan: BackfillPlan) -> None:
         if not any(getattr(node, "spec", None) for node in sub.program.sub_topology.nodes):
             continue
         task = _first_task(sub, application, plan)
-        try:
-            task.begin()
-        except WallClockError as error:
-            raise CannotBackfillError(f"this topology cannot be backfilled: {error}") from error
-        except StreamsError as error:
-            raise CannotBackfillError(f"a processor cannot be started: {error}") from error
-        finally:
-            task.close()
-            task.state.close()
+        with and_then(task.close, task.state.close):
+            try:
+                task.begin()
+            except WallClockError as error:
+                raise CannotBackfillError(f"this topology cannot be backfilled: {error}") from error
+            except StreamsError as error:
+                raise CannotBackfillError(f"a processor cannot be started: {error}") from error
 
 
 def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> Task:

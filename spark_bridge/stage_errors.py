@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from spark_bridge.errors import BackfillError
+from streams.errors import StreamsError
 
-__all__ = ["archive_error", "stage_error"]
+__all__ = ["archive_error", "said_of_results", "stage_error"]
 
 _OWN_ERROR = re.compile(
     r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
@@ -23,6 +26,28 @@ def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
 def archive_error(topic: str, error: Exception) -> BackfillError:
     """Say what is wrong with the records of an archive, likewise."""
     return BackfillError(f"the archive of {topic} could not be read: {_said(error)}")
+
+
+@contextmanager
+def said_of_results() -> Iterator[None]:
+    """Say what it means where Spark cannot bring to the driver what was computed.
+
+    Raises:
+        BackfillError: it cannot.
+    """
+    try:
+        yield
+    except (StreamsError, GeneratorExit, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {lines[0] if lines else 'it said no more'}"
+        raise BackfillError(
+            f"what was computed could not be brought to Spark's driver ({said}); nothing is "
+            "visible. If its JVM has ended or has too little memory, give it more "
+            "(--conf spark.driver.memory=4g, or config= of local_session), or leave the driver out "
+            "with handover='partitioned'; then run the backfill again"
+        ) from error
 
 
 def _said(error: Exception) -> str:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import structlog
 
 from spark_bridge.changelog_rows import changelog_rows
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
 from spark_bridge.history_tables import load_global_tables
 from spark_bridge.job import Application, Job
@@ -160,7 +161,7 @@ class StageRun:
         Raises:
             StreamsError: a record cannot be processed, or read.
         """
-        try:
+        with and_then(self._close):
             self._global_views = load_global_tables(
                 self._application, self._plan, self._open_tables, self._log
             )
@@ -171,10 +172,11 @@ class StageRun:
                 yield from self._outputs.take()
                 self._bound_memory()
             yield from self._end()
-        finally:
-            for task in self._tasks.values():
-                task.close()
-                task.state.close()
+
+    def _close(self) -> None:
+        tasks = self._tasks.values()
+        with and_then(*[close for task in tasks for close in (task.close, task.state.close)]):
+            pass
 
     def _limit(self) -> int:
         return 1 if self._is_circle else RUN_RECORDS

@@ -93,7 +93,7 @@ class LocalResults:
     local: LocalRows
     plan: BackfillPlan
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self, largest: int | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, unit by unit."""
         for unit in self.local.units:
             yield from batches_of(self.local.of(unit))
