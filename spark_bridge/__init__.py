@@ -9,6 +9,7 @@ from spark_bridge.changelog import read_store, read_topic, register
 from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError, ReadError
 from spark_bridge.reports import Report, StageReport
 from spark_bridge.session import SparkMissingError, local_session
+from spark_bridge.text_files import read_csv
 
 __all__ = [
     "BackfillError",
@@ -20,6 +21,7 @@ __all__ = [
     "StageReport",
     "backfill",
     "local_session",
+    "read_csv",
     "read_store",
     "read_topic",
     "register",

@@ -8,12 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import ArchivedRows, BackfillPlan
 from streams.clients import TopicPartition
 
-__all__ = ["EVERYWHERE", "ArchiveFacts", "Part", "facts_of", "refuse_other_archive"]
+__all__ = [
+    "EVERYWHERE",
+    "ArchiveFacts",
+    "Part",
+    "facts_of",
+    "refuse_implausible_times",
+    "refuse_other_archive",
+]
+
+EARLIEST_MS = 10**11
+"""In March 1973. Seconds are less until the year 5138."""
+LATEST_MS = 10**14
+"""In the year 5138. Microseconds are more since 1973."""
+NANOSECONDS = 10**17
+"""Nanoseconds are more since 1973, and microseconds less until the year 5138."""
 
 EVERYWHERE = -1
 """What stands for the partition of records that do not say theirs."""
@@ -107,8 +122,9 @@ def facts_of(
     for column in needed:
         if lacking[column]:
             raise CannotBackfillError(
-                f"the archive of {topic} has {lacking[column]} records that say no {column}, and "
-                "none may be left out unseen: correct them, or leave them out yourself with "
+                f"the archive of {topic} has {lacking[column]} records that say no {column} (null; "
+                "in CSV an empty field without quotes, or what is no number or time), and none may "
+                "be left out unseen: correct them, or leave them out yourself with "
                 f"where('{column} is not null')"
             )
     found = {EVERYWHERE if p.partition is None else p.partition: p for p in parts}
@@ -121,6 +137,49 @@ def facts_of(
             "offset, records go where their keys say"
         )
     return ArchiveFacts(topic, has_offsets, found)
+
+
+def refuse_implausible_times(facts: ArchiveFacts) -> None:
+    """See that timestamps can be what they should: milliseconds since 1970.
+
+    Raises:
+        CannotBackfillError: they seem to be of another unit, or are before 1970.
+    """
+    parts = [p for p in facts.parts.values() if p.earliest is not None and p.latest is not None]
+    if not parts:
+        return
+    low = min(part.earliest for part in parts if part.earliest is not None)
+    high = max(part.latest for part in parts if part.latest is not None)
+    if low < 0:
+        raise CannotBackfillError(
+            f"the archive of {facts.topic} has timestamps before 1970 ({low}), which records "
+            "cannot have; a record without a time has -1 in some archives: correct them, or leave "
+            "them out yourself with where('timestamp >= 0')"
+        )
+    if low >= EARLIEST_MS and high < LATEST_MS:
+        return
+    raise CannotBackfillError(
+        f"the archive of {facts.topic} has timestamps from {low} to {high}, which as milliseconds "
+        f"since 1970 is {_date(low)} to {_date(high)}; {_way_out(low, high)}. If they are really "
+        "meant, say times='trust' (--times trust)"
+    )
+
+
+def _way_out(low: int, high: int) -> str:
+    if high < EARLIEST_MS:
+        return "they seem to be seconds: multiply the column by 1000"
+    if low >= NANOSECONDS:
+        return "they seem to be nanoseconds: divide the column by 1000000 (div, for a long)"
+    if low >= LATEST_MS and high < NANOSECONDS:
+        return "they seem to be microseconds: divide the column by 1000 (div, for a long)"
+    return "they seem to be of several units, or some are no times: correct those"
+
+
+def _date(ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+    except (ValueError, OverflowError, OSError):
+        return "behind the year 9999"
 
 
 def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:

@@ -6,17 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
-from spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, refuse_other_archive
+from spark_bridge.archive_facts import (
+    EVERYWHERE,
+    ArchiveFacts,
+    refuse_implausible_times,
+    refuse_other_archive,
+)
 from spark_bridge.cleanup import and_then
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import InputEnds, Until
 from streams.clients import TopicPartition
 
-__all__ = ["ArchiveSet", "Cutover", "Source"]
+__all__ = ["ArchiveSet", "Cutover", "Source", "Times"]
+
+Times = Literal["check", "trust"]
+"""Whether timestamps are refused that can hardly be milliseconds since 1970."""
 
 Source = Mapping[str, Any] | None
 """DataFrames by topic."""
@@ -44,6 +52,7 @@ class ArchiveSet:
         admin: Any,
         cutover: Cutover | None,
         plan: BackfillPlan | None,
+        times: Times = "check",
     ) -> ArchiveSet:
         """Look into the DataFrames, and find out where Kafka goes on behind them.
 
@@ -53,6 +62,7 @@ class ArchiveSet:
             admin: the cluster.
             cutover: as for `backfill`.
             plan: one that was made before; it says where Kafka goes on.
+            times: as for `backfill`.
 
         Raises:
             CannotBackfillError: they are not the history of what the topology reads.
@@ -81,6 +91,8 @@ class ArchiveSet:
         found = [_facts(archive, starts) for archive in archives]
         cuts: dict[TopicPartition, int] = {}
         for facts in found:
+            if times == "check":
+                refuse_implausible_times(facts)
             if plan is not None:
                 refuse_other_archive(plan, facts)
                 cuts.update({p: at for p, at in plan.starts.items() if p.topic == facts.topic})

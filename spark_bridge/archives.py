@@ -67,14 +67,22 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
     missing = sorted({"key", "value", "timestamp"} - names)
     if missing:
         raise CannotBackfillError(
-            f"the archive of {topic} has no column {', '.join(missing)}; it needs key, value and "
-            "timestamp, and takes partition, offset and headers"
+            f"the archive of {topic} has no column {', '.join(missing)}, and has "
+            f"{', '.join(map(repr, frame.columns))}; it needs key, value and timestamp, and takes "
+            "partition, offset and headers"
         )
     if "offset" in names and "partition" not in names:
         raise CannotBackfillError(
             f"the archive of {topic} has offsets and no partitions, which say nothing alone"
         )
     kinds = dict(frame.dtypes)
+    for name in ("key", "value"):
+        if kinds[name] not in ("binary", "string", "void"):
+            raise CannotBackfillError(
+                f"the {name} of the archive of {topic} is of type {kinds[name]}; it must be the "
+                "bytes or the text that was in the topic, such as to_json of a struct, and CSV is "
+                "not to be read with inferSchema"
+            )
     time = F.col("timestamp")
     if kinds["timestamp"] == "timestamp":
         time = F.unix_millis(time)

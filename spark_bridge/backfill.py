@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from spark_bridge.archive_set import ArchiveSet, Cutover, Source
+from spark_bridge.archive_set import ArchiveSet, Cutover, Source, Times
 from spark_bridge.cleanup import and_then
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import Until
 from spark_bridge.reports import Report, StageReport
+from spark_bridge.session import require_session
 from spark_bridge.stage_errors import said_of_results, stage_error
 from streams.config import StreamsConfig
 from topology.graph import Topology
@@ -43,6 +44,7 @@ def backfill(
     handover: Handover = "auto",
     order: OrderChoice = "auto",
     reset: bool = False,
+    times: Times = "check",
     id: str | None = None,  # noqa: A002 - the word for it
     dry_run: bool = False,
     on_stage: Callable[[StageReport], None] | None = None,
@@ -64,6 +66,7 @@ def backfill(
             that gives the same counts with fewer updates on the way; "auto" does so where there
             are caches, which leave out updates too.
         reset: replace what the application has, instead of refusing because it has something.
+        times: "check" refuses DataFrames with times that seem to be no milliseconds, or "trust".
         id: of the backfill; give that of one that was interrupted to go on with it.
         dry_run: only make the plan: nothing is written, and Spark does not run.
         on_stage: called with the report of each stage that ends.
@@ -72,6 +75,7 @@ def backfill(
         CannotBackfillError: something cannot be computed from history, or the history is not
             whole; nothing was begun.
         BackfillError: a record could not be processed; nothing is visible.
+        SparkMissingError: Spark is too old.
         StreamsError: the cluster does not answer, or the topics do not fit.
 
     >>> from topology import StreamsBuilder
@@ -82,15 +86,16 @@ def backfill(
 not 'random'
     """
     begun = time.monotonic()
+    require_session(spark)
     _check_words(outputs=(outputs, Outputs), handover=(handover, Handover))
-    _check_words(order=(order, OrderChoice))
+    _check_words(order=(order, OrderChoice), times=(times, Times))
     attempt = _Attempt(topology, settings, outputs, reset)
     id = id or new_id()  # noqa: A001
     report = None if dry_run else attempt.ended(id)
     if report is None:
         computed = compute(
             topology, settings, spark=spark, until=until, source=source, cutover=cutover,
-            outputs=outputs, order=order, id=id, dry_run=dry_run, plan=attempt.plan,
+            outputs=outputs, order=order, times=times, id=id, dry_run=dry_run, plan=attempt.plan,
         )  # fmt: skip
         report = Report(computed.plan)
         if not dry_run:
@@ -249,6 +254,7 @@ def compute(
     cutover: Cutover | None = None,
     outputs: Outputs = "write",
     order: OrderChoice = "auto",
+    times: Times = "check",
     id: str | None = None,  # noqa: A002
     dry_run: bool = False,
     plan: BackfillPlan | None = None,
@@ -273,7 +279,7 @@ def compute(
     refuse_early(topology, application)
     reach(config.admin_config())
     admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    archives = ArchiveSet.open(source, application, admin, cutover, plan)
+    archives = ArchiveSet.open(source, application, admin, cutover, plan, times)
     if plan is None:
         plan = make_plan(
             application,

@@ -51,6 +51,7 @@ class Wish:
     handover: Any
     order: Any
     reset: bool
+    times: Any
     id: str | None
 
     def options(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ class Wish:
     multiple=True,
     callback=parse_sources,
     metavar="TOPIC=PATH",
-    help="Read a topic's history from files first: Parquet, CSV, ORC or Delta, which is "
+    help="Read a topic's history from files first: Parquet, CSV, JSON, ORC or Delta, which is "
     "seen from the name or said (TOPIC=csv:PATH); may be repeated.",
 )
 @click.option(
@@ -104,6 +105,13 @@ class Wish:
     default="auto",
     show_default=True,
     help="Record by record, or counted before the shuffle.",
+)
+@click.option(
+    "--times",
+    type=click.Choice(["check", "trust"]),
+    default="check",
+    show_default=True,
+    help="Whether files are refused whose timestamps seem to be no milliseconds.",
 )
 @click.option("--reset", is_flag=True, help="Replace the state that the application has.")
 @click.option(

@@ -20,8 +20,8 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.BACKFILL, "after following the message"),
     Ending(BackfillError, "it failed on its way", ExitCode.CRASHED,
            "with the same id, after correcting the cause"),
-    Ending(SparkMissingError, "pyspark or Java is missing", ExitCode.CONFIGURATION,
-           "after installing it"),
+    Ending(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
+           ExitCode.CONFIGURATION, "after installing it"),
     Ending(None, "it is handed over, now or before; or planned (`--dry-run`), or dropped",
            ExitCode.STOPPED, "no"),
 )  # fmt: skip

@@ -26,7 +26,7 @@ __all__ = [
     "parse_until",
 ]
 
-FORMATS = ("parquet", "csv", "delta", "orc")
+FORMATS = ("parquet", "csv", "delta", "orc", "json")
 
 
 class FileSource:
@@ -44,6 +44,8 @@ def _kind_of(path: str) -> str:
     name = path.rstrip("/").removesuffix(".gz")
     if name.endswith(".csv") or any(Path(path).glob("*.csv*")):
         return "csv"
+    if name.endswith((".json", ".jsonl", ".ndjson")):
+        return "json"
     return "orc" if name.endswith(".orc") else "parquet"
 
 
@@ -76,22 +78,15 @@ def parse_sources(
 def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
     """Open files as the columns that `backfill` takes.
 
-    CSV has a header; its keys and values are the text that stands there, its timestamps
-    milliseconds since 1970 or times. What is no number or time becomes null, and is refused later.
+    CSV and JSON are read by `spark_bridge.text_files`, all others as Spark reads them.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+    from spark_bridge.text_files import read_csv, read_json
 
-    if source.kind != "csv":
-        return spark.read.format(source.kind).load(source.path)
-    frame = spark.read.option("header", True).csv(source.path)
-    if "timestamp" in frame.columns:
-        text = F.col("timestamp")
-        parsed = F.unix_millis(F.try_to_timestamp(text))
-        frame = frame.withColumn("timestamp", F.coalesce(text.try_cast("long"), parsed))
-    for name, kind in (("partition", "int"), ("offset", "long")):
-        if name in frame.columns:
-            frame = frame.withColumn(name, F.col(name).try_cast(kind))
-    return frame
+    if source.kind == "csv":
+        return read_csv(spark, source.path)
+    if source.kind == "json":
+        return read_json(spark, source.path)
+    return spark.read.format(source.kind).load(source.path)
 
 
 def parse_place(text: str) -> tuple[TopicPartition, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError, CannotBackfillError
 from spark_bridge.handover_clients import group_metadata, make_producer
 from spark_bridge.handover_notes import Terms, check_id, is_in_parts
@@ -185,7 +186,8 @@ class Lead:
         Returns:
             Whether the hand-over is done after all.
         """
-        self.producer.close()
+        with and_then(self.producer.close, quietly=True):
+            pass
         self.producer = make_producer(self._settings)
         self.producer.init()
         self.notes = self._target.notes()

@@ -8,6 +8,7 @@ whose `java` leaves the demand out.
 from __future__ import annotations
 
 import atexit
+import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -16,16 +17,25 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkMissingError", "local_session", "require_spark", "session", "spark_java_home"]
+__all__ = [
+    "SparkMissingError",
+    "local_session",
+    "require_session",
+    "require_spark",
+    "session",
+    "spark_java_home",
+]
 
 NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
+OLDEST = (4, 1)
+"""The first Spark that places rows where they are told (`DataFrame.repartitionById`)."""
 VECTOR_MODULE = "jdk.incubator.vector"
 
 _LAUNCHER = """#!/bin/sh
@@ -51,11 +61,14 @@ appender.stderr.layout.pattern = spark %p %c{1}: %m%n%throwable{short.message}%n
 
 
 class SparkMissingError(StreamsError):
-    """Spark cannot start here: a package or Java is missing. The message says what to install."""
+    """Spark cannot start here: a package or Java is missing or too old. The message says what to
+    install."""
 
 
 def require_spark() -> None:
-    """Check that what the extra `spark` brings is installed; nothing of it is imported.
+    """Check that what the extra `spark` brings is installed, and is new enough.
+
+    Nothing of it is imported.
 
     Raises:
         SparkMissingError: something is not.
@@ -65,6 +78,33 @@ def require_spark() -> None:
         raise SparkMissingError(
             f"this needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
             'installed; run: pip install "headrace[spark]"'
+        )
+    _refuse_old("pyspark here", importlib.metadata.version("pyspark"))
+
+
+def require_session(spark: Any) -> None:
+    """Check a session that somebody else has made, before there is any work.
+
+    Args:
+        spark: the session; its server may be of another version than the pyspark here. None where
+            nothing is left that needs one.
+
+    Raises:
+        SparkMissingError: it is too old.
+    """
+    if spark is None:
+        return
+    require_spark()
+    _refuse_old("Spark behind spark=", str(spark.version))
+
+
+def _refuse_old(what: str, version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise SparkMissingError(
+            f"the {what} is {version}, and a backfill needs {needed} or newer, which can place "
+            'rows where tasks are (DataFrame.repartitionById); run: pip install "headrace[spark]"'
         )
 
 

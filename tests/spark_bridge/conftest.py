@@ -12,6 +12,7 @@ _STARTS_SPARK = (
     "test_archive_faults_on_broker.py",
     "test_archives_on_broker.py",
     "test_backfill_on_broker.py",
+    "test_driver_memory.py",
     "test_empty_on_broker.py",
     "test_example_on_broker.py",
     "test_examples_equal_on_broker.py",
@@ -23,6 +24,7 @@ _STARTS_SPARK = (
     "test_script_on_broker.py",
     "test_session.py",
     "test_started_meanwhile_on_broker.py",
+    "test_text_files.py",
 )
 
 

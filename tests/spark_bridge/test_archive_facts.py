@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bridge.archive_facts import ArchiveFacts, Part, facts_of, refuse_other_archive
+from spark_bridge.archive_facts import (
+    ArchiveFacts,
+    Part,
+    facts_of,
+    refuse_implausible_times,
+    refuse_other_archive,
+)
 from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import ArchivedRows, BackfillPlan
 from streams.clients import TopicPartition
@@ -49,6 +55,37 @@ def test_only_what_an_archive_has_to_say_can_be_missing() -> None:
 def test_what_is_missing_is_counted(parts: tuple[Part, ...], said: str) -> None:
     with pytest.raises(CannotBackfillError, match=said):
         put_together(*parts)
+
+
+NOW = 1_795_000_000
+"""In seconds."""
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((NOW, NOW + 500), "as milliseconds since 1970 is 1970-01-21 .* seem to be seconds"),
+        ((NOW * 10**6, NOW * 10**6 + 5), "behind the year 9999 .*microseconds"),
+        ((NOW * 10**9, NOW * 10**9 + 5), "nanoseconds"),
+        ((0, NOW * 1000), "several units, or some are no times"),
+        ((NOW * 1000, NOW * 10**6), "several units"),
+        ((-1, NOW * 1000), "before 1970"),
+    ],
+)
+def test_times_that_can_hardly_be_milliseconds_are_refused(
+    times: tuple[int, int], said: str
+) -> None:
+    """The range is that of all partitions."""
+    low, high = times
+    parts = (Part(0, 5, 0, 0, 0, 4, low, low), Part(1, 5, 0, 0, 0, 4, high, high))
+    with pytest.raises(CannotBackfillError, match=f"archive of lines has .*{said}"):
+        refuse_implausible_times(put_together(*parts))
+
+
+def test_times_of_fifty_years_are_taken() -> None:
+    parts = (Part(0, 5, 0, 0, 0, 4, 10**11, NOW * 1000), Part(1, 5, 0, 0, 0, 4, None, None))
+    refuse_implausible_times(put_together(*parts))
+    refuse_implausible_times(put_together())
 
 
 def planned(facts: ArchiveFacts) -> BackfillPlan:

@@ -116,8 +116,8 @@ def test_files_are_known_by_their_names_or_by_what_is_said(tmp_path: Path) -> No
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "part-0.csv.gz").touch()
     given = ("a=orders", f"b={tmp_path}/lake", f"c={tmp_path}/texts", "d=x.csv", "e=delta:x=y")
-    found = parse_sources(NOTHING, NOTHING, given)
-    assert [one.kind for one in found] == ["parquet", "delta", "csv", "csv", "delta"]
+    found = parse_sources(NOTHING, NOTHING, ("f=x.jsonl.gz", *given))
+    assert [one.kind for one in found] == ["json", "parquet", "delta", "csv", "csv", "delta"]
     assert found[-1].path == "x=y"
 
 

@@ -162,6 +162,36 @@ class Mixed(LocalResults):
         return [row for batch in work(iter([*batches, batches[0]])) for row in batch.to_pylist()]
 
 
+class Gone(LocalResults):
+    """Results whose JVM ends in the middle."""
+
+    def batches(self, largest: int | None = None) -> Iterator[Any]:
+        yield from list(super().batches())[:3]
+        raise EOFError("the JVM has gone")
+
+
+def test_what_spark_cannot_bring_is_said_and_nothing_after_it_hides_that(
+    handed: Handed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = handed.plan("bf-1")
+    local = handed.computed(plan)
+    close = TransactionalProducer.close
+
+    def close_and_fail(producer: TransactionalProducer) -> None:
+        close(producer)
+        raise ConnectionRefusedError("nobody is there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionalProducer, "close", close_and_fail)
+        with pytest.raises(BackfillError, match=r"EOFError: the JVM has gone.*driver\.memory"):
+            hand_over_by_driver(
+                Gone(local.local, plan), handed.application, facts=local.local.facts()
+            )
+    assert handed.state() == {}
+    assert handed.offsets() == {}
+    assert Target.live(handed.application).notes().open_head is None
+
+
 def test_units_in_one_partition_of_spark_are_written_one_after_the_other(handed: Handed) -> None:
     """So Spark does it with topics of one partition."""
     local = handed.computed(handed.plan("bf-1"))
@@ -300,12 +330,16 @@ def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed)
 def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> None:
     plan, target = handed.plan("bf-1"), Target.live(handed.application)
 
-    def way(facts: RowFacts, *, reset: bool = False) -> str:
-        return chosen(plan, target, facts, reset=reset)
+    def way(facts: RowFacts, **more: Any) -> str:
+        return chosen(plan, target, facts, **{"reset": False, **more})
 
     assert way(RowFacts({(0, 0): 5_000_000}, {}, 1 << 20)) == "driver"
     assert way(RowFacts({(0, 0): 5_000_001}, {}, 1 << 20)) == "partitioned"
     assert way(RowFacts({(0, 0): 50_000}, {}, 1 << 30)) == "partitioned"
+    # What a heap of Spark's default size can hold besides all else.
+    assert way(RowFacts({(0, 0): 50_000}, {}, 256 << 20)) == "driver"
+    assert way(RowFacts({(0, 0): 50_000}, {}, 257 << 20)) == "partitioned"
+    assert way(RowFacts({(0, 0): 50_000}, {}, 257 << 20), heap=4 << 30) == "driver"
     assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "driver"
     kafka.write(handed.bootstrap, handed.changelog, [(b"k", b"v")] * 2)
     assert way(RowFacts({(0, 0): 4_999_999}), reset=True) == "partitioned"

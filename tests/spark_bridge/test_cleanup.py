@@ -1,0 +1,35 @@
+"""The first error is the one that is raised, whatever follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bridge.cleanup import and_then
+
+
+class Gone(Exception):  # noqa: N818 - the word for it
+    """What everything says once a JVM has ended."""
+
+
+def fail() -> None:
+    raise Gone
+
+
+@pytest.mark.parametrize("quietly", [False, True])
+@pytest.mark.parametrize("first", [MemoryError, KeyboardInterrupt])
+def test_the_first_error_is_raised_and_all_calls_are_made(
+    first: type[BaseException], quietly: bool
+) -> None:
+    made: list[int] = []
+    with pytest.raises(first), and_then(fail, lambda: made.append(1), fail, quietly=quietly):
+        raise first
+    assert made == [1]
+
+
+def test_without_one_the_first_of_the_calls_is_raised_unless_nothing_depends_on_it() -> None:
+    made: list[int] = []
+    with pytest.raises(Gone), and_then(fail, lambda: made.append(1)):
+        pass
+    with and_then(fail, lambda: made.append(2), quietly=True):
+        pass
+    assert made == [1, 2]
