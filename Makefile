@@ -43,7 +43,8 @@ test: setup  ## Run all tests but those on Spark, those on a real broker include
 
 # QUICK=1 takes five minutes of the quarter of an hour, and leaves out Spark on several machines.
 SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \
-	example_on_broker handover_faults page_on_broker read_store_on_broker script_on_broker text_files) -k "not spark_cluster"
+	example_on_broker handover_faults page_on_broker read_store_on_broker \
+	script_on_broker text_files) -k "not spark_cluster"
 
 spark: setup  ## Run the tests that start Spark, one after the other
 	$(BIN)/pytest -m spark $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge) $(PYTEST_ARGS)
