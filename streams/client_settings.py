@@ -47,6 +47,8 @@ class Owned:
 _EVERY = ("consumer.", "restore.", "producer.", "admin.")
 _OFFSETS = "offsets are committed together with the state and the output that belong to them"
 _PROTOCOL = "state stays in place only with static members of the classic protocol"
+_ORDER = "the last record of a key in a changelog is its row, so records must not change places"
+_REPLICAS = "a commit goes on from what every replica has, and a lost leader would lose the rest"
 _ROUTING = "joined topics and repartition topics need equal keys in equal partitions"
 
 OWNED = (
@@ -87,21 +89,11 @@ OWNED = (
         None,
         ("producer.",),
     ),
-    Owned(
-        "enable.idempotence",
-        "transactions are made of it",
-        "true",
-        ("producer.",),
-        exactly_once_only=True,
-    ),
-    Owned("acks", "transactions need every replica", "all", ("producer.",), exactly_once_only=True),
-    Owned(
-        "request.required.acks",
-        "transactions need every replica",
-        "all",
-        ("producer.",),
-        exactly_once_only=True,
-    ),
+    Owned("enable.idempotence", _ORDER, "true", ("producer.",)),
+    Owned("acks", _REPLICAS, "all", ("producer.",)),
+    Owned("request.required.acks", _REPLICAS, "all", ("producer.",)),
+    Owned("queuing.strategy", _ORDER, "fifo", ("producer.",)),
+    Owned("topic.blacklist", "what is not read is lost without a word", None, _EVERY),
     Owned("bootstrap.servers", "all clients use one cluster; set bootstrap.servers", None, _EVERY),
     Owned(
         "metadata.broker.list", "all clients use one cluster; set bootstrap.servers", None, _EVERY
@@ -113,6 +105,7 @@ OWNED_TOPIC_CONFIGS = {
     "retention.ms": "records that were not read yet would be deleted",
     "retention.bytes": "records that were not read yet would be deleted",
     "message.timestamp.type": "the timestamp is part of the state",
+    "unclean.leader.election.enable": "what was committed could be lost with a leader",
 }
 
 
@@ -187,10 +180,16 @@ def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> st
     if bare not in _NAMES[prefix]:
         return _unknown(prefix + bare, (prefix + name for name in _NAMES[prefix]))
     for owned in _owned(bare, prefix, exactly_once=exactly_once):
-        if owned.value is None or str(value).lower() != owned.value:
+        if owned.value is None or _named(value) != owned.value:
             only = "" if owned.value is None else f" to anything but {owned.value}"
             return f"{prefix}{bare} cannot be set{only}: {owned.reason}"
     return None
+
+
+def _named(value: object) -> str:
+    """A value as it is written in the table of what the runtime owns."""
+    text = str(value).lower()
+    return "all" if text == "-1" else text
 
 
 def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
@@ -223,7 +222,7 @@ def _unknown(
 def _bare(name: str, prefix: str, value: object, *, exactly_once: bool) -> str:
     """A sentence on a setting of one client that was given without its prefix."""
     for owned in _owned(name, prefix, exactly_once=exactly_once):
-        if owned.value is not None and str(value).lower() == owned.value:
+        if owned.value is not None and _named(value) == owned.value:
             return f"{name} is always {owned.value}: {owned.reason}; remove it"
         only = "" if owned.value is None else f" to anything but {owned.value}"
         return f"{name} cannot be set{only}: {owned.reason}"

@@ -186,15 +186,38 @@ def test_a_setting_that_the_runtime_owns_is_refused_with_the_reason(owned) -> No
             StreamsConfig.parse({**BASE, **settings, name: owned.value})
 
 
-def test_what_only_exactly_once_needs_is_free_under_at_least_once() -> None:
-    config = parse(producer__acks="1", producer__enable__idempotence=False)
-    assert config.producer_config(None)["acks"] == "1"
-    assert config.producer_config(None)["enable.idempotence"] is False
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("producer.acks", 0, "lost leader"),
+        ("producer.acks", "1", "lost leader"),
+        ("producer.request.required.acks", 0, "lost leader"),
+        ("producer.enable.idempotence", False, "must not change places"),
+        ("producer.queuing.strategy", "lifo", "must not change places"),
+        ("consumer.topic.blacklist", "orders", "lost without a word"),
+        ("consumer.enable.auto.commit", True, "offsets are committed together"),
+        ("consumer.enable.auto.offset.store", True, "offsets are committed together"),
+        ("topic.unclean.leader.election.enable", "true", "lost with a leader"),
+    ],
+)
+def test_what_breaks_either_guarantee_is_refused(
+    guarantee: str, name: str, value: object, said: str
+) -> None:
+    (problem,) = problems({"processing.guarantee": guarantee, name: value})
+    assert problem.startswith(f"{name} cannot be set")
+    assert said in problem
+
+
+@pytest.mark.parametrize(("name", "value"), [("acks", -1), ("acks", "all"), ("acks", "ALL")])
+def test_another_word_for_what_the_runtime_does_is_accepted(name: str, value: object) -> None:
+    StreamsConfig.parse({**BASE, f"producer.{name}": value})
 
 
 def test_no_owned_setting_can_be_changed_by_an_alias_without_prefix() -> None:
     for owned in OWNED:
-        if owned.name != "bootstrap.servers":
+        # A setting of the name that begins with "topic." is a config of topics.
+        if owned.name not in ("bootstrap.servers", "topic.blacklist"):
             assert problems({owned.name: "x"})
 
 
