@@ -542,3 +542,24 @@ def test_the_result_is_the_join_of_the_tables_whatever_overtakes_whatever(
     named_now = {(named(value), key) for key, value in rows["left"].items()}
     kept = {key for key, _, _ in driver.store(SUBSCRIPTIONS).rows()}
     assert kept == {pair for pair in named_now if pair[0] is not None}
+
+
+def test_answers_that_match_no_row_are_counted() -> None:
+    """Such as of a serde that writes the same value as other bytes each time."""
+    numbers = iter(range(1000))
+    restless = serdes.serde_from(
+        name="restless",
+        serialize=lambda value: f"{value}#{next(numbers)}".encode(),
+        deserialize=lambda data: data.decode().partition("#")[0],
+    )
+    builder = StreamsBuilder()
+    left: Table = builder.table("left", key=serdes.string, value=restless)
+    right: Table = builder.table("right", key=serdes.string, value=serdes.string)
+    join(left, right, "inner").to_stream().to("out", value=serdes.string)
+    with TopologyTestDriver(builder.build(), NO_CACHE) as driver:
+        driver.input("right").send("a", "there")
+        driver.input("left").send("k", "apple")
+        assert list(driver.output("out").read_all()) == []
+        ((node, reason),) = driver.dropped
+        assert reason == "answer to another row"
+        assert "FK-JOIN" in node or node.startswith("fk")

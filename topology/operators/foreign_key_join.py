@@ -346,12 +346,15 @@ class Resolve(_Spec):
 
 
 class _Resolve(_Step):
-    __slots__ = ("_decode_other", "_encode_value", "_failed", "_joiner", "_left", "_rows")
+    __slots__ = (
+        "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
+    )  # fmt: skip
 
     def __init__(self, spec: Resolve, context: OperatorContext) -> None:
         super().__init__(context)
         self._encode_value = _given(spec.value).serialize
         self._decode_other = _given(spec.other).deserialize
+        self._dropped = context.dropped
         self._failed = context.failed
         self._joiner = spec.joiner
         self._left = spec.left
@@ -365,6 +368,9 @@ class _Resolve(_Step):
         if value.hash == (None if row is None else digest(self._encode_value(row))):
             other = None if value.value is None else self._decode_other(value.value)
             self.settle(key, row, other, timestamp, headers)
+        else:
+            # Many of these say that a serde writes one row as other bytes each time.
+            self._dropped("answer to another row")
 
     def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
         """Forward what follows from the two rows; None for one that is not there."""
