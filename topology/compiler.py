@@ -21,7 +21,12 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from state.buffer import ATOMS, Buffer
 from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
-from topology.errors import BadRecordError, NegativeTimestampError, NullKeyError
+from topology.errors import (
+    BadRecordError,
+    FutureTimestampError,
+    NegativeTimestampError,
+    NullKeyError,
+)
 from topology.graph import (
     Aggregate,
     Branch,
@@ -147,6 +152,7 @@ class Program:
             "constants": self._constants,
             "ATOMS": ATOMS,
             "NullKeyError": NullKeyError,
+            "FutureTimestampError": FutureTimestampError,
             "NegativeTimestampError": NegativeTimestampError,
             "chosen": sink.chosen,
             "hashed": sink.hashed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BadRecordError",
+    "FutureTimestampError",
     "KeySerdeWarning",
     "NegativeTimestampError",
     "NullKeyError",
@@ -50,6 +51,10 @@ class SchemaRefusedError(RegistryError):
 
 class SchemaUnknownError(RegistryError):
     """The registry does not have a schema; register it, or ask another registry."""
+
+
+LAST_TIME_MS = 2**62
+"""The largest timestamp of a record. It leaves room below 2**63 for the longest of windows."""
 
 
 class BadRecordError(Exception):
@@ -121,6 +126,25 @@ class NegativeTimestampError(BadRecordError):
         return (
             f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
             "topic's message.timestamp.type to LogAppendTime"
+        )
+
+
+class FutureTimestampError(BadRecordError):
+    """A record has a timestamp that is too large for windows to reckon with.
+
+    Args:
+        timestamp: milliseconds since 1970.
+    """
+
+    def __init__(self, timestamp: int) -> None:
+        super().__init__(timestamp)
+        self.timestamp = timestamp
+
+    def __str__(self) -> str:
+        return (
+            f"the timestamp {self.timestamp} is larger than {LAST_TIME_MS}, so that the end of a "
+            "window may be none; it is milliseconds since 1970: have the producer set such a one, "
+            "or give the source timestamps="
         )
 
 

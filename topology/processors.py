@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
+from topology.errors import LAST_TIME_MS
 from topology.operators.number import Number
 from topology.punctuation import Schedule
 from topology.task_facts import TaskFacts, TimeKind
@@ -55,11 +56,11 @@ class Record(Generic[K_co, V_co]):
     Args:
         key: None for none.
         value: None for a null.
-        timestamp: milliseconds since 1970; not negative.
+        timestamp: milliseconds since 1970; not negative, and 2**62 at most.
         headers: names and values in order; those of the input go on to all that follows from it.
 
     Raises:
-        ValueError: the timestamp is negative.
+        ValueError: the timestamp is negative or too large.
 
     >>> record = Record("fr", 1, 5_000)
     >>> record.with_value(2).with_timestamp(6_000)
@@ -73,7 +74,7 @@ class Record(Generic[K_co, V_co]):
 
     # Written out as it runs for each record: a generated one takes three times as long.
     def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        if timestamp < 0:
+        if not 0 <= timestamp <= LAST_TIME_MS:
             _refuse_timestamp(timestamp)
         set_key, set_value, set_timestamp, set_headers = _SET_RECORD
         set_key(self, key)
@@ -113,7 +114,7 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
     # Written out as it runs for each record: a generated one takes three times as long.
     def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        if timestamp < 0:
+        if not 0 <= timestamp <= LAST_TIME_MS:
             _refuse_timestamp(timestamp)
         set_key, set_value, set_timestamp, set_headers = _SET_FIXED_KEY_RECORD
         set_key(self, key)
@@ -144,8 +145,9 @@ _SET_FIXED_KEY_RECORD = _setters(FixedKeyRecord)
 
 
 def _refuse_timestamp(timestamp: int) -> None:
+    wrong = "negative" if timestamp < 0 else f"larger than {LAST_TIME_MS}"
     raise ValueError(
-        f"the timestamp {timestamp} is negative; a record's time is milliseconds since 1970"
+        f"the timestamp {timestamp} is {wrong}; a record's time is milliseconds since 1970"
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from state.buffer import Buffer
 from state.codec import prefix_end
 from topology._serde import Serde
+from topology.errors import LAST_TIME_MS
 from topology.operators.number import Number
 
 __all__ = [
@@ -77,6 +78,20 @@ class Rows:
         if key is None:
             raise ValueError(f"store {self.name!r} was given None as a key; its rows have keys")
         return (serde or self.key).serialize(key)
+
+    def time(self, time: int) -> int:
+        """A time that a processor gave.
+
+        Raises:
+            ValueError: no record has it.
+        """
+        if 0 <= time <= LAST_TIME_MS:
+            return time
+        wrong = "before 1970" if time < 0 else f"larger than {LAST_TIME_MS}"
+        raise ValueError(
+            f"store {self.name!r} was given the time {time}, {wrong}; times are milliseconds since "
+            "1970"
+        )
 
     def scan(
         self, start: bytes | None, end: bytes | None, *, reverse: bool
@@ -285,4 +300,4 @@ class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
 
     def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
         kept, timestamp = value
-        return kept, timestamp
+        return kept, self._rows.time(timestamp)

@@ -61,8 +61,7 @@ class _Timed(Generic[K]):
 
     def _advance(self, time: int) -> bool:
         """Take note of a time that is put; returns whether it is within the retention."""
-        if time < 0:
-            raise ValueError(f"store {self.name!r} was given the time {time}, before 1970")
+        self._rows.time(time)
         if time > self._latest.value:
             self._latest.value = time
             self._expire()
@@ -137,9 +136,9 @@ class _WindowRows(_Timed[K], Generic[K, V]):
             value: with `retain_duplicates` each put adds a row, and None does nothing.
             start: where the window begins.
         """
-        row_key = self._rows.encoded(key, self._inner) + TIMESTAMP.pack(start)
         if not self._advance(start):
             return
+        row_key = self._rows.encoded(key, self._inner) + TIMESTAMP.pack(start)
         if self._sequence is not None:
             if value is None:
                 return
@@ -270,7 +269,7 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
 
     def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
         kept, timestamp = value
-        return kept, timestamp
+        return kept, self._rows.time(timestamp)
 
 
 class SessionStore(_Timed[K], Generic[K, V]):

@@ -2,7 +2,8 @@
 
 An extractor is a function ``(record, partition_time)``: given an `InputRecord` and the largest
 time of its partition so far (-1 for none), it returns milliseconds since 1970, or a datetime with
-a time zone. A record with a negative time is left out, and counted. It is called once a record, in
+a time zone. A record with a negative time is left out, and counted; one later than
+2**62 is an error. It is called once a record, in
 the order of the offsets, before the task chooses among its partitions by the times.
 
 >>> from topology import StreamsBuilder, serdes
@@ -24,7 +25,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from topology.errors import NegativeTimestampError, UnknownTimeError
+from topology.errors import (
+    LAST_TIME_MS,
+    FutureTimestampError,
+    NegativeTimestampError,
+    UnknownTimeError,
+)
 
 __all__ = [
     "InputRecord",
@@ -70,10 +76,11 @@ TimestampExtractor = Callable[[InputRecord, int], int | datetime]
 
 
 def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Take the record's own timestamp, and stop where it is negative: the default.
+    """Take the record's own timestamp, and stop where it is negative or too large: the default.
 
     Raises:
         NegativeTimestampError: the producer set none, or a negative one.
+        FutureTimestampError: it is larger than 2**62.
 
     >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
     >>> fail_on_invalid_timestamp(record, -1)
@@ -81,21 +88,21 @@ def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int: 
     """
     if record.timestamp < 0:
         raise NegativeTimestampError(record.timestamp)
-    return record.timestamp
+    return _possible(record.timestamp)
 
 
 def log_and_skip_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Take the record's own timestamp; one that is negative has the record left out.
+    """Take the record's own timestamp; one that is none has the record left out.
 
     >>> record = InputRecord(None, None, -1, None, "orders", 0, 0, lambda: 9)
     >>> log_and_skip_on_invalid_timestamp(record, 3)
     -1
     """
-    return record.timestamp
+    return record.timestamp if record.timestamp <= LAST_TIME_MS else -1
 
 
 def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:
-    """Take the record's own timestamp, or the largest one before it where it is negative.
+    """Take the record's own timestamp, or the largest one before it where it is none.
 
     Raises:
         UnknownTimeError: there was none before it.
@@ -104,9 +111,10 @@ def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time:
     >>> use_partition_time_on_invalid_timestamp(record, 3)
     3
     """
-    if record.timestamp >= 0:
+    if 0 <= record.timestamp <= LAST_TIME_MS:
         return record.timestamp
     if partition_time < 0:
+        _possible(record.timestamp)
         raise UnknownTimeError(record.timestamp)
     return partition_time
 
@@ -236,9 +244,15 @@ class Stamped:
         return found
 
 
+def _possible(timestamp: int) -> int:
+    if timestamp > LAST_TIME_MS:
+        raise FutureTimestampError(timestamp)
+    return timestamp
+
+
 def _milliseconds(time: Any) -> int:
     if time.__class__ is int:
-        return time
+        return _possible(time)
     if not isinstance(time, datetime):
         raise TypeError(f"a timestamp extractor returned a {type(time).__name__}")
     # One without a zone would be read in that of the machine at hand.

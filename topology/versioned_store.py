@@ -66,6 +66,7 @@ class VersionedStore(Generic[K, V]):
     def replace(self, key: K, value: V | None, timestamp: int) -> tuple[int, V | None]:
         """Write a version, as `put` does; returns also the value that was valid at that time."""
         row = self._rows.encoded(key)
+        self._rows.time(timestamp)
         if timestamp < self._latest.value - self._history_ms:
             self._rows.dropped("older than the history of the store")
             return NOT_PUT, None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from topology.errors import TopologyError
+from topology.errors import LAST_TIME_MS, TopologyError
 
 K = TypeVar("K")
 
@@ -158,6 +158,8 @@ class UnlimitedWindows:
     def __post_init__(self) -> None:
         if self.start_ms < 0:
             raise TopologyError(f"start_ms must be at least 0, not {self.start_ms}")
+        if self.start_ms > LAST_TIME_MS:
+            raise TopologyError(f"start_ms must be {LAST_TIME_MS} at most, not {self.start_ms}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from topology.codegen import CompileOptions, Flow, Generator
-from topology.errors import SerdeError
+from topology.errors import LAST_TIME_MS, SerdeError
 from topology.graph import AnySerde, Source, SubTopology
 from topology.needs import needs_key, needs_value
 from topology.timestamps import Stamper, TimestampExtractor, needed
@@ -69,6 +69,8 @@ def stampers(
 def _take_time(gen: Generator, node: Source) -> None:
     w = gen.writer
     with w.block("if timestamp > stream_time:"):
+        with w.block(f"if timestamp > {LAST_TIME_MS}:"):
+            w.line("raise FutureTimestampError(timestamp)")
         w.line("stream_time = timestamp")
     with w.block("elif timestamp < 0:"):
         if extractor_of(node, gen.options) is None:
