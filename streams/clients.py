@@ -79,6 +79,9 @@ class Consumer(Protocol):
     def ask_for_rebalance(self) -> None:
         """Have the group share out its partitions again; what stays where it is goes on."""
 
+    def hear_of_partitions(self) -> bool:
+        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:

@@ -44,6 +44,7 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 
 _NOTHING: Batches = {}
 _RETRY_WAIT_S = 0.1
+_METADATA_S = 2.0
 _NO_TOPIC = "^headrace-matches-no-topic$"
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -112,6 +113,16 @@ class LiveConsumer:
         # the group. The pattern matches no topic.
         self._asked = not self._asked
         self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
+
+    def hear_of_partitions(self) -> bool:
+        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+        try:
+            # Only an answer about all topics makes the client look at its subscription again; by
+            # itself it asks each topic.metadata.refresh.interval.ms, five minutes.
+            self._client.list_topics(timeout=_METADATA_S)
+        except KafkaException:
+            return False
+        return True
 
     def rejoin(self) -> None:
         """Join the group with a new client, once the old one's membership is lost for good."""

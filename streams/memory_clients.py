@@ -58,6 +58,10 @@ class MemoryConsumer:
     def ask_for_rebalance(self) -> None:
         """There is nobody to share with."""
 
+    def hear_of_partitions(self) -> bool:
+        """There is nothing to hear: a topic has the partitions that it was made with."""
+        return True
+
     def rejoin(self) -> None:
         """Join the group anew."""
         assert self._assigned is not None, "rejoin before the first assignment"

@@ -215,6 +215,7 @@ def make_memory_worker(
             admin,
             topics=topics,
             partitions=partitions,
+            grown=consumer.hear_of_partitions,
             global_topics=[plan.topic for plan in global_plans],
             **beside,
         ),

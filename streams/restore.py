@@ -23,6 +23,7 @@ from typing import Protocol
 from state.store import Position
 from streams.clients import Clock, Consumer, Log, Offsets, Probe, ReceivedMessage, TopicPartition
 from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from streams.never_back import NeverBack
 from streams.progress import COMMIT_ID, Progress
 from streams.task import LocalRows, Task, TaskId, corruption_of
 from streams.topic_errors import ChangelogLostError
@@ -69,7 +70,8 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
     """Decide what to restore of one store.
 
     Local rows are dropped only with proof: of another topic, beyond the end of this one, or so old
-    that tombstones they have not seen may be gone.
+    that tombstones they have not seen may be gone. A position from the future shows that a clock
+    was set back, and says nothing about how old it is.
 
     Args:
         position: what the local rows follow, or None without usable ones.
@@ -93,6 +95,11 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
         reason = f"it is at offset {position.offset} of a changelog that ends at {facts.end}"
     elif _is_behind(position, facts) and now_ms - position.wall_ms > facts.delete_retention_ms:
         reason = "deletions that it has not seen may have been compacted away"
+    elif _is_behind(position, facts) and position.wall_ms > now_ms:
+        reason = (
+            "its time is ahead of this host's clock, so that nobody knows how old it is, and "
+            "deletions that it has not seen may have been compacted away"
+        )
     if reason is not None:
         return RestorePlan(facts.start, facts.end, reason)
     return RestorePlan(max(position.offset, facts.start), facts.end)
@@ -179,7 +186,7 @@ class Restorer:
     ) -> None:
         self._make_consumer = make_consumer
         self._consumer: Consumer | None = None
-        self._clock = clock
+        self._clock = NeverBack(clock)
         self._listener = listener
         self._probe = probe
         self._batch_records = batch_records

@@ -298,6 +298,7 @@ class _Wiring:
                 self.admin,
                 topics=self.topics,
                 partitions=partitions,
+                grown=consumer.hear_of_partitions,
                 global_topics=[plan.topic for plan in self.global_plans],
                 background=self.connections.background("headrace-topics"),
                 clock=self.clock,

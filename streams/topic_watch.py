@@ -39,6 +39,8 @@ class TopicWatch:
         plans: the application's sub-topologies.
         topics: what is known of the topics; brought up to date here.
         partitions: the partition counts that the tasks go by; brought up to date here.
+        grown: called when a topic has more partitions, so that the group hears of them; returns
+            whether it was done, and is called again where it was not.
         interval_s: between two looks, in seconds.
         background: runs a look beside the worker.
         clock: for the interval.
@@ -52,6 +54,7 @@ class TopicWatch:
         plans: Sequence[SubPlan],
         topics: MutableMapping[str, TopicFacts],
         partitions: MutableMapping[str, int],
+        grown: Callable[[], bool],
         interval_s: float,
         background: Background,
         clock: Clock,
@@ -61,6 +64,8 @@ class TopicWatch:
         self._plans = plans
         self._topics = topics
         self._partitions = partitions
+        self._grown = grown
+        self._is_news = False
         self._interval_s = interval_s
         self._background = background
         self._clock = clock
@@ -97,6 +102,8 @@ class TopicWatch:
         if self._found is not None:
             found, self._found = self._found, None
             self._use(found)
+        if self._is_news and self._grown():
+            self._is_news = False
         if self._clock.monotonic_s() >= self._next_s and self._background(self._look):
             self._next_s = self._clock.monotonic_s() + self._interval_s
 
@@ -121,5 +128,6 @@ class TopicWatch:
         for name, count in counts.items():
             if count != self._partitions.get(name, count):
                 self._log.info("topic_grown", topic=name, partitions=count)
+                self._is_news = True
         self._topics.update(found)
         self._partitions.update(counts)

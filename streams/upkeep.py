@@ -9,6 +9,7 @@ from streams.background import Background
 from streams.clients import Clock, Consumer, Log, TopicPartition
 from streams.config import StreamsConfig
 from streams.membership import Membership
+from streams.never_back import NeverBack
 from streams.plan import SubPlan
 from streams.purge import Purger
 from streams.retention import RetentionGuard, window_topics
@@ -65,7 +66,7 @@ def make_retention(
         consumer.committed,
         config.topics_check_interval_ms / 1000,
         background,
-        clock,
+        NeverBack(clock),
         log,
     )
 
@@ -99,6 +100,7 @@ def make_watch(
     *,
     topics: dict[str, TopicFacts],
     partitions: dict[str, int],
+    grown: Callable[[], bool],
     global_topics: Sequence[str] = (),
     background: Background,
     clock: Clock,
@@ -110,6 +112,7 @@ def make_watch(
         plans=plans,
         topics=topics,
         partitions=partitions,
+        grown=grown,
         interval_s=config.topics_check_interval_ms / 1000,
         background=background,
         clock=clock,
