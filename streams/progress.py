@@ -162,7 +162,7 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
     Args:
         text: what `Progress.encode` returned.
         topic: its name.
-        topic_id: its id; None leaves the text as it is.
+        topic_id: its id; None adds nothing. What the client has read behind the text is left out.
 
     Example:
         >>> from streams.topic_identity import committed_id
@@ -170,9 +170,9 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
         >>> committed_id("orders", Progress.decode(text).values)
         'mIZ3c7IdTReMqgcwdmKasA'
     """
-    if topic_id is None:
-        return text
     progress = Progress.decode(text)
+    if topic_id is None:
+        return progress.encode()
     return Progress(
         progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
     ).encode()
