@@ -30,6 +30,7 @@ from streams.errors import StreamsError
 from streams.reset_plan import Member
 from streams.retention import FOR_EVER, window_topics
 from streams.topic_plan import TopicFacts, topic_names
+from streams.topics import describe_as
 
 __all__ = ["GroupCluster", "Target", "TargetAdmin"]
 
@@ -116,7 +117,9 @@ class Target:
     def topics(self) -> dict[str, TopicFacts]:
         """The facts of the topics that the application reads or restores from, where they exist."""
         plans = self.application.plans.values()
-        return self.admin.describe(topic_names([plan.topics for plan in plans]))
+        sinks = {sink for plan in plans for sink in plan.sinks}
+        names = topic_names([plan.topics for plan in plans])
+        return describe_as(self.admin, names, written=sinks)
 
     def notes(self) -> Notes:
         """Read the notes of this and earlier hand-overs."""
@@ -171,7 +174,7 @@ class Target:
         Raises:
             CannotBackfillError: one was deleted, and perhaps made again.
         """
-        refuse_other_topics(plan, self.admin.describe(plan.topic_ids))
+        refuse_other_topics(plan, describe_as(self.admin, plan.topic_ids))
 
     def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
         """See that the application has not begun, or is to be replaced.
@@ -340,7 +343,10 @@ class Target:
         """
         plans = list(self.application.plans.values())
         written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
-        limits = [facts.max_message_bytes for facts in self.admin.describe(written).values()]
+        limits = [
+            facts.max_message_bytes
+            for facts in describe_as(self.admin, written, written=set(written)).values()
+        ]
         known = [limit for limit in limits if limit is not None]
         settings = self.config.producer_config(
             identity,

@@ -15,7 +15,7 @@ from spark_bridge.plan_identity import topology_digest
 from streams.clients import TopicPartition
 from streams.plan import SubPlan
 from streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics, topic_names
-from streams.topics import TopicAdmin, prepare_topics
+from streams.topics import TopicAdmin, describe_as, prepare_topics
 
 __all__ = ["HistoryAdmin", "InputEnds", "Until", "make_plan", "ranges", "stages_of"]
 
@@ -132,7 +132,7 @@ def _topics(
     sinks = {sink for plan in plans for sink in plan.sinks}
     if config.handlers.dead_letter_topic is not None:
         sinks.add(config.handlers.dead_letter_topic)
-    found_sinks = admin.describe(sinks)
+    found_sinks = describe_as(admin, sinks, written=set(sinks))
     counts.update({name: facts.partitions for name, facts in found_sinks.items()})
     missing = sorted(sinks - found_sinks.keys())
     if missing:
@@ -150,7 +150,7 @@ def _topics(
         )
         counts.update({name: fact.partitions for name, fact in facts.items()})
         return counts, _ids_without(sinks, facts)
-    existing = admin.describe(topic_names(needed))
+    existing = describe_as(admin, topic_names(needed), written=sinks)
     planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
     counts.update({name: fact.partitions for name, fact in existing.items()})
     counts.update({topic.name: topic.partitions for topic in planned.internal})

@@ -351,7 +351,7 @@ class KafkaStreams:
             self.config.admin_config(),
             timeout_s=self.config.task_timeout_ms / 1000,
             stopping=self._stopping.is_set,
-            **self._connections.hearing(),
+            **self._connections.hearing(self.config),
         )
 
     # -- signals and states --------------------------------------------------------------------

@@ -12,6 +12,7 @@ put right, such as a password, ends the application at once.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -39,6 +40,8 @@ _REQUEST_S = 5.0
 _SURE_AFTER_S = 1.0
 """One of several brokers may have a certificate that is wrong, and another one answer."""
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
+_SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
+"""Lines of the log on brokers that take requests and do not answer."""
 _ALARMING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -73,10 +76,16 @@ class Heard:
             self.denied_topic = denied[1]
         if facility in ("FAIL", "ERROR"):
             self._note(text)
+        elif facility in _SILENT:
+            self._log.debug("client_logged", facility=facility, text=text)
+            self._alarm()
         elif level >= logging.WARNING:
             self._log.warning("client_warned", facility=facility, text=text)
         else:
             self._log.debug("client_logged", facility=facility, text=text)
+
+    def _alarm(self) -> None:
+        """Something says that brokers may be gone."""
 
     def _note(self, text: str) -> None:
         failure = read_failure(text)
@@ -162,12 +171,18 @@ class BrokerContact(Heard):
         self._ended = threading.Event()
         self._was_reached = False
         self._is_lost = False
+        self._found_again_s = -math.inf
         self._final: StreamsError | None = None
 
     @property
     def is_lost(self) -> bool:
         """Whether none can be reached now."""
         return self._is_lost
+
+    def was_lost(self, within_s: float) -> bool:
+        """Whether none can be reached now, or could be so long ago: calls are given time anew."""
+        now_s = self._clock.monotonic_s()
+        return self._is_lost or now_s - self._found_again_s < within_s
 
     def turn(self) -> None:
         """Raise what a person has to put right, if there is anything.
@@ -181,8 +196,11 @@ class BrokerContact(Heard):
     def heard(self, error: KafkaError) -> None:
         """An error that belongs to no call; if it may concern all brokers, look beside."""
         super().heard(error)
-        alarming = error.code() in _ALARMING
-        if alarming and self._was_reached and self._watching.acquire(blocking=False):
+        if error.code() in _ALARMING:
+            self._alarm()
+
+    def _alarm(self) -> None:
+        if self._was_reached and self._watching.acquire(blocking=False):
             threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
 
     def close(self) -> None:
@@ -218,7 +236,10 @@ class BrokerContact(Heard):
             self._final = error
         finally:
             self.forget()
-            was_lost, self._is_lost = self._is_lost, False
+            was_lost = self._is_lost
+            if was_lost:
+                self._found_again_s = self._clock.monotonic_s()
+            self._is_lost = False
             self._watching.release()
         if was_lost and self._final is None and not self._ended.is_set():
             self._on_reached()

@@ -11,6 +11,7 @@ from streams.cli_options import load, said_errors, settings_option, target_argum
 from streams.errors import MisconfiguredTopicError, MissingTopicError
 from streams.key_checks import meetings_of, unnamed_keys_of
 from streams.topic_plan import plan_internal_topics, topic_names
+from streams.topics import describe_as
 from topology.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
@@ -104,8 +105,11 @@ def _compare(app: KafkaStreams) -> int:
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams) -> list[str]:
     """What a start would find wrong with the topics, such as another partition count."""
     subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
+    sinks = {name for sub in subs for name in sub.sinks}
     try:
-        plan_internal_topics(subs, admin.describe(topic_names(subs)), names=admin.names())
+        plan_internal_topics(
+            subs, describe_as(admin, topic_names(subs), written=sinks), names=admin.names()
+        )
     except (MissingTopicError, MisconfiguredTopicError) as error:
         return [str(error)]
     return []

@@ -52,6 +52,7 @@ from streams.reset_plan import (
     moves,
 )
 from streams.topic_plan import TopicFacts
+from streams.topics import describe_as
 
 __all__ = ["Reset", "ResetCluster"]
 
@@ -134,7 +135,7 @@ class Reset:
         members = self._cluster.members(self._group)
         # While workers run there is always something undecided, and nothing will be done.
         committed = self._cluster.committed(self._group, decided=not members)
-        facts = self._cluster.describe([*self._topics.inputs, *self._topics.internal])
+        facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
         places = [place for name in self._topics.inputs for place in _places(facts, name)]
         set_places = [place for place in places if place.topic in chosen]
         return ResetPlan(

@@ -124,12 +124,12 @@ class Connections:
     background: Callable[[str], Background] = InThread
     first_commit_id: Callable[[], int] = _new_commit_id
 
-    def hearing(self) -> dict[str, Any]:
+    def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""
         if self.contact is None:
             return {}
-        contact = self.contact
-        return {"contact": contact, "waiting": lambda: contact.is_lost}
+        timeout_s = config.task_timeout_ms / 1000
+        return {"contact": self.contact, "waiting": partial(self.contact.was_lost, timeout_s)}
 
     def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
         """Make the admin client."""
@@ -137,7 +137,7 @@ class Connections:
             return self.admin(config, stopping)
         timeout_s = config.task_timeout_ms / 1000
         return LiveAdmin(
-            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing()
+            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
         )
 
 
@@ -318,7 +318,7 @@ class _Wiring:
             timeout_s=self.config.task_timeout_ms / 1000,
             clock=self.clock,
             make_client=self.connections.consumer_client,
-            **self.connections.hearing(),
+            **self.connections.hearing(self.config),
         )
 
     def restorer(self, listener: RestoreListener) -> Restorer:
@@ -369,7 +369,7 @@ class _Wiring:
             "make_client": self.connections.producer_client,
             "stopping": self.stopping,
             "group": self.config.application_id,
-            **self.connections.hearing(),
+            **self.connections.hearing(self.config),
         }
         exactly_once = self.config.exactly_once
         identity = f"{self.config.application_id}-{self.local.instance_id}"

@@ -259,15 +259,33 @@ def describe_twice(
         written: those that are written and not read: where one is denied, that right is missing.
 
     Raises:
-        AccessError: this client may not look; the right that it needs includes looking.
+        AccessError: one is denied (see `describe_as`).
     """
     asked = tuple(dict.fromkeys(names))
+    facts = describe_as(admin, asked, written=written)
+    if expected <= facts.keys():
+        return facts
+    time.sleep(_SECOND_LOOK_S)
+    return describe_as(admin, asked, written=written)
+
+
+class _Describes(Protocol):
+    """A cluster, as much of it as is asked for topics."""
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+
+
+def describe_as(
+    admin: _Describes, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
+) -> dict[str, TopicFacts]:
+    """Describe topics that are read, but for those that are written.
+
+    Raises:
+        AccessError: one is denied; it names the right to read or to write, which includes looking.
+    """
     try:
-        facts = admin.describe(asked)
-        if expected <= facts.keys():
-            return facts
-        time.sleep(_SECOND_LOOK_S)
-        return admin.describe(asked)
+        return admin.describe(names)
     except AccessError as error:
         is_written = any(error.resource == f"the topic {name}" for name in written)
         raise error.needing("Write" if is_written else "Read") from error

@@ -1,0 +1,275 @@
+"""Brokers that cannot be reached, cannot be trusted, or do not let the application in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from streams import KafkaStreams
+from streams.access_errors import AccessError
+from streams.app import State
+from streams.broker_contact import BrokerContact, reach
+from streams.devbroker import DevBroker
+from streams.devbroker.ports import choose_base
+from streams.errors import ConfigError, FatalClientError, StopRequestedError
+from streams.exit_codes import ExitCode, exit_code_of, is_crash
+from tests.support import kafka
+from tests.support.live import Live, live
+from tests.support.processes import ROOT, wait_until
+from topology import StreamsBuilder, Topology, serdes
+
+CLOSED = "localhost:1"
+UNRESOLVABLE = "no-such-host.invalid:9092"
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream("in", key=serdes.string, value=serdes.string)
+    words.group_by_key().count(store="counts").to_stream().to("out")
+    return builder.build()
+
+
+def settings(home: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "application.id": "contact",
+        "bootstrap.servers": CLOSED,
+        "state.dir": home,
+        "processing.guarantee": "exactly_once_v2",
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }
+
+
+def named(logs: list[EventDict], event: str) -> list[EventDict]:
+    return [entry for entry in logs if entry["event"] == event]
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        (CLOSED, ["localhost:1, tried to connect", "Connection refused"]),
+        (UNRESOLVABLE, ["no-such-host.invalid:9092", "Failed to resolve"]),
+        (f"{CLOSED},{UNRESOLVABLE}", ["localhost:1", "refused", "no-such-host", "resolve"]),
+    ],
+)
+def test_an_application_waits_for_brokers_and_says_what_it_tried(
+    tmp_path: Path, servers: str, said: list[str]
+) -> None:
+    with capture_logs() as logs:
+        app = Live(topology(), settings(tmp_path, bootstrap_servers=servers))
+        app.app.start()
+        wait_until(lambda: bool(named(logs, "brokers_not_reached")), seconds=20)
+        assert app.state is State.CONNECTING
+        app.app.close()
+    (first, *_) = named(logs, "brokers_not_reached")
+    assert first["log_level"] == "warning"
+    assert first["servers"] == servers
+    assert [part for part in said if part not in first["reason"]] == []
+    assert first["advice"]
+    assert app.states == [State.CONNECTING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]
+
+
+def test_the_warning_comes_again_with_back_off() -> None:
+    stop = threading.Event()
+    with capture_logs() as logs:
+        contact = BrokerContact({"bootstrap.servers": CLOSED})
+
+        def wait() -> None:
+            with pytest.raises(StopRequestedError):
+                contact.reach(stop.is_set)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_until(lambda: len(named(logs, "brokers_not_reached")) == 3, seconds=60)
+        stop.set()
+        thread.join()
+    first, second, third = (entry["waited_s"] for entry in named(logs, "brokers_not_reached"))
+    assert third - second > 1.5 * (second - first)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"security.protocol": "SLL"}, 'Invalid value "SLL"'),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/no/ca.pem"}, "no file /no/ca.pem"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-999",
+             "sasl.username": "u", "sasl.password": "hidden"},
+            "SCRAM-SHA-999",
+        ),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "set sasl.mechanism"),
+        ({"consumer.fetch.min.bytes": "many"}, "fetch.min.bytes"),
+        ({"producer.linger.ms": -5}, "-5"),
+    ],
+)  # fmt: skip
+def test_settings_that_a_client_does_not_take_are_found_before_anything_runs(
+    tmp_path: Path, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KafkaStreams(topology(), {**settings(tmp_path), **more})
+    assert len(raised.value.problems) == 1
+    assert said in str(raised.value)
+    assert "hidden" not in str(raised.value)
+
+
+def test_the_check_of_settings_leaves_no_thread_behind(tmp_path: Path) -> None:
+    KafkaStreams(topology(), settings(tmp_path))
+    before = len(os.listdir("/proc/self/task"))
+    for _ in range(5):
+        KafkaStreams(topology(), settings(tmp_path))
+    assert len(os.listdir("/proc/self/task")) <= before
+
+
+APP = """
+from streams import KafkaStreams, serdes
+from topology import StreamsBuilder
+
+builder = StreamsBuilder()
+words = builder.stream("in", key=serdes.string, value=serdes.string)
+words.group_by_key().count(store="counts").to_stream().to("out")
+app = KafkaStreams(builder.build(), {"application.id": "tools", "bootstrap.servers": "localhost:1"})
+"""
+COMMANDS = {
+    "topics": ["topics", "create", "in"],
+    "check": ["check", "app.py:app", "--deployed"],
+    "reset": ["reset", "app.py:app", "--yes"],
+    "plan": ["backfill", "app.py:app", "--dry-run"],
+    "drop": ["backfill", "app.py:app", "--drop", "--id", "b"],
+    "backfill": ["backfill", "app.py:app"],
+}
+
+
+def each_command(home: Path, *more: str) -> dict[str, tuple[int, str]]:
+    """Run all commands at once; what each ended with, and its error output."""
+    (home / "app.py").write_text(APP)
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-P", "-c", "from streams.cli import main; main()", *line, *more],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, line in COMMANDS.items()
+    }
+    ended = {name: process.communicate(timeout=120)[1] for name, process in started.items()}
+    return {name: (started[name].returncode, said) for name, said in ended.items()}
+
+
+def test_each_command_says_that_no_broker_answers(tmp_path: Path) -> None:
+    for name, (code, said) in each_command(
+        tmp_path, "--set", f"bootstrap.servers={CLOSED}"
+    ).items():
+        assert code == ExitCode.CLIENT, (name, said)
+        assert "no broker of localhost:1 answers" in said, name
+        assert "Connection refused" in said, name
+        assert "Traceback" not in said, name
+        assert len(said.splitlines()) == 1, (name, said)
+
+
+def test_each_command_says_that_the_password_is_wrong(secured: DevBroker, tmp_path: Path) -> None:
+    settings_file = str(secured.settings_file("admin"))
+    wrong = ["--settings", settings_file, "--set", "sasl.password=guessed"]
+    for name, (code, said) in each_command(tmp_path, *wrong).items():
+        assert code == ExitCode.ACCESS, (name, said)
+        assert "does not let User:admin in" in said, name
+        assert "invalid credentials" in said, name
+        assert "guessed" not in said, name
+        assert len(said.splitlines()) == 1, (name, said)
+
+
+def other_authority(secured: DevBroker, home: Path) -> dict[str, str]:
+    from streams.devbroker.security import Security
+
+    stranger = Security(home / "stranger")
+    stranger.prepare()
+    return {**secured.settings(), "ssl.ca.location": str(stranger.authority)}
+
+
+def wrong_password(secured: DevBroker, home: Path) -> dict[str, str]:
+    return {**secured.settings(), "sasl.password": "guessed"}
+
+
+def wrong_mechanism(secured: DevBroker, home: Path) -> dict[str, str]:
+    return {**secured.settings(), "sasl.mechanism": "PLAIN"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (wrong_password, "does not let User:admin in"),
+        (wrong_mechanism, "supported mechanisms: SCRAM-SHA-512"),
+        (other_authority, "certificate of the broker localhost"),
+    ],
+)
+def test_what_a_person_has_to_correct_ends_the_application_at_once(
+    secured: DevBroker,
+    tmp_path: Path,
+    wrong: Callable[[DevBroker, Path], dict[str, str]],
+    said: str,
+) -> None:
+    app = Live(topology(), {**settings(tmp_path), **wrong(secured, tmp_path)})
+    error = app.failure()
+    assert isinstance(error, AccessError)
+    assert said in str(error)
+    assert "guessed" not in str(error)
+    assert app.states[0] is State.CONNECTING
+    assert State.REBALANCING not in app.states
+    code = exit_code_of(error)
+    assert code is ExitCode.ACCESS
+    assert not is_crash(code)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT"])
+def test_another_security_protocol_is_a_broker_that_closes(
+    secured: DevBroker, protocol: str
+) -> None:
+    """Nothing says why; so what was tried is told, and what it may be."""
+    with pytest.raises(FatalClientError, match=r"localhost:\d+, tried .*(?i:closed|disconnect)"):
+        reach({**secured.settings(), "security.protocol": protocol}, within_s=3)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_brokers_that_go_away_for_longer_than_calls_are_repeated_end_nothing(
+    tmp_path: Path,
+) -> None:
+    port = choose_base(1)
+    broker = DevBroker(tmp_path / "broker", port=port)
+    bootstrap = broker.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+        for made in admin.create_topics([NewTopic("in", 1), NewTopic("out", 1)]).values():
+            made.result(30)
+        kafka.write(bootstrap, "in", [(b"a", b"1")] * 10)
+        chosen = settings(tmp_path / "state", bootstrap_servers=bootstrap, task_timeout_ms=8000)
+        with capture_logs() as logs, live(topology(), chosen) as app:
+            app.wait(lambda: app.processed == 10, what="counted")
+            broker.kill(1)
+            app.wait(lambda: app.state is State.CONNECTING, what="connecting")
+            waits = "brokers_not_reached"
+            app.wait(lambda: any(e["waited_s"] > 12 for e in named(logs, waits)), what=waits)
+            DevBroker(tmp_path / "broker", port=port).start()
+            kafka.write(bootstrap, "in", [(b"a", b"1")] * 10)
+            app.wait(lambda: app.processed == 20, what="all counted")
+            assert named(logs, "brokers_reached")
+            assert app.state is not State.CONNECTING
+        assert kafka.read(bootstrap, "out")[-1].value == (20).to_bytes(8, "big")
+    finally:
+        broker.stop()
+
+
+def test_the_settings_file_of_a_user_reaches_the_broker(secured: DevBroker) -> None:
+    reach(tomllib.loads(secured.settings_file("admin").read_text()))
