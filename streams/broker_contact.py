@@ -35,6 +35,8 @@ FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
 TOOLS_WAIT_S = 5.0
 """How long a command waits for brokers, at which somebody sits."""
+_SILENT_FACTOR = 4
+"""How much longer it waits while nothing is heard at all."""
 _SLICE_S = 0.2
 _REQUEST_S = 5.0
 _SURE_AFTER_S = 1.0
@@ -212,7 +214,8 @@ class BrokerContact(Heard):
 
         Args:
             stopping: whether nobody waits for it any more.
-            within_s: for how long at most; None waits for as long as it takes.
+            within_s: for how long at most where brokers cannot be used, and four times as long
+                where nothing is heard at all; None waits for as long as it takes.
 
         Raises:
             AccessError: the brokers do not let this client in, or it does not trust them.
@@ -266,7 +269,9 @@ class BrokerContact(Heard):
                 raise self._not_admitted(final)
             if stopping():
                 raise StopRequestedError("stopped while waiting for the brokers")
-            if within_s is not None and waited_s >= within_s:
+            # Brokers that refuse nothing may be slow.
+            patience = 1 if probe.heard.failures else _SILENT_FACTOR
+            if within_s is not None and waited_s >= patience * within_s:
                 raise FatalClientError(self._unreached(probe.heard.failures, waited_s))
             if waited_s >= warn_after_s:
                 on_late()

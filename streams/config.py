@@ -214,7 +214,8 @@ topics and groups are named after it
     )
     task_timeout_ms: int = setting(
         duration(0),
-        "How long calls to the cluster are repeated after temporary errors.",
+        "How long calls to the cluster are repeated after temporary errors; while no broker can "
+        "be reached at all, it does not count.",
         default=300_000,
     )
     null_key_policy: Literal["fail", "drop"] = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import stat
 import tomllib
 from pathlib import Path
@@ -31,16 +32,17 @@ def test_the_administrator_may_do_everything_and_a_user_what_was_granted(
     secured: DevBroker,
 ) -> None:
     secured.grant("clerk")
-    denied = create(secured.settings("clerk"), "clerks-own")
+    name = f"clerks-{secrets.token_hex(4)}"
+    denied = create(secured.settings("clerk"), name)
     assert denied is not None
     assert denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    assert create(secured.settings(), "admins-own") is None
+    assert create(secured.settings(), f"admins-{name}") is None
 
     right = Right("Create", "topic", "clerks-", is_prefix=True)
     secured.grant("clerk", [right])
-    assert create(secured.settings("clerk"), "clerks-own") is None
+    assert create(secured.settings("clerk"), name) is None
     secured.revoke("clerk", [right])
-    assert create(secured.settings("clerk"), "clerks-other") is not None
+    assert create(secured.settings("clerk"), f"{name}-other") is not None
 
 
 def test_the_settings_of_a_user_are_a_file_that_others_cannot_read(secured: DevBroker) -> None:
