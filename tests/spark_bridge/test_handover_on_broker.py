@@ -81,11 +81,13 @@ def stop_at(wanted: str) -> Callable[[str], None]:
 
 @BOTH
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("cache", [0, 10 << 20], ids=["uncached", "default caches"])
 def test_the_live_application_goes_on_at_the_next_record(
-    topics: Topics, tmp_path: Path, how: str, guarantee: str
+    topics: Topics, tmp_path: Path, how: str, guarantee: str, cache: int
 ) -> None:
     """Under either guarantee; nothing is the application's before all is."""
-    handed = Handed(topics, tmp_path, processing_guarantee=guarantee)
+    more: dict[str, Any] = {"statestore_cache_max_bytes": cache}
+    handed = Handed(topics, tmp_path, processing_guarantee=guarantee, **more)
     handed.write(LINES)
     seen = []
 
@@ -100,7 +102,7 @@ def test_the_live_application_goes_on_at_the_next_record(
     assert seen
     assert report.how == how
     assert report.counts.changelog == len(handed.words)
-    assert report.counts.sink == sum(handed.words.values())
+    assert report.counts.sink == sum(map(len, handed.outputs().values()))
     handed.check_recount()
     handed.go_on_live()
 
