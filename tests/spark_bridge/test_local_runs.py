@@ -258,7 +258,7 @@ def test_only_committed_records_are_read_and_an_open_transaction_ends_the_range(
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guarantee: str) -> None:
-    """Under either guarantee; at-least-once may read everything, and then both do."""
+    """Trap 37: under either guarantee; at-least-once may read everything, and then both do."""
     settings = {
         **UNCACHED, "processing.guarantee": guarantee, "consumer.isolation.level": level
     }  # fmt: skip
