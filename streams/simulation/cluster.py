@@ -65,8 +65,9 @@ class Cluster:
         return self.topics[place.topic].logs[place.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic."""
-        return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
+        """The partitions of a topic; none of one that is not there."""
+        found = self.topics.get(topic)
+        return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []
 
     def delete_before(self, place: TopicPartition, offset: int) -> None:
         """Delete the records before an offset."""
@@ -163,6 +164,13 @@ class Cluster:
         for place in places:
             if place in self._claims and self._claims[place][1] == instance_id:
                 del self._claims[place]
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The group's offsets at some places (see `streams.start_check.OffsetsAt`)."""
+        assert group == self.group.name
+        return {p: self.group.offsets[p] for p in places if p in self.group.offsets}
 
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata

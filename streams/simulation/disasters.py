@@ -18,7 +18,7 @@ from streams.lost_offsets import StateWithoutOffsetsError
 from streams.simulation.cluster import Cluster
 from streams.simulation.kernel import MS, SECOND
 from streams.simulation.process import Process
-from streams.topic_errors import TopicReplacedError
+from streams.topic_errors import ChangelogLostError, TopicReplacedError
 
 __all__ = ["DISASTERS", "Disaster", "Disasters"]
 
@@ -40,6 +40,7 @@ DISASTERS: Mapping[str, Disaster] = {
     "offsets of one input": Disaster((StateWithoutOffsetsError,), needs_rest=True),
     "offsets of all inputs": Disaster((StateWithoutOffsetsError,), needs_rest=True),
     "expired offsets": Disaster((StateWithoutOffsetsError,), needs_rest=False),
+    "lost changelog": Disaster((ChangelogLostError,), needs_rest=True),
     "recreated topic": Disaster(
         (TopicReplacedError, OffsetLostError, MissingTopicError), needs_rest=False
     ),
@@ -49,6 +50,7 @@ DISASTERS: Mapping[str, Disaster] = {
 |---|---|
 | `offsets of one input`, `of all inputs` | somebody deletes them while no worker runs |
 | `expired offsets` | the broker lets those expire of an input that is not subscribed to |
+| `lost changelog` | a changelog is deleted while no worker runs |
 | `recreated topic` | an input topic is deleted and made anew, while workers run or not |
 """
 
@@ -68,6 +70,7 @@ class Disasters:
         cluster: where.
         workers: of the application.
         inputs: its source topics, outside of it.
+        changelogs: of its stores.
         subscribed: those that the group is subscribed to.
         dice: decides when and where.
     """
@@ -75,6 +78,7 @@ class Disasters:
     cluster: Cluster
     workers: Sequence[Worker]
     inputs: Sequence[str]
+    changelogs: Sequence[str]
     subscribed: frozenset[str]
     dice: random.Random
     happened: dict[str, str] = field(default_factory=dict)
@@ -122,6 +126,7 @@ class Disasters:
             "expired offsets": lambda: self._forget(
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),
+            "lost changelog": lambda: self.cluster.delete(self._choose(self.changelogs)).name,
             "recreated topic": lambda: self._recreate(self._choose(self.inputs)),
         }
         self.happened[name] = act[name]()

@@ -36,6 +36,7 @@ from streams.simulation.kernel import (
 from streams.simulation.nemesis import plan_trouble
 from streams.simulation.process import Process
 from streams.simulation.producer_client import SimulatedProducer
+from streams.start_check import StartCheck
 from streams.task import TaskId
 from streams.tasks import OpenHome, TaskHome
 from streams.topic_plan import plan_internal_topics
@@ -225,6 +226,7 @@ class Run:
             self.cluster,
             self.slots,
             list(self.setup.rows),
+            [topic for plan in self.setup.plans for topic in plan.changelogs.values()],
             frozenset(plan.lead(partitions) for plan in self.setup.plans),
             random.Random(f"disaster/{self._seed}"),  # noqa: S311 - reproducible on purpose
         )
@@ -439,6 +441,7 @@ class _Slot:
             if kind is not None:
                 process.settle()
 
+        log = _Log(process)
         return make_worker(
             run.setup.config,
             run.setup.plans,
@@ -446,8 +449,9 @@ class _Slot:
             listener=SilentListener(),
             restore_listener=SilentRestoreListener(),
             probe=probe,
-            log=_Log(process),
+            log=log,
             connections=connections,
+            before_create=StartCheck(run.setup.config, run.setup.plans, cluster, None, log),
         )
 
     def _local(self, process: Process) -> LocalState:

@@ -20,10 +20,12 @@ from streams.errors import OutcomeUnknownError
 from streams.membership import Membership
 from streams.producer import PlainProducer, TransactionalProducer
 from streams.progress import COMMIT_ID, Progress
+from streams.restore import Restorer
 from streams.simulation.cluster import SimulatedAdmin
 from streams.simulation.disk import _DurableState
 from streams.simulation.groups import Group
 from streams.simulation.kernel import VirtualClock
+from streams.start_check import StartCheck
 from streams.task import Task
 from streams.tasks import Tasks
 from streams.worker import Worker
@@ -256,3 +258,14 @@ def a_write_that_fails_for_lack_of_room_taken_for_done(patch: pytest.MonkeyPatch
 @bug_of_several
 def what_caches_hold_back_left_out_of_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Commit, "flush_caches", lambda self, tasks: None)
+
+
+@bug_of_several
+def an_input_without_offsets_begins_at_its_beginning(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("streams.lost_offsets.lost_inputs", lambda committed, before: [])
+
+
+@bug_of_several
+def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StartCheck, "__call__", lambda self, admin, plan: None)
+    patch.setattr(Restorer, "_require_other_commit", lambda self, *facts: None)
