@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streams.cli_options import load, said_errors, settings_option, target_argument
-from streams.errors import MisconfiguredTopicError, MissingTopicError
+from streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
 from streams.key_checks import meetings_of, unnamed_keys_of
+from streams.topic_errors import ChangelogLostError
 from streams.topic_plan import plan_internal_topics, topic_names
 from streams.topics import describe_as
 from topology.unnamed import Unnamed, unnamed_steps
@@ -17,6 +18,7 @@ from topology.unnamed import Unnamed, unnamed_steps
 if TYPE_CHECKING:
     from streams.app import KafkaStreams
     from streams.group_admin import GroupAdmin
+    from streams.start_check import StartCheck
 
 __all__ = ["check"]
 
@@ -75,6 +77,7 @@ def _compare(app: KafkaStreams) -> int:
     from streams.deployment import change_code
     from streams.deployment_changes import changes
     from streams.group_admin import GroupAdmin
+    from streams.start_check import StartCheck
 
     config = app.config
     reach(config.admin_config())
@@ -88,7 +91,9 @@ def _compare(app: KafkaStreams) -> int:
         )
     found = [] if before is None else changes(before, deployed.present)
     refused = [str(change) for change in found if change.refused]
-    refused += _wrong_topics(admin, app)
+    refused += _wrong_topics(
+        admin, app, StartCheck(config, app.plans, admin, before, structlog.get_logger())
+    )
     for text in refused:
         click.echo(f"Refused: {text}")
     for change in found:
@@ -102,14 +107,20 @@ def _compare(app: KafkaStreams) -> int:
     return 1 if refused else 0
 
 
-def _wrong_topics(admin: GroupAdmin, app: KafkaStreams) -> list[str]:
+def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:
     """What a start would find wrong with the topics, such as another partition count."""
     subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
     sinks = {name for sub in subs for name in sub.sinks}
     try:
-        plan_internal_topics(
-            subs, describe_as(admin, topic_names(subs), written=sinks), names=admin.names()
-        )
-    except (MissingTopicError, MisconfiguredTopicError) as error:
+        facts = describe_as(admin, topic_names(subs), written=sinks)
+        plan = plan_internal_topics(subs, facts, names=admin.names())
+        if plan.create:
+            start_check(admin, plan)
+    except (
+        MissingTopicError,
+        MisconfiguredTopicError,
+        ChangelogLostError,
+        TopologyChangedError,
+    ) as error:
         return [str(error)]
     return []

@@ -78,6 +78,14 @@ class GroupAdmin(LiveAdmin):
                 raise _undecided(group, failed)
             time.sleep(_LOOK_AGAIN_S)
 
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places, undecided transactions or not."""
+        wanted = frozenset(places)
+        found = self.committed(group, decided=False)
+        return {place: offset for place, offset in found.items() if place in wanted}
+
     def _committed(self, group: str, *, decided: bool) -> list[Any]:
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(

@@ -25,6 +25,11 @@ from topology import Materialized
 
 
 def restore_from_local(counting: Counting, directory: Path, *arguments: str) -> Result:
+    return command(counting, directory, "changelog", "restore-from-local", *arguments)
+
+
+def command(counting: Counting, directory: Path, *arguments: str) -> Result:
+    """Call headrace; the application is named last."""
     file = directory / f"app_{uuid.uuid4().hex}.py"
     file.write_text(
         "from streams import KafkaStreams, serdes\n"
@@ -35,8 +40,7 @@ def restore_from_local(counting: Counting, directory: Path, *arguments: str) -> 
         f"counts.to_stream().to({counting.output!r})\n"
         f"app = KafkaStreams(builder.build(), {counting.settings!r})\n"
     )
-    arguments = ("changelog", "restore-from-local", f"{file}:app", *arguments)
-    result = CliRunner().invoke(main, list(arguments))
+    result = CliRunner().invoke(main, [*arguments, f"{file}:app"])
     print(result.output)
     return result
 
@@ -55,6 +59,9 @@ def test_a_changelog_that_is_gone_is_written_anew_from_the_local_rows(
     assert exit_code_of(failure) is ExitCode.OFFSETS
     assert counting.changelog in str(failure)
     assert topics.partitions(counting.changelog) == 0, "nothing was created"
+    checked = command(counting, tmp_path, "check", "--deployed")
+    assert checked.exit_code == 1
+    assert f"Refused: changelogs that are gone: {counting.changelog}" in checked.output
 
     shown = restore_from_local(counting, tmp_path, "--dry-run")
     assert (shown.exit_code, topics.partitions(counting.changelog)) == (0, 0)
