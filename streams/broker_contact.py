@@ -37,7 +37,8 @@ TOOLS_WAIT_S = 5.0
 """How long a command waits for brokers, at which somebody sits."""
 _SILENT_FACTOR = 4
 """How much longer it waits while nothing is heard at all."""
-_SLICE_S = 0.2
+_SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
+"""Brokers that are there answer in milliseconds."""
 _REQUEST_S = 5.0
 _SURE_AFTER_S = 1.0
 """One of several brokers may have a certificate that is wrong, and another one answer."""
@@ -117,13 +118,15 @@ class _Probe:
         self.heard = Heard(log)
         self._client = new_admin(config, self.heard)
         self._future: Any = None
+        self._slice_s = _SLICE_MIN_S
         self._final_s: float | None = None
 
     def answers(self) -> bool:
         """Ask, wait a moment, and say whether there is an answer."""
         if self._future is None:
             self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
-        self._client.poll(_SLICE_S)
+        self._client.poll(self._slice_s)
+        self._slice_s = min(1.1 * self._slice_s, _SLICE_MAX_S)
         if not self._future.done():
             return False
         future, self._future = self._future, None
