@@ -42,7 +42,16 @@ from topology.graph import (
     tells_old,
 )
 from topology.holding import hold_of
-from topology.operators import aggregate, guarding, sink, source, stateless, table, update
+from topology.operators import (
+    aggregate,
+    guarding,
+    row_keys,
+    sink,
+    source,
+    stateless,
+    table,
+    update,
+)
 from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, OperatorMaker
@@ -391,13 +400,15 @@ class _Assembler:
         elif isinstance(node, Branch):
             stateless.emit_branch(gen, node, flow, self._descend)
         elif isinstance(node, Aggregate):
-            aggregate.emit(gen, node, flow, partial(self._children, node))
+            emit = partial(aggregate.emit, gen, node, descend=partial(self._children, node))
+            row_keys.emit(gen, node, flow, emit)
         elif isinstance(node, TableSource):
-            table.emit(gen, node, flow, partial(self._children, node))
+            emit = partial(table.emit, gen, node, descend=partial(self._children, node))
+            row_keys.emit(gen, node, flow, emit)
         elif isinstance(node, Sink):
             sink.emit(gen, node, flow)
         elif isinstance(node, Operator):
-            self._operator(node, flow)
+            row_keys.emit(gen, node, flow, partial(self._operator, node))
         else:
             raise AssertionError(f"no operator for {node!r}")
 
