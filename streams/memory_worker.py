@@ -120,6 +120,18 @@ class Counts:
         """Not counted."""
 
 
+REPARTITIONED = 4
+"""How many partitions topics have where the topology repartitions and nobody says how many."""
+
+
+def default_partitions(plans: Sequence[SubPlan]) -> int:
+    """How many partitions topics have where nobody says how many.
+
+    Several where keys are partitioned anew: with one, all keys meet whatever their bytes are.
+    """
+    return REPARTITIONED if any(plan.topics.repartition_sources for plan in plans) else 1
+
+
 def create_topics(
     cluster: MemoryCluster,
     plans: Sequence[SubPlan],

@@ -115,9 +115,12 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     if left.draft is not right.draft:
         raise TopologyError("join() was given a stream of another builder; use one builder")
     is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
+    left = replace(left, value=join.value or left.value)
+    right = replace(right, value=join.other_value or right.value)
+    sides = [None if join.name is None else f"{join.name}-{side}" for side in ("left", "right")]
     keys = left.key, right.key
-    left = _keyed(replace(left, value=join.value or left.value), keys[1], join, "left")
-    right = _keyed(replace(right, value=join.other_value or right.value), keys[0], join, "right")
+    left = _keyed(left, join.key, keys[1], sides[0])
+    right = _keyed(right, join.key, keys[0], sides[1])
     if is_outer_left:
         left.draft.keep_null_keys(left.node)
     if is_outer_right:
@@ -148,13 +151,19 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     return replace(left, node=names.merge, key=key, value=None, rekeyed=False)
 
 
-def _keyed(edge: Edge, other: AnySerde | None, join: StreamJoin, side: str) -> Edge:
-    """Partition a side anew if its key may have changed, in the other side's bytes."""
-    edge = replace(edge, key=join.key or edge.key)
+def _keyed(edge: Edge, key: AnySerde | None, other: AnySerde | None, name: str | None) -> Edge:
+    """Partition a side anew if its key may have changed, in the other side's bytes.
+
+    Args:
+        edge: the side.
+        key: the serde that the join names; None takes that of the side, or else of the other.
+        other: that of the other side.
+        name: what a repartition topic is named after.
+    """
+    edge = replace(edge, key=key or edge.key)
     if not edge.rekeyed:
         return edge
-    edge = replace(edge, key=edge.key or other)
-    return edge.repartitioned_for_join(None if join.name is None else f"{join.name}-{side}")
+    return replace(edge, key=edge.key or other).repartitioned_for_join(name)
 
 
 def _named(left: Edge, join: StreamJoin) -> _JoinNames:
@@ -248,9 +257,8 @@ def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
     """
     if stream.draft is not table.draft:
         raise TopologyError("join() was given a table of another builder; use one builder")
-    edge = replace(stream, key=join.key or stream.key, value=join.value or stream.value)
-    if edge.rekeyed:
-        edge = replace(edge, key=edge.key or table.key).repartitioned_for_join(join.name)
+    edge = replace(stream, value=join.value or stream.value)
+    edge = _keyed(edge, join.key, table.key, join.name)
     if join.left:
         edge.draft.keep_null_keys(edge.node)
     prefix = "KSTREAM-LEFTJOIN-" if join.left else "KSTREAM-JOIN-"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 
 from tests.reference.checking import Way, check, program_of, shrunk
@@ -29,12 +30,12 @@ def main() -> None:
     parser.add_argument("--ops", default="")
     options = parser.parse_args()
     ops = tuple(options.ops.split()) or OPS
-    compared = 0
+    outcomes: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
         way = WAYS[seed % len(WAYS)]
         program = program_of(seed, way, ops)
         try:
-            compared += check(program, way)
+            outcomes[check(program, way)] += 1
         except Exception:
             smaller = shrunk(program, way)
             print(f"seed {seed} failed, {way}")
@@ -44,11 +45,13 @@ def main() -> None:
             except Exception:
                 traceback.print_exc()
             raise SystemExit(1) from None
-    print(f"{compared} topologies compared, {options.seeds - compared} refused")
+    compared, refused = outcomes["compared"], outcomes["refused"]
+    unknown = outcomes["unknown"]
+    print(f"{compared} topologies compared, {refused} refused by both, {unknown} are none")
 
 
 def _lines(program: object) -> Iterator[str]:
-    for part in ("steps", "events", "mutable"):
+    for part in ("steps", "events", "mutable", "keys"):
         found = getattr(program, part)
         yield f"{part}:"
         yield from (f"    {item}" for item in (found if isinstance(found, tuple) else (found,)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from state.codec import partition_for_key
+from topology import serdes
 from topology.serdes import Serde
 
 Task = int
@@ -38,9 +39,11 @@ class Engine:
 
     Args:
         partitions: of every topic.
+        default_key: the serde of keys where nobody names one.
     """
 
     partitions: int
+    default_key: Serde[Any] = serdes.string
     inputs: dict[str, Receive] = field(default_factory=dict)
     outputs: dict[str, list[Written]] = field(default_factory=dict)
     stores: dict[str, Callable[[Task], dict[Any, tuple[Any, int]]]] = field(default_factory=dict)
@@ -48,14 +51,37 @@ class Engine:
     may_be_gone: dict[str, Callable[[Task, Any], bool]] = field(default_factory=dict)
     """By name: tells of a row of a task whether it may have expired."""
     running: str = ""
+    finals: dict[str, Callable[[], dict[Any, Any]]] = field(default_factory=dict)
+    """By topic: the last values that it must have, where nothing is said of the way there."""
+    never_meet: list[str] = field(default_factory=list)
+    """Where keys come together that are other bytes on each side: such a program is refused."""
+    _tasks: dict[tuple[int, Any], Task] = field(default_factory=dict)
+
+    def lies_by(self, key: Serde[Any] | None) -> frozenset[str]:
+        """By what the records of a topic lie where they do: the bytes of their keys."""
+        return frozenset({type(key or self.default_key).__name__})
+
+    def meet(self, where: str, *lies_by: frozenset[str]) -> None:
+        """Say that equal keys of these must be in one task."""
+        if len(frozenset().union(*lies_by)) > 1:
+            self.never_meet.append(where)
+
+    def at(self, where: object, key: Any, task: Task) -> None:
+        """Check that all that is done with one key at a place is done in one task."""
+        key = getattr(key, "key", key)
+        other = self._tasks.setdefault((id(where), key), task)
+        assert other == task, f"key {key} of {where} is met in tasks {other} and {task}"
 
     def read(self, topic: str, task: str, key: Any, value: Any, timestamp: int) -> None:
         """Let a task process one record."""
         self.running = task
         self.inputs[topic](int(task.split("_")[1]), key, value, timestamp)
 
-    def write(self, topic: str, serde: Serde[Any], key: Any, value: Any, timestamp: int) -> None:
+    def write(
+        self, topic: str, serde: Serde[Any] | None, key: Any, value: Any, timestamp: int
+    ) -> None:
         """Write a record to the partition of its key; without a key to any."""
+        serde = serde or self.default_key
         data = None if key is None else serde.serialize(key)
         inner = getattr(serde, "inner_bytes", None)
         if data is not None and inner is not None:

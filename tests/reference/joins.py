@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tests.reference import streams
 from tests.reference.engine import PerTask, Task
-from tests.reference.tables import Row, Stored, Table
+from tests.reference.tables import Row, Stored, Table, Versioned
 from topology.windows import JoinWindows
 
 Kind = Literal["inner", "left", "outer"]
@@ -23,9 +23,16 @@ class Joined(Table):
     """
 
     def __init__(
-        self, left: Table, right: Table, joiner: Joiner, kind: Kind, store: str | None
+        self,
+        left: Table,
+        right: Table,
+        joiner: Joiner,
+        kind: Kind,
+        store: str | None,
+        key: streams.Key,
     ) -> None:
-        super().__init__(left.engine, left.key)
+        super().__init__(left.engine, key or left.key, left.lies_by | right.lies_by)
+        left.engine.meet("a join of tables", self.lies_by)
         self._left, self._right, self._joiner, self._kind = left, right, joiner, kind
         left.readable()
         right.readable()
@@ -72,20 +79,114 @@ class Joined(Table):
         return self._of(left, right), max(left_since, right_since)
 
 
+def joined(
+    left: Table,
+    right: Table,
+    joiner: Joiner,
+    kind: Kind,
+    *,
+    foreign_key: Callable[[Any], Any] | None = None,
+    store: str | None = None,
+    key: streams.Key = None,
+    name: str = "",
+    value: Any = None,
+) -> Table:
+    """The join of two tables, by their keys or by one that the left rows name."""
+    del value
+    if foreign_key is None:
+        return Joined(left, right, joiner, kind, store, key)
+    assert store is not None
+    place = name.removeprefix("f")
+    return JoinedByForeignKey(left, right, joiner, kind, foreign_key, f"last-{place}")
+
+
+class JoinedByForeignKey(Table):
+    """What a join by a foreign key comes to in the end; nothing is said of the way there."""
+
+    def __init__(
+        self,
+        left: Table,
+        right: Table,
+        joiner: Joiner,
+        kind: Kind,
+        foreign_key: Callable[[Any], Any],
+        topic: str,
+    ) -> None:
+        engine = left.engine
+        super().__init__(engine, left.key, left.lies_by)
+        # The questions lie by the key that the right table has now.
+        engine.meet("a foreign-key join", right.lies_by, engine.lies_by(right.key))
+        left.readable()
+        right.readable()
+        self._joiner, self._kind, self._foreign_key = joiner, kind, foreign_key
+        self._left: dict[Any, Any] = {}
+        self._right: dict[Any, Any] = {}
+        left.followers.append(lambda task, key, value, *_: self._left.update({key: value}))
+        right.followers.append(lambda task, key, value, *_: self._right.update({key: value}))
+        engine.finals[topic] = self._rows
+
+    def _rows(self) -> dict[Any, Any]:
+        rows = {}
+        for key, value in self._left.items():
+            wanted = None if value is None else self._foreign_key(value)
+            other = None if wanted is None else self._right.get(wanted)
+            if other is not None or (self._kind == "left" and value is not None):
+                rows[key] = self._joiner(value, other)
+        return rows
+
+
+def join_global(
+    stream: streams.Stream,
+    table: Table,
+    joiner: Joiner,
+    *,
+    left: bool,
+    key_mapper: Callable[[Any, Any], Any],
+    name: str,
+) -> streams.Stream:
+    """Look up a key that each record tells in a table that every task has."""
+    result = stream._then(node=name)
+    result.above = [stream]
+
+    def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
+        wanted = key_mapper(key, value)
+        other = None if wanted is None else table.rows[task].get(wanted, (None, 0))[0]  # type: ignore[attr-defined]
+        if value is not None and (other is not None or left):
+            result.emit(task, key, joiner(value, other), timestamp)
+
+    stream.followers.append(receive)
+    return result
+
+
 def join_table(
-    stream: streams.Stream, table: Table, joiner: Joiner, *, left: bool, name: str
+    stream: streams.Stream,
+    table: Table,
+    joiner: Joiner,
+    *,
+    left: bool,
+    name: str | None,
+    key: streams.Key,
 ) -> streams.Stream:
     """Look up each record's key in a table."""
     table.readable()
-    source = stream.repartition(name=name) if stream.rekeyed else stream
+    source, key = stream, key or stream.key
+    if stream.rekeyed:
+        key = key or table.key
+        source = stream.for_join(name, key)
     if left:
         source.keep_keyless()
-    result = streams.Stream(stream.engine, stream.key, stream.value)
+    stream.engine.meet("a join with a table", source.lies_by, table.lies_by)
+    result = streams.Stream(stream.engine, key, stream.value, lies_by=source.lies_by)
+
+    def looked_up(task: Task, key: Any, timestamp: int) -> Any:
+        if isinstance(table, Versioned):
+            return table.as_of(task, key, timestamp)
+        return table.get(task, key)[0]
 
     def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
         if value is None or (key is None and not left):
             return
-        other = None if key is None else table.get(task, key)[0]
+        other = None if key is None else looked_up(task, key, timestamp)
         if other is not None or left:
             result.emit(task, key, joiner(value, other), timestamp)
 
@@ -124,8 +225,11 @@ class StreamJoin:
         self._joiner, self._windows, self._kind = joiner, windows, kind
         self._drops_late = drops_late
         self._sides: PerTask = PerTask(Sides)
-        self._encode = left.key.serialize
-        self.result = streams.Stream(left.engine, left.key, left.value)
+        self._engine = left.engine
+        self._encode = (left.key or right.key or left.engine.default_key).serialize
+        lies_by = left.lies_by | right.lies_by
+        self._engine.meet("a join of streams", lies_by)
+        self.result = streams.Stream(left.engine, left.key, left.value, lies_by=lies_by)
         left.followers.append(lambda *record: self._receive(True, *record))
         right.followers.append(lambda *record: self._receive(False, *record))
 
@@ -155,6 +259,7 @@ class StreamJoin:
         if key is None:
             self._send(task, None, is_left, value, None, timestamp)
             return
+        self._engine.at(self, key, task)
         found = self._match(sides, is_left, key, timestamp)
         for other_timestamp, other in found:
             self._send(task, key, is_left, value, other, max(timestamp, other_timestamp))

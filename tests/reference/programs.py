@@ -4,17 +4,55 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from topology import Stores, serdes
+from tests.reference.functions import (
+    KEYS,
+    MS,
+    Transformer,
+    aggregated,
+    aggregated_null,
+    join_windows_of,
+    joined,
+    kept,
+    key_of,
+    mapped,
+    merged,
+    reduced,
+    subtracted,
+    unwindowed,
+    windows_of,
+)
+from topology import Materialized, Stores, serdes
+from topology._serde import StringSerde
+from topology.serdes import Serde
 from topology.suppressed import Suppressed
-from topology.windows import JoinWindows, SessionWindows, TimeWindows
+from topology.windows import SessionWindows
 
-MS = timedelta(milliseconds=1)
-KEYS = ("a", "b", "c", "dd")
 SOURCES = ("in-0", "in-1")
+GLOBAL = "all"
+"""The topic of the global table; it is written before all others are, as its rows have no time."""
+
+KeySerde = Serde[Any] | None
+STRINGS = (serdes.string, StringSerde(name="names"))
+"""Two that are not equal and write the same bytes."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The serdes of a program's keys; None leaves it to the step, to upstream or to the settings.
+
+    Args:
+        default: the setting.
+        sources: of each source.
+        calls: of each step, in turn.
+    """
+
+    default: Serde[Any] = serdes.string
+    sources: tuple[KeySerde, ...] = (serdes.string, serdes.string)
+    calls: tuple[KeySerde, ...] = (serdes.string,)
 
 
 @dataclass(frozen=True)
@@ -25,6 +63,8 @@ class Step:
     index: int
     other: int
     n: int
+    key: int = 0
+    """Which of the program's key serdes it names."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +89,27 @@ class Program:
     cached: bool = False
     """Whether updates are held back: what goes on of a table then depends on when it commits, and
     a fold of that would depend on it too, so tables are not read as streams by others."""
+    keys: Keys = Keys()
 
 
-def random_program(seed: int, *, interrupted: bool, cached: bool, ops: tuple[str, ...]) -> Program:
+def random_program(
+    seed: int, *, interrupted: bool, cached: bool, ops: tuple[str, ...], plain: bool = False
+) -> Program:
     """Draw a program.
 
     Args:
         seed: decides everything.
-        cached: whether the topology will hold back updates.
         interrupted: whether commits, aborts and crashes come between records.
+        cached: whether the topology will hold back updates.
         ops: the calls to choose from.
+        plain: whether all keys are strings, the default one; then there are no global rows.
     """
     rng = random.Random(seed)
     steps = tuple(
-        Step(rng.choice(ops), rng.randrange(30), rng.randrange(30), rng.randrange(12))
-        for _ in range(rng.randint(1, 8))
+        Step(rng.choice(ops), rng.randrange(30), rng.randrange(30), rng.randrange(12), place)
+        for place in range(rng.randint(1, 8) if plain else rng.randint(2, 12))
     )
-    events = []
+    events = [] if plain else _global_rows(rng)
     time = 100
     for _ in range(rng.randint(1, 25)):
         if interrupted and rng.random() < 0.3:
@@ -74,13 +118,39 @@ def random_program(seed: int, *, interrupted: bool, cached: bool, ops: tuple[str
         key = rng.choice(KEYS) if rng.random() < 0.95 else None
         value = rng.randrange(20) if rng.random() < 0.9 else None
         events.append(Event("send", rng.choice(SOURCES), key, value, time))
-    return Program(steps, tuple(events), rng.random() < 0.5, cached)
+    mutable = rng.random() < 0.5
+    return Program(steps, tuple(events), mutable, cached, Keys() if plain else _keys(rng))
+
+
+def _global_rows(rng: random.Random) -> list[Event]:
+    return [
+        Event("send", GLOBAL, key, rng.randrange(20) if rng.random() < 0.9 else None, 0)
+        for key in rng.choices(KEYS, k=rng.randint(1, 6))
+    ]
+
+
+def _keys(rng: random.Random) -> Keys:
+    """Mostly one kind of bytes, named or not, so that most programs run."""
+    usual = rng.choice((serdes.string, serdes.json))
+    default = usual if rng.random() < 0.6 else rng.choice((serdes.string, serdes.json))
+
+    def drawn(absent: float) -> KeySerde:
+        number = rng.random()
+        if number < absent:
+            return None
+        if number < 0.94:
+            return rng.choice(STRINGS) if usual is serdes.string else usual
+        return rng.choice((serdes.string, serdes.json))
+
+    less = 0.3 if default is usual else 0.02
+    sources = tuple(drawn(less) for _ in SOURCES)
+    return Keys(default, sources, tuple(drawn(0.5) for _ in range(8)))
 
 
 def write(program: Program, builder: Any) -> None:
     """Call the DSL, or its mirror."""
     value = serdes.json if program.mutable else serdes.long
-    written = Written(builder, value, cached=program.cached)
+    written = Written(builder, value, program.keys, cached=program.cached)
     for place, step in enumerate(program.steps):
         written.step(step, place)
     written.end()
@@ -89,13 +159,21 @@ def write(program: Program, builder: Any) -> None:
 class Written:
     """The streams and tables that a program has made so far."""
 
-    def __init__(self, builder: Any, value: Any, *, cached: bool) -> None:
+    def __init__(self, builder: Any, value: Any, keys: Keys, *, cached: bool) -> None:
         self._cached = cached
         self._builder = builder
         self._value = value
-        self._streams = [builder.stream(t, key=serdes.string, value=value) for t in SOURCES]
+        self._keys = keys
+        self._streams = [
+            builder.stream(topic, key=key, value=value, name=f"read-{topic}")
+            for topic, key in zip(SOURCES, keys.sources, strict=True)
+        ]
+        self._named: list[Any] = list(self._streams)
+        """The streams whose node has a name that is known here."""
         self._tables: list[Any] = []
         self._derived: set[int] = set()
+        self._versioned: list[Any] = []
+        self._global: Any = None
 
     def step(self, step: Step, place: int) -> None:
         """Make one call; one that needs a table where there is none makes nothing."""
@@ -110,50 +188,80 @@ class Written:
     def end(self) -> None:
         """Write everything to topics of its own."""
         for place, stream in enumerate(self._streams):
-            stream.to(f"stream-{place}", key=serdes.string, value=self._value)
+            stream.to(f"stream-{place}", value=self._value)
         for place, table in enumerate(self._tables):
             table.to_stream().to(f"table-{place}", key=serdes.string, value=self._value)
 
     def _other_table(self, step: Step) -> Any:
         return self._tables[step.other % len(self._tables)]
 
+    def _key(self, step: Step) -> dict[str, Any]:
+        """The serde that a call names, if it names one."""
+        key = self._keys.calls[step.key % len(self._keys.calls)]
+        return {} if key is None else {"key": key}
+
     # -- streams -------------------------------------------------------------------------------
 
+    def _add(self, stream: Any) -> None:
+        self._streams.append(stream)
+        self._named.append(stream)
+
     def _filter(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.filter(lambda k, v: kept(k, v, step.n)))
+        self._add(stream.filter(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
 
     def _filter_not(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.filter_not(lambda k, v: kept(k, v, step.n)))
+        self._add(stream.filter_not(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
 
     def _map_values(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.map_values(lambda v: mapped(v, step.n)))
+        self._add(stream.map_values(lambda v: mapped(v, step.n), name=f"n{place}"))
 
     def _flat_map_values(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.flat_map_values(lambda v: [v, mapped(v, step.n)][: step.n % 3]))
+        def several(value: int | None) -> list[int | None]:
+            return [value, mapped(value, step.n)][: step.n % 3]
+
+        self._add(stream.flat_map_values(several, name=f"n{place}"))
 
     def _map(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.map(lambda k, v: (key_of(k, v, step.n), mapped(v, step.n))))
+        def both(key: str | None, value: int | None) -> tuple[str | None, int | None]:
+            return key_of(key, value, step.n), mapped(value, step.n)
+
+        self._add(stream.map(both, name=f"n{place}"))
 
     def _select_key(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.select_key(lambda k, v: key_of(k, v, step.n)))
+        self._add(stream.select_key(lambda k, v: key_of(k, v, step.n), name=f"n{place}"))
 
     def _merge(self, stream: Any, step: Step, place: int) -> None:
-        self._streams.append(stream.merge(self._streams[step.other % len(self._streams)]))
+        other = self._streams[step.other % len(self._streams)]
+        self._add(stream.merge(other, name=f"n{place}"))
+
+    def _split(self, stream: Any, step: Step, place: int) -> None:
+        split = stream.split(name=f"n{place}-")
+        split.branch(lambda k, v: kept(k, v, step.n), name="one")
+        split.branch(lambda k, v: (v or 0) % 2 == step.n % 2, name="two")
+        ends = split.default_branch(name="rest") if step.n % 3 else split.no_default_branch()
+        for one in ends.values():
+            self._add(one)
 
     def _repartition(self, stream: Any, step: Step, place: int) -> None:
         self._streams.append(
-            stream.repartition(name=f"p{place}", key=serdes.string, value=self._value)
+            stream.repartition(name=f"p{place}", value=self._value, **self._key(step))
         )
 
     def _to_table(self, stream: Any, step: Step, place: int) -> None:
         store = f"s{place}" if step.n % 3 else None
-        options = {"key": serdes.string, "value": self._value}
+        options = {"value": self._value, **self._key(step)}
         self._tables.append(stream.to_table(store=store, name=f"t{place}", **options))
+
+    def _versioned_table(self, stream: Any, step: Step, place: int) -> None:
+        """One that keeps its past, which joins read as it was at a record's time."""
+        kept = Materialized(f"s{place}", history=timedelta(hours=1))
+        options = {"value": self._value, **self._key(step)}
+        self._versioned.append(stream.to_table(store=kept, name=f"t{place}", **options))
 
     # -- folds ---------------------------------------------------------------------------------
 
     def _grouped(self, stream: Any, step: Step, place: int) -> Any:
-        options = {"key": serdes.string, "value": self._value, "name": f"g{place}"}
+        options = {"value": self._value, "name": f"g{place}", **self._key(step)}
         if step.other % 2:
             return stream.group_by_key(**options)
         return stream.group_by(lambda k, v: key_of(k, v, step.n), **options)
@@ -175,8 +283,8 @@ class Written:
         other = self._streams[step.other % len(self._streams)]
         if other is stream:
             return
-        options = {"key": serdes.string, "value": self._value}
-        one = stream.group_by_key(name=f"g{place}a", **options)
+        options = {"value": self._value}
+        one = stream.group_by_key(name=f"g{place}a", **self._key(step), **options)
         two = other.group_by_key(name=f"g{place}b", **options)
         both = one.cogroup(aggregated).cogroup(two, subtracted)
         self._tables.append(both.aggregate(lambda: step.n, store=f"s{place}", **options))
@@ -190,7 +298,7 @@ class Written:
                 context.store(f"s{place}").put(record.key, number)
                 context.forward(record.with_value(number))
 
-        self._streams.append(stream.process_values(count, stores=[counts], name=f"n{place}"))
+        self._add(stream.process_values(count, stores=[counts], name=f"n{place}"))
 
     # -- windows -------------------------------------------------------------------------------
 
@@ -218,7 +326,7 @@ class Written:
     def _windowed(self, table: Any, place: int) -> None:
         stream = unwindowed(table.to_stream())
         if self._cached:
-            stream.to(f"table-w{place}", key=serdes.string, value=self._value)
+            stream.to(f"table-w{place}", value=self._value)
         else:
             self._streams.append(stream)
 
@@ -227,8 +335,7 @@ class Written:
         if step.index % 2:
             options["emit"] = "on_window_close"
         if step.index % 3 == 0:
-            end = {"key": serdes.string, "value": self._value}
-            options["late"] = lambda stream: stream.to(f"late-{place}", **end)
+            options["late"] = lambda stream: stream.to(f"late-{place}", value=self._value)
         return options
 
     # -- joins ---------------------------------------------------------------------------------
@@ -238,25 +345,55 @@ class Written:
         # Behind a cache a derived table with a store of its own lags behind until the commit.
         if table is None or (self._cached and id(table) in self._derived):
             return
+        self._looked_up(stream, table, step, place)
+
+    def _join_versioned(self, stream: Any, step: Step, place: int) -> None:
+        if self._versioned:
+            table = self._versioned[step.other % len(self._versioned)]
+            self._looked_up(stream, table, step, place)
+
+    def _looked_up(self, stream: Any, table: Any, step: Step, place: int) -> None:
         join = stream.left_join if step.n % 2 else stream.join
-        options = {"key": serdes.string, "value": self._value, "name": f"j{place}"}
+        options = {"value": self._value, **self._name(step, place, stream), **self._key(step)}
         self._streams.append(join(table, joined, **options))
+
+    def _name(self, step: Step, place: int, *streams: Any) -> dict[str, Any]:
+        """A join's name; without one it shares a repartition topic with others."""
+        known = all(any(stream is one for one in self._named) for stream in streams)
+        return {} if known and step.index % 3 else {"name": f"j{place}"}
+
+    def _join_global(self, stream: Any, step: Step, place: int) -> None:
+        if self._global is None:
+            serdes_of = {"value": self._value, **self._key(step)}
+            self._global = self._builder.global_table(GLOBAL, store="all-rows", **serdes_of)
+        join = stream.left_join if step.n % 2 else stream.join
+
+        def wanted(key: str | None, value: int | None) -> str | None:
+            return key_of(key, value, step.other)
+
+        self._add(join(self._global, joined, key_mapper=wanted, name=f"n{place}"))
 
     def _join_stream(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
+        self._put_together(stream, other, step, **self._name(step, place, stream, other))
+
+    def _join_twice(self, stream: Any, step: Step, place: int) -> None:
+        """Two joins without names behind one change of the key, each with a serde of its own."""
+        self._select_key(stream, step, place)
+        changed = self._streams[-1]
+        for more in range(2):
+            other = self._named[(step.other + more) % len(self._named)]
+            self._put_together(changed, other, replace(step, key=step.key + more))
+
+    def _put_together(self, stream: Any, other: Any, step: Step, **name: str) -> None:
         join = (stream.join, stream.left_join, stream.outer_join)[step.n % 3]
-        options = {
-            "key": serdes.string,
-            "value": self._value,
-            "other_value": self._value,
-            "name": f"j{place}",
-        }
+        options = {"value": self._value, "other_value": self._value, **name, **self._key(step)}
         if step.n % 3 and step.index % 2:
             options["late_match"] = "drop"
         self._streams.append(join(other, joined, join_windows_of(step.n), **options))
 
     def _table_group(self, table: Any, step: Step, place: int) -> None:
-        options = {"key": serdes.string, "value": self._value, "name": f"g{place}"}
+        options = {"value": self._value, "name": f"g{place}", **self._key(step)}
         grouped = table.group_by(lambda k, v: (key_of(k, v, step.n), mapped(v, step.n)), **options)
         kept = {"store": f"s{place}", "value": self._value}
         if step.other % 3 == 0:
@@ -276,7 +413,23 @@ class Written:
         if other is not table:
             self._tables.append(join(other, joined, **self._maybe(step, place)))
 
+    def _table_join_foreign(self, table: Any, step: Step, place: int) -> None:
+        """Its results are compared as they are in the end: on the way they come in any order."""
+        join = table.left_join if step.n % 2 else table.join
+        other = self._other_table(step)
+        options = {"store": f"s{place}", "value": self._value, "name": f"f{place}"}
+        named = join(other, joined, foreign_key=lambda v: key_of(None, v, step.n), **options)
+        named.to_stream().to(f"last-{place}", key=serdes.string, value=self._value)
+
     # -- tables --------------------------------------------------------------------------------
+
+    def _table_transform_values(self, table: Any, step: Step, place: int) -> None:
+        options = {"store": f"s{place}"} if step.other % 2 else {}
+        self._tables.append(
+            table.transform_values(
+                lambda: Transformer(step.n), value=self._value, name=f"v{place}", **options
+            )
+        )
 
     def _table_filter(self, table: Any, step: Step, place: int) -> None:
         self._tables.append(
@@ -295,86 +448,32 @@ class Written:
     def _maybe(self, step: Step, place: int) -> dict[str, Any]:
         if step.other % 2 == 0:
             return {}
-        return {"store": f"s{place}", "key": serdes.string, "value": self._value}
+        return {"store": f"s{place}", "value": self._value, **self._key(step)}
 
 
-def kept(key: str | None, value: int | None, n: int) -> bool:
-    """Whether a filter keeps a record."""
-    return (len(key or "") + (value or 0) + n) % 3 != 0
-
-
-def mapped(value: int | None, n: int) -> int | None:
-    """Another value; None now and then."""
-    number = (0 if value is None else value) + n
-    return None if number % 5 == 4 else number % 50
-
-
-def key_of(key: str | None, value: int | None, n: int) -> str | None:
-    """Another key; None now and then."""
-    number = len(key or "") + (value or 0) * 7 + n
-    return None if number % 13 == 5 else KEYS[number % len(KEYS)]
-
-
-def joined(one: int | None, other: int | None) -> int:
-    """Of two values, either of which may be missing, another one."""
-    return ((one or 0) * 7 + (other or 0) * 3 + (one is None) + 2 * (other is None)) % 97
-
-
-def merged(key: str, one: int, other: int) -> int:
-    """Not commutative either."""
-    return (one * 5 + other + len(key)) % 89
-
-
-def windows_of(n: int) -> TimeWindows:
-    """Tumbling and hopping windows of some sizes."""
-    size = (3, 5, 10, 30)[n % 4]
-    advance = None if n % 3 == 0 else max(1, size // 2)
-    grace = (0, 0, 4, 20)[n // 3 % 4]
-    return TimeWindows(
-        size=size * MS, advance=advance if advance is None else advance * MS, grace=grace * MS
-    )
-
-
-def join_windows_of(n: int) -> JoinWindows:
-    """Windows that are not the same on both sides, some of them."""
-    difference = (0, 3, 10, 40)[n % 4] * MS
-    after = None if n % 3 else 0 * MS
-    return JoinWindows(time_difference=difference, after=after, grace=(0, 2, 15)[n // 4 % 3] * MS)
-
-
-def subtracted(key: str, value: int, old: int) -> int | None:
-    """What takes away; not the opposite of adding, so that order shows."""
-    return reduced(old - len(key), value + 5)
-
-
-def unwindowed(stream: Any) -> Any:
-    """The stream with plain keys, which say the window."""
-    return stream.select_key(lambda w, v: f"{w.key}-{w.window.start_ms}-{w.window.end_ms}")
-
-
-def aggregated_null(key: str, value: int | None, old: int) -> int | None:
-    """Like `aggregated`; takes null values too."""
-    return aggregated(key, -1 if value is None else value, old)
-
-
-def reduced(old: int, new: int) -> int | None:
-    """Not commutative, so that order shows; None now and then."""
-    number = (old * 3 + new) % 101
-    return None if number % 11 == 10 else number
-
-
-def aggregated(key: str, value: int, old: int) -> int | None:
-    """The same, of the key as well."""
-    return reduced(old + len(key), value)
-
-
-_HELPERS = ("__", "_grouped", "_maybe", "_other", "_emission", "_windowed")
+_HELPERS = (
+    "__",
+    "_add",
+    "_key",
+    "_name",
+    "_grouped",
+    "_maybe",
+    "_other",
+    "_emission",
+    "_windowed",
+    "_looked",
+    "_put",
+)
 OPS = tuple(
     name.removeprefix("_")
     for name in vars(Written)
     if name.startswith("_") and not name.startswith(_HELPERS)
 )
 """All calls that a program can consist of."""
-
-BEHIND_CACHES = tuple(op for op in OPS if op != "table_group")
+_OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
+PLAIN_OPS = tuple(
+    op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
+)
+"""Those without which a plain program does."""
+BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op != "table_group")
 """Those that come to the same whatever caches leave out; `aggregated` is not taken back."""

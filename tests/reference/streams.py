@@ -7,12 +7,17 @@ from typing import Any
 
 from tests.reference import joins
 from tests.reference.engine import Engine, Receive, Task
-from tests.reference.tables import Source, Stored, Table, fold, fold_into
+from tests.reference.tables import Source, Stored, Table, Versioned, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
+from topology.materialized import Materialized
 from topology.serdes import Serde
 from topology.windows import SessionWindows
 
 Joiner = Callable[[Any, Any], Any]
+Key = Serde[Any] | None
+"""The serde of keys; None where nobody has named one."""
+ANYWHERE: frozenset[str] = frozenset()
+"""Where records lie that have new keys."""
 
 
 class Builder:
@@ -21,31 +26,48 @@ class Builder:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def stream(self, topic: str, *, key: Serde[Any], value: Serde[Any]) -> Stream:
+    def stream(self, topic: str, *, key: Key, value: Serde[Any], name: str) -> Stream:
         """Read a topic."""
-        stream = Stream(self.engine, key, value)
+        lies_by = self.engine.lies_by(key)
+        stream = Stream(self.engine, key, value, node=name, lies_by=lies_by)
         self.engine.inputs[topic] = stream.emit
         return stream
 
-    def table(
-        self, topic: str, *, key: Serde[Any], value: Serde[Any], store: str | None = None
-    ) -> Table:
-        """Read a topic as a table."""
-        source = Source(self.engine, key, store)
-        self.engine.inputs[topic] = source.upsert
-        return source
+    def global_table(self, topic: str, *, store: str, **serdes: Any) -> Source:
+        """Read a topic in every task; its rows do not change while streams are read."""
+        del serdes
+        table = Source(self.engine, None, store)
+        del self.engine.stores[store]
+
+        def upsert(_: Task, key: Any, value: Any, timestamp: int) -> None:
+            for task in range(self.engine.partitions):
+                table.rows[task][key] = (value, timestamp)
+
+        self.engine.inputs[topic] = upsert
+        return table
 
 
 class Stream:
     """A stream of the interpreter; each method is the DSL's."""
 
     def __init__(
-        self, engine: Engine, key: Serde[Any], value: Serde[Any], *, rekeyed: bool = False
+        self,
+        engine: Engine,
+        key: Key,
+        value: Serde[Any],
+        *,
+        rekeyed: bool = False,
+        node: str | None = None,
+        lies_by: frozenset[str] = ANYWHERE,
     ) -> None:
         self.engine = engine
         self.key = key
         self.value = value
         self.rekeyed = rekeyed
+        self.node = node
+        self.lies_by = lies_by
+        self.for_joins: list[tuple[Key, bool, Stream]] = []
+        """The topics that joins have put behind it: their keys' serdes, and whether named."""
         self.followers: list[Receive] = []
         self.above: list[Stream] = []
         """The streams with the same keys that it comes from."""
@@ -63,15 +85,23 @@ class Stream:
         for follower in self.followers:
             follower(task, key, value, timestamp)
 
-    def _then(self, *, rekeyed: bool | None = None) -> Stream:
-        rekeyed = self.rekeyed if rekeyed is None else rekeyed
-        return Stream(self.engine, self.key, self.value, rekeyed=rekeyed)
+    def _then(self, *, node: str | None = None) -> Stream:
+        lies_by, rekeyed = self.lies_by, self.rekeyed
+        return Stream(
+            self.engine, self.key, self.value, rekeyed=rekeyed, node=node, lies_by=lies_by
+        )
 
     def _flat(
-        self, function: Callable[[Any, Any], Iterable[tuple[Any, Any]]], *, rekeys: bool = False
+        self,
+        function: Callable[[Any, Any], Iterable[tuple[Any, Any]]],
+        name: str | None,
+        *,
+        rekeys: bool = False,
     ) -> Stream:
-        result = self._then(rekeyed=self.rekeyed or rekeys)
-        if not rekeys:
+        result = self._then(node=name)
+        if rekeys:
+            result.key, result.rekeyed, result.lies_by = None, True, ANYWHERE
+        else:
             result.above = [self]
 
         def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
@@ -83,56 +113,61 @@ class Stream:
 
     def process_values(self, supplier: Any, *, stores: Any, name: str) -> Stream:
         """See `KStream.process_values`; the one processor here counts its keys (see programs)."""
-        del supplier, name
-        result = self._then()
+        del supplier
+        result = self._then(node=name)
         result.above = [self]
         counted = Stored(self.engine, self.key, stores[0].name)
+        if len(self.lies_by) > 1:  # a processor may have two rows of a key
+            del self.engine.stores[stores[0].name]
 
         def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
             if key is not None:
-                count = (counted.get(task, key)[0] or 0) + 1
+                count = (counted.rows[task].get(key, (0, 0))[0]) + 1
                 counted.rows[task][key] = (count, timestamp)
                 result.emit(task, key, count, timestamp)
 
         self.followers.append(receive)
         return result
 
-    def filter(self, predicate: Callable[[Any, Any], object]) -> Stream:
+    def filter(self, predicate: Callable[[Any, Any], object], *, name: str) -> Stream:
         """See `KStream.filter`."""
-        return self._flat(lambda k, v: [(k, v)] if predicate(k, v) else [])
+        return self._flat(lambda k, v: [(k, v)] if predicate(k, v) else [], name)
 
-    def filter_not(self, predicate: Callable[[Any, Any], object]) -> Stream:
+    def filter_not(self, predicate: Callable[[Any, Any], object], *, name: str) -> Stream:
         """See `KStream.filter_not`."""
-        return self._flat(lambda k, v: [] if predicate(k, v) else [(k, v)])
+        return self._flat(lambda k, v: [] if predicate(k, v) else [(k, v)], name)
 
-    def map(self, mapper: Callable[[Any, Any], tuple[Any, Any]]) -> Stream:
+    def map(self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, name: str) -> Stream:
         """See `KStream.map`."""
-        return self._flat(lambda k, v: [mapper(k, v)], rekeys=True)
+        return self._flat(lambda k, v: [mapper(k, v)], name, rekeys=True)
 
-    def map_values(self, mapper: Callable[[Any], Any]) -> Stream:
+    def map_values(self, mapper: Callable[[Any], Any], *, name: str) -> Stream:
         """See `KStream.map_values`."""
-        return self._flat(lambda k, v: [(k, mapper(v))])
+        return self._flat(lambda k, v: [(k, mapper(v))], name)
 
-    def flat_map(self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> Stream:
-        """See `KStream.flat_map`."""
-        return self._flat(mapper, rekeys=True)
-
-    def flat_map_values(self, mapper: Callable[[Any], Iterable[Any]]) -> Stream:
+    def flat_map_values(self, mapper: Callable[[Any], Iterable[Any]], *, name: str) -> Stream:
         """See `KStream.flat_map_values`."""
-        return self._flat(lambda k, v: [(k, each) for each in mapper(v)])
+        return self._flat(lambda k, v: [(k, each) for each in mapper(v)], name)
 
-    def select_key(self, mapper: Callable[[Any, Any], Any]) -> Stream:
+    def select_key(self, mapper: Callable[[Any, Any], Any], *, name: str | None = None) -> Stream:
         """See `KStream.select_key`."""
-        return self._flat(lambda k, v: [(mapper(k, v), v)], rekeys=True)
+        return self._flat(lambda k, v: [(mapper(k, v), v)], name, rekeys=True)
 
-    def merge(self, other: Stream) -> Stream:
+    def merge(self, other: Stream, *, name: str) -> Stream:
         """See `KStream.merge`."""
-        result = self._then(rekeyed=self.rekeyed or other.rekeyed)
+        result = self._then(node=name)
+        result.rekeyed = self.rekeyed or other.rekeyed
+        result.key = self.key if self.key == other.key else None
+        result.lies_by = self.lies_by | other.lies_by
         result.above = [self, other]
         self.followers.append(result.emit)
         if other is not self:
             other.followers.append(result.emit)
         return result
+
+    def split(self, *, name: str) -> Split:
+        """See `KStream.split`."""
+        return Split(self, name)
 
     def join(self, other: Any, joiner: Joiner, windows: Any = None, **options: Any) -> Stream:
         """See `KStream.join`."""
@@ -149,35 +184,51 @@ class Stream:
     def _joined(
         self, other: Any, joiner: Joiner, windows: Any, kind: joins.Kind, options: dict[str, Any]
     ) -> Stream:
-        name = options["name"]
+        name, key = options.get("name"), options.get("key")
+        if "key_mapper" in options:
+            return joins.join_global(self, other, joiner, left=kind == "left", **options)
         if isinstance(other, Table):
-            return joins.join_table(self, other, joiner, left=kind == "left", name=name)
+            return joins.join_table(self, other, joiner, left=kind == "left", name=name, key=key)
         left, right = self, other
+        own, others = key or left.key, key or right.key
         if left.rekeyed:
-            left = left.repartition(name=f"{name}-left")
+            left = left.for_join(name and f"{name}-left", own or right.key)
         if right.rekeyed:
-            right = right.repartition(name=f"{name}-right")
+            right = right.for_join(name and f"{name}-right", others or self.key)
         if kind != "inner":
             left.keep_keyless()
         if kind == "outer":
             right.keep_keyless()
         drops_late = options.get("late_match") == "drop"
         join = joins.StreamJoin(left, right, joiner, windows, kind, drops_late=drops_late)
+        join.result.key = own or others
         return join.result
+
+    def for_join(self, name: str | None, key: Key) -> Stream:
+        """The topic that a join reads; one without a name reads that of another, if it can."""
+        again = [stream for its_key, _, stream in self.for_joins if its_key == key]
+        if name is None and again:
+            return again[-1]
+        number = sum(not named for _, named, _ in self.for_joins) + 1
+        unnamed = self.node if number == 1 else f"{self.node}-{number}"
+        stream = self.repartition(name=name or str(unnamed), key=key)
+        self.for_joins.append((key, name is not None, stream))
+        return stream
 
     def repartition(
         self,
         *,
         name: str,
-        key: Serde[Any] | None = None,
+        key: Key = None,
         value: Serde[Any] | None = None,
     ) -> Stream:
         """See `KStream.repartition`; those without a key are left out unless a join wants them."""
         del value
         topic = f"test-{name}-repartition"
-        result = self._then(rekeyed=False)
-        result.takes_keyless = False
         serde = key or self.key
+        lies_by = self.engine.lies_by(serde)
+        result = Stream(self.engine, serde, self.value, lies_by=lies_by)
+        result.takes_keyless = False
 
         def send(task: Task, own: Any, value: Any, timestamp: int) -> None:
             if own is not None or result.takes_keyless:
@@ -187,9 +238,7 @@ class Stream:
         self.engine.inputs[topic] = result.emit
         return result
 
-    def to(
-        self, topic: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None
-    ) -> None:
+    def to(self, topic: str, *, key: Key = None, value: Serde[Any] | None = None) -> None:
         """See `KStream.to`."""
         del value
         serde = key or self.key
@@ -202,51 +251,92 @@ class Stream:
     def to_table(
         self,
         *,
-        store: str | None = None,
+        store: Any = None,
         name: str,
-        key: Serde[Any] | None = None,
+        key: Key = None,
         value: Serde[Any] | None = None,
     ) -> Table:
         """See `KStream.to_table`."""
-        del key, value
-        stream = self.repartition(name=name) if self.rekeyed else self
-        source = Source(self.engine, self.key, store)
+        del value
+        key = key or self.key
+        stream = self.repartition(name=name, key=key) if self.rekeyed else self
+        versioned = isinstance(store, Materialized)
+        source = Versioned(self.engine, key) if versioned else Source(self.engine, key, store)
+        source.lies_by = stream.lies_by
+        self.engine.meet(f"table {name}", stream.lies_by)
         stream.followers.append(source.upsert)
         return source
 
     def group_by_key(
-        self, *, name: str, key: Serde[Any] | None = None, value: Serde[Any] | None = None
+        self, *, name: str, key: Key = None, value: Serde[Any] | None = None
     ) -> Grouped:
         """See `KStream.group_by_key`."""
-        del key, value
-        return Grouped(self, name)
+        del value
+        return Grouped(self, name, key or self.key)
 
     def group_by(
         self,
         selector: Callable[[Any, Any], Any],
         *,
-        key: Serde[Any],
+        key: Key = None,
         name: str,
         value: Serde[Any] | None = None,
     ) -> Grouped:
         """See `KStream.group_by`."""
         del value
-        stream = self.select_key(selector)
-        stream.key = key
-        return Grouped(stream, name)
+        return Grouped(self.select_key(selector), name, key)
+
+
+class Split:
+    """See `BranchedKStream`."""
+
+    def __init__(self, stream: Stream, name: str) -> None:
+        self._stream, self._name = stream, name
+        self._branches: list[tuple[Callable[[Any, Any], object], Stream]] = []
+        stream.followers.append(self._receive)
+
+    def branch(self, predicate: Callable[[Any, Any], object], *, name: str) -> Split:
+        """See `BranchedKStream.branch`."""
+        branch = self._stream._then(node=self._name + name)
+        branch.above = [self._stream]
+        self._branches.append((predicate, branch))
+        return self
+
+    def default_branch(self, *, name: str) -> dict[str, Stream]:
+        """See `BranchedKStream.default_branch`."""
+        return self.branch(lambda k, v: True, name=name).no_default_branch()
+
+    def no_default_branch(self) -> dict[str, Stream]:
+        """See `BranchedKStream.no_default_branch`."""
+        return {str(stream.node): stream for _, stream in self._branches}
+
+    def _receive(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        for predicate, stream in self._branches:
+            if predicate(key, value):
+                stream.emit(task, key, value, timestamp)
+                return
 
 
 class Grouped:
     """See `KGroupedStream`."""
 
-    def __init__(self, stream: Stream, name: str) -> None:
+    def __init__(self, stream: Stream, name: str, key: Key) -> None:
         self._stream = stream
         self._name = name
+        self.key = key
 
-    def partitioned(self) -> Stream:
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody has named a serde for keys that are new."""
+        return self._stream.rekeyed and self.key is None
+
+    def partitioned(self, others: Key = None) -> Stream:
         """The stream as the fold reads it."""
-        stream = self._stream
-        return stream.repartition(name=self._name) if stream.rekeyed else stream
+        stream, key = self._stream, self.key or others
+        if stream.rekeyed:
+            stream = stream.repartition(name=self._name, key=key)
+        stream.engine.meet(f"fold {self._name}", stream.lies_by)
+        return stream
 
     def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> Cogrouped:
         """See `KGroupedStream.cogroup`."""
@@ -261,14 +351,12 @@ class Grouped:
     def count(self, *, store: str, value: Serde[Any] | None = None) -> Table:
         """See `KGroupedStream.count`."""
         del value
-        return fold(self.partitioned(), store, lambda key, value, old: (old or 0) + 1)
+        return self._folded(store, lambda key, value, old: (old or 0) + 1)
 
     def reduce(self, reducer: Callable[[Any, Any], Any], *, store: str) -> Table:
         """See `KGroupedStream.reduce`."""
-        return fold(
-            self.partitioned(),
-            store,
-            lambda key, value, old: value if old is None else reducer(old, value),
+        return self._folded(
+            store, lambda key, value, old: value if old is None else reducer(old, value)
         )
 
     def aggregate(
@@ -281,11 +369,15 @@ class Grouped:
     ) -> Table:
         """See `KGroupedStream.aggregate`."""
         del value
-        return fold(
-            self.partitioned(),
+        return self._folded(
             store,
             lambda key, new, old: aggregator(key, new, initializer() if old is None else old),
         )
+
+    def _folded(self, store: str, function: Callable[[Any, Any, Any], Any]) -> Table:
+        table = fold(self.partitioned(), store, function)
+        table.key = self.key
+        return table
 
 
 class Cogrouped:
@@ -298,13 +390,15 @@ class Cogrouped:
         """See `CogroupedKStream.cogroup`."""
         return Cogrouped([*self._groups, (other, aggregator)])
 
-    def aggregate(
-        self, initializer: Callable[[], Any], *, store: str, key: Serde[Any], value: Serde[Any]
-    ) -> Table:
+    def aggregate(self, initializer: Callable[[], Any], *, store: str, value: Serde[Any]) -> Table:
         """See `CogroupedKStream.aggregate`."""
-        del key, value
-        streams = [(grouped.partitioned(), aggregator) for grouped, aggregator in self._groups]
-        table = Stored(streams[0][0].engine, streams[0][0].key, store)
+        del value
+        named = [grouped.key for grouped, _ in self._groups if not grouped.is_free]
+        key = named[0] if named and all(one == named[0] for one in named) else None
+        streams = [(grouped.partitioned(key), aggregator) for grouped, aggregator in self._groups]
+        table = Stored(streams[0][0].engine, key, store)
+        table.lies_by = frozenset().union(*(stream.lies_by for stream, _ in streams))
+        table.engine.meet(f"cogroup {store}", table.lies_by)
         for stream, aggregator in streams:
             fold_into(table, stream, _started(aggregator, initializer))
         return table
@@ -350,9 +444,11 @@ class WindowedStream:
         if isinstance(self._windows, SessionWindows):
             assert merger is not None
             functions = (initializer, aggregator, merger)
-            return Sessions(stream, store, self._windows, *functions, self._emit, self._late)
+            ends = (self._emit, self._late, self._grouped.key)
+            return Sessions(stream, store, self._windows, *functions, *ends)
 
         def fold(key: Any, new: Any, old: Any) -> Any:
             return aggregator(key, new, initializer() if old is None else old)
 
-        return Aligned(stream, store, self._windows, fold, self._emit, self._late)
+        ends = (self._emit, self._late, self._grouped.key)
+        return Aligned(stream, store, self._windows, fold, *ends)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.reference import joins, streams
 from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
+from topology import serdes
 from topology.changed import Change
 from topology.serdes import Serde
 from topology.suppressed import Suppressed
@@ -18,9 +19,12 @@ ABSENT: Row = (None, -1)
 class Table:
     """A table of the interpreter; what it forwards are the changes of its rows."""
 
-    def __init__(self, engine: Engine, key: Serde[Any]) -> None:
+    def __init__(
+        self, engine: Engine, key: streams.Key, lies_by: frozenset[str] = frozenset()
+    ) -> None:
         self.engine = engine
         self.key = key
+        self.lies_by = lies_by
         self.followers: list[ReceiveChange] = []
         self.origins: frozenset[int] = frozenset({id(self)})
         """The tables that its rows are computed from."""
@@ -46,16 +50,34 @@ class Table:
         predicate: Callable[[Any, Any], object],
         *,
         store: str | None = None,
-        **serdes: Serde[Any],
+        key: streams.Key = None,
+        **options: Serde[Any],
     ) -> Table:
         """See `KTable.filter`."""
-        return Mapped(self, lambda k, v: v if predicate(k, v) else None, store)
+        return Mapped(self, lambda k, v: v if predicate(k, v) else None, store, key)
 
     def map_values(
-        self, mapper: Callable[[Any], Any], *, store: str | None = None, **serdes: Serde[Any]
+        self,
+        mapper: Callable[[Any], Any],
+        *,
+        store: str | None = None,
+        key: streams.Key = None,
+        **options: Serde[Any],
     ) -> Table:
         """See `KTable.map_values`."""
-        return Mapped(self, lambda k, v: mapper(v), store)
+        return Mapped(self, lambda k, v: mapper(v), store, key)
+
+    def transform_values(
+        self,
+        supplier: Callable[[], Any],
+        *,
+        store: str | None = None,
+        name: str,
+        value: Serde[Any],
+    ) -> Table:
+        """See `KTable.transform_values`."""
+        del name, value
+        return Transformed(self, supplier().transform, store)
 
     def suppress(self, limit: Suppressed, *, name: str) -> Table:
         """See `KTable.suppress`, until a time limit."""
@@ -68,34 +90,28 @@ class Table:
         mapper: Callable[[Any, Any], tuple[Any, Any]],
         *,
         name: str,
-        key: Serde[Any],
+        key: streams.Key = None,
         value: Serde[Any],
     ) -> GroupedTable:
         """See `KTable.group_by`."""
         del value
         return GroupedTable(self, mapper, key, f"test-{name}-repartition")
 
-    def join(
-        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
-    ) -> Table:
+    def join(self, other: Table, joiner: Callable[[Any, Any], Any], **options: Any) -> Table:
         """See `KTable.join`."""
-        return joins.Joined(self, other, joiner, "inner", store)
+        return joins.joined(self, other, joiner, "inner", **options)
 
-    def left_join(
-        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
-    ) -> Table:
+    def left_join(self, other: Table, joiner: Callable[[Any, Any], Any], **options: Any) -> Table:
         """See `KTable.left_join`."""
-        return joins.Joined(self, other, joiner, "left", store)
+        return joins.joined(self, other, joiner, "left", **options)
 
-    def outer_join(
-        self, other: Table, joiner: Callable[[Any, Any], Any], *, store: str | None = None, **o: Any
-    ) -> Table:
+    def outer_join(self, other: Table, joiner: Callable[[Any, Any], Any], **options: Any) -> Table:
         """See `KTable.outer_join`."""
-        return joins.Joined(self, other, joiner, "outer", store)
+        return joins.joined(self, other, joiner, "outer", **options)
 
     def to_stream(self) -> streams.Stream:
         """See `KTable.to_stream`."""
-        stream = streams.Stream(self.engine, self.key, self.key)
+        stream = streams.Stream(self.engine, self.key, serdes.long, lies_by=self.lies_by)
 
         def receive(task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
             del old
@@ -108,8 +124,14 @@ class Table:
 class Stored(Table):
     """A table that keeps its rows."""
 
-    def __init__(self, engine: Engine, key: Serde[Any], store: str | None) -> None:
-        super().__init__(engine, key)
+    def __init__(
+        self,
+        engine: Engine,
+        key: streams.Key,
+        store: str | None,
+        lies_by: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(engine, key, lies_by)
         self.store = store
         self.rows: PerTask = PerTask(dict)
         if store is not None:
@@ -117,6 +139,7 @@ class Stored(Table):
 
     def get(self, task: Task, key: Any) -> Row:
         """The present row of a key."""
+        self.engine.at(self, key, task)
         row: Row = self.rows[task].get(key, ABSENT)
         return row
 
@@ -140,7 +163,7 @@ class Stored(Table):
 class Source(Stored):
     """The last value of each key of a stream."""
 
-    def __init__(self, engine: Engine, key: Serde[Any], store: str | None) -> None:
+    def __init__(self, engine: Engine, key: streams.Key, store: str | None) -> None:
         super().__init__(engine, key, store)
         self._kept = store is not None
 
@@ -160,13 +183,38 @@ class Source(Stored):
             self.emit(task, key, value, None, timestamp)
 
 
+class Versioned(Table):
+    """A table that keeps its past; only joins read it here."""
+
+    def __init__(self, engine: Engine, key: streams.Key) -> None:
+        super().__init__(engine, key)
+        self._versions: PerTask = PerTask(dict)
+
+    def upsert(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
+        """Take a record of the stream; the last of one time counts."""
+        if key is not None:
+            self.engine.at(self, key, task)
+            self._versions[task].setdefault(key, {})[timestamp] = value
+
+    def as_of(self, task: Task, key: Any, timestamp: int) -> Any:
+        """The value that was valid at a time."""
+        self.engine.at(self, key, task)
+        versions = self._versions[task].get(key, {})
+        times = [time for time in versions if time <= timestamp]
+        return versions[max(times)] if times else None
+
+
 class Mapped(Table):
     """A table that is computed from another, row by row; with a store it keeps what it computed."""
 
     def __init__(
-        self, parent: Table, function: Callable[[Any, Any], Any], store: str | None
+        self,
+        parent: Table,
+        function: Callable[[Any, Any], Any],
+        store: str | None,
+        key: streams.Key = None,
     ) -> None:
-        super().__init__(parent.engine, parent.key)
+        super().__init__(parent.engine, key or parent.key, parent.lies_by)
         self.origins = parent.origins
         self._parent = parent
         self._function = function
@@ -201,12 +249,43 @@ class Mapped(Table):
         return self._of(key, value), timestamp
 
 
+class Transformed(Table):
+    """A table that a transformer computes; it is kept if somebody reads it."""
+
+    def __init__(
+        self, parent: Table, function: Callable[[Any, Any], Any], store: str | None
+    ) -> None:
+        super().__init__(parent.engine, parent.key, parent.lies_by)
+        self._function = function
+        self._rows = Stored(parent.engine, parent.key, store)
+        self._rows.followers.append(self.emit)
+        self._kept = store is not None
+        parent.followers.append(self._receive)
+
+    def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        del old
+        new = self._function(key, value)
+        if self._kept:
+            self._rows.put_if_changed(task, key, new, timestamp)
+        else:
+            self.emit(task, key, new, None, timestamp)
+
+    def tells_old(self) -> bool:
+        return self._kept
+
+    def readable(self) -> None:
+        self._kept = True
+
+    def get(self, task: Task, key: Any) -> Row:
+        return self._rows.get(task, key)
+
+
 def fold(stream: streams.Stream, store: str, function: Callable[[Any, Any, Any], Any]) -> Stored:
     """A table whose row is ``function(key, value, old)`` of each record of its key.
 
     The timestamp of a row is the largest one since it is there.
     """
-    table = Stored(stream.engine, stream.key, store)
+    table = Stored(stream.engine, stream.key, store, stream.lies_by)
     fold_into(table, stream, function)
     return table
 
@@ -232,7 +311,7 @@ class GroupedTable:
         self,
         table: Table,
         mapper: Callable[[Any, Any], tuple[Any, Any]],
-        key: Serde[Any],
+        key: streams.Key,
         topic: str,
     ) -> None:
         table.readable()
@@ -271,7 +350,7 @@ class GroupedTable:
     ) -> Table:
         """See `KGroupedTable.aggregate`."""
         del value
-        table = Stored(self._engine, self._key, store)
+        table = Stored(self._engine, self._key, store, self._engine.lies_by(self._key))
 
         def receive(task: Task, key: Any, change: Change, timestamp: int) -> None:
             total, since = table.get(task, key)
@@ -298,14 +377,14 @@ class Suppressed_(Table):  # noqa: N801 - the spec has the name
     """A table whose changes wait; the last one of each row goes on when its time has come."""
 
     def __init__(self, parent: Table, wait_ms: int) -> None:
-        super().__init__(parent.engine, parent.key)
+        super().__init__(parent.engine, parent.key, parent.lies_by)
         parent.readable()
         self.origins = parent.origins
         self._parent = parent
         self._wait_ms = wait_ms
         self._held: PerTask = PerTask(dict)
         self._times: PerTask = PerTask(lambda: [-1])
-        self._encode = parent.key.serialize
+        self._encode = (parent.key or parent.engine.default_key).serialize
         parent.followers.append(self._receive)
 
     def get(self, task: Task, key: Any) -> Row:

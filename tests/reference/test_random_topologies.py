@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.reference.__main__ import WAYS
@@ -16,16 +18,17 @@ SEEDS = 1000
 @pytest.mark.parametrize("part", range(8))
 def test_random_topologies_equal_the_interpreter(part: int) -> None:
     """Caches on and off, aborts and restarts between records, one partition and three."""
-    compared = 0
+    outcomes: Counter[str] = Counter()
     for seed in range(part, SEEDS, 8):
         way = WAYS[seed % len(WAYS)]
         try:
-            compared += check(program_of(seed, way), way)
+            outcomes[check(program_of(seed, way), way)] += 1
         except Exception as error:
             raise AssertionError(
                 f"seed {seed} differs; python -m tests.reference --first {seed} --seeds 1 shows it"
             ) from error
-    assert compared > SEEDS // 8 * 0.9
+    assert outcomes["compared"] > SEEDS // 8 * 0.75, outcomes
+    assert outcomes["refused"] > 0, outcomes
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -34,4 +37,4 @@ def test_random_topologies_on_disk_equal_the_interpreter(
 ) -> None:
     path = tmp_path_factory.mktemp("state")
     way = Way(partitions=1 + seed % 3, interrupted=True, on_disk=str(path))
-    assert check(program_of(10_000 + seed, way), way)
+    assert check(program_of(10_000 + seed, way), way) != "unknown"

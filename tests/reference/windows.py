@@ -35,14 +35,21 @@ class WindowedTable(Stored):
         close_order: by what closed windows go on, before their key.
     """
 
-    def __init__(self, stream: streams.Stream, store: str, emit: str, late: Late | None) -> None:
-        super().__init__(stream.engine, stream.key, store)
+    def __init__(
+        self,
+        stream: streams.Stream,
+        store: str,
+        emit: str,
+        late: Late | None,
+        key: streams.Key,
+    ) -> None:
+        super().__init__(stream.engine, key, store, stream.lies_by)
         self._on_close = emit == "on_window_close"
-        self._late = streams.Stream(stream.engine, stream.key, stream.value)
+        self._late = streams.Stream(stream.engine, stream.key or key, stream.value)
         if late is not None:
             late(self._late)
         self.clocks: PerTask = PerTask(Clock)
-        self._key_serde = stream.key
+        self._key_serde = key or stream.engine.default_key
         stream.followers.append(self._receive)
         stream.engine.may_be_gone[store] = self._may_be_gone
 
@@ -105,8 +112,9 @@ class Aligned(WindowedTable):
         function: Callable[[Any, Any, Any], Any],
         emit: str,
         late: Late | None,
+        key: streams.Key,
     ) -> None:
-        super().__init__(stream, store, emit, late)
+        super().__init__(stream, store, emit, late, key)
         self._windows = windows
         self._function = function
 
@@ -148,8 +156,9 @@ class Sessions(WindowedTable):
         merger: Callable[[Any, Any, Any], Any],
         emit: str,
         late: Late | None,
+        key: streams.Key,
     ) -> None:
-        super().__init__(stream, store, emit, late)
+        super().__init__(stream, store, emit, late, key)
         self._windows = windows
         self._initializer = initializer
         self._aggregator = aggregator

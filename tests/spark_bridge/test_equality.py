@@ -15,7 +15,7 @@ import pytest
 
 from state.codec import partition_for_key
 from streams.testing import TopologyTestDriver
-from tests.reference.programs import BEHIND_CACHES, OPS, Event, random_program, write
+from tests.reference.programs import BEHIND_CACHES, PLAIN_OPS, Event, random_program, write
 from tests.spark_bridge.local_engine import (
     Seen,
     backfilled,
@@ -27,7 +27,7 @@ from tests.spark_bridge.local_engine import (
 from topology import StreamsBuilder, TopologyError
 from topology.graph import Topology
 
-CACHED: dict[str, object] = {"null.key.policy": "drop"}
+CACHED: dict[str, object] = {"null.key.policy": "drop", "default.key.serde": "string"}
 UNCACHED: dict[str, object] = {**CACHED, "statestore.cache.max.bytes": 0}
 
 
@@ -119,8 +119,8 @@ def pooled(seen: Sequence[Sequence[Seen]]) -> list[list[Seen]]:
 def check_seeds(seeds: range, *, cached: bool = False, **options: Any) -> None:
     compared = 0
     for seed in seeds:
-        ops = BEHIND_CACHES if cached else OPS
-        program = random_program(seed, interrupted=False, cached=cached, ops=ops)
+        ops = BEHIND_CACHES if cached else PLAIN_OPS
+        program = random_program(seed, interrupted=False, cached=cached, ops=ops, plain=True)
         builder = StreamsBuilder()
         try:
             write(program, builder)

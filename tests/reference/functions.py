@@ -1,0 +1,91 @@
+"""What the steps of random programs compute, and the windows that they take."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from topology.windows import JoinWindows, TimeWindows
+
+MS = timedelta(milliseconds=1)
+KEYS = ("a", "b", "c", "dd")
+
+
+class Transformer:
+    """Makes another value of each; what is gone stays gone."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def transform(self, key: str, value: int | None) -> int | None:
+        return None if value is None else mapped(value + len(key), self._n)
+
+
+def kept(key: str | None, value: int | None, n: int) -> bool:
+    """Whether a filter keeps a record."""
+    return (len(key or "") + (value or 0) + n) % 3 != 0
+
+
+def mapped(value: int | None, n: int) -> int | None:
+    """Another value; None now and then."""
+    number = (0 if value is None else value) + n
+    return None if number % 5 == 4 else number % 50
+
+
+def key_of(key: str | None, value: int | None, n: int) -> str | None:
+    """Another key; None now and then."""
+    number = len(key or "") + (value or 0) * 7 + n
+    return None if number % 13 == 5 else KEYS[number % len(KEYS)]
+
+
+def joined(one: int | None, other: int | None) -> int:
+    """Of two values, either of which may be missing, another one."""
+    return ((one or 0) * 7 + (other or 0) * 3 + (one is None) + 2 * (other is None)) % 97
+
+
+def merged(key: str, one: int, other: int) -> int:
+    """Not commutative either."""
+    return (one * 5 + other + len(key)) % 89
+
+
+def windows_of(n: int) -> TimeWindows:
+    """Tumbling and hopping windows of some sizes."""
+    size = (3, 5, 10, 30)[n % 4]
+    advance = None if n % 3 == 0 else max(1, size // 2)
+    grace = (0, 0, 4, 20)[n // 3 % 4]
+    return TimeWindows(
+        size=size * MS, advance=advance if advance is None else advance * MS, grace=grace * MS
+    )
+
+
+def join_windows_of(n: int) -> JoinWindows:
+    """Windows that are not the same on both sides, some of them."""
+    difference = (0, 3, 10, 40)[n % 4] * MS
+    after = None if n % 3 else 0 * MS
+    return JoinWindows(time_difference=difference, after=after, grace=(0, 2, 15)[n // 4 % 3] * MS)
+
+
+def subtracted(key: str, value: int, old: int) -> int | None:
+    """What takes away; not the opposite of adding, so that order shows."""
+    return reduced(old - len(key), value + 5)
+
+
+def unwindowed(stream: Any) -> Any:
+    """The stream with plain keys, which say the window."""
+    return stream.select_key(lambda w, v: f"{w.key}-{w.window.start_ms}-{w.window.end_ms}")
+
+
+def aggregated_null(key: str, value: int | None, old: int) -> int | None:
+    """Like `aggregated`; takes null values too."""
+    return aggregated(key, -1 if value is None else value, old)
+
+
+def reduced(old: int, new: int) -> int | None:
+    """Not commutative, so that order shows; None now and then."""
+    number = (old * 3 + new) % 101
+    return None if number % 11 == 10 else number
+
+
+def aggregated(key: str, value: int, old: int) -> int | None:
+    """The same, of the key as well."""
+    return reduced(old + len(key), value)
