@@ -239,7 +239,7 @@ def test_a_global_table_is_what_it_was_when_the_backfill_was_planned() -> None:
 
 
 def test_only_committed_records_are_read_and_an_open_transaction_ends_the_range() -> None:
-    driver = TopologyTestDriver(word_count(), UNCACHED)
+    driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
     cluster = driver.cluster
     for fate, word in ((Fate.COMMITTED, "kept"), (Fate.ABORTED, "void")) * 3:
         transaction = Transaction()
@@ -264,10 +264,10 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
     }  # fmt: skip
     if (level, guarantee) == ("read_uncommitted", "exactly_once_v2"):
         with pytest.raises(ConfigError, match=r"isolation\.level"):
-            TopologyTestDriver(word_count(), settings)
+            TopologyTestDriver(word_count(), settings, partitions=1)
         return
-    alone = TopologyTestDriver(word_count(), settings)
-    both = TopologyTestDriver(word_count(), settings)
+    alone = TopologyTestDriver(word_count(), settings, partitions=1)
+    both = TopologyTestDriver(word_count(), settings, partitions=1)
     for cluster in (alone.cluster, both.cluster):
         for fate, word in ((Fate.COMMITTED, "kept"), (Fate.ABORTED, "void")) * 3:
             transaction = Transaction()
@@ -288,7 +288,7 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
 
 @pytest.mark.parametrize("end", range(7))
 def test_a_range_may_end_in_aborted_records_and_markers(end: int) -> None:
-    driver = TopologyTestDriver(word_count(), UNCACHED)
+    driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
     for fate in (Fate.COMMITTED, Fate.ABORTED, Fate.COMMITTED):
         transaction = Transaction()
         put(driver.cluster, ("lines", "k", "word", 5), transaction)
@@ -305,7 +305,7 @@ def test_a_range_may_end_in_aborted_records_and_markers(end: int) -> None:
 def test_headers_nulls_and_2023_timestamps_come_through() -> None:
     builder = StreamsBuilder()
     builder.stream("in", key=serdes.string, value=serdes.string).to("out")
-    driver = TopologyTestDriver(builder.build(), UNCACHED)
+    driver = TopologyTestDriver(builder.build(), UNCACHED, partitions=1)
     headers = [("h", b"1"), ("h", b"2"), ("n", None)]
     driver.cluster.append("in", None, b"k", 0, YEAR_2023_MS, headers, None)
     driver.cluster.append("in", b"v", None, 0, YEAR_2023_MS + 1, None, None)
@@ -328,7 +328,7 @@ def test_dead_letters_are_outputs_and_a_handler_decides_as_live() -> None:
         "processing.exception.handler": handler,
         "errors.dead.letter.queue.topic.name": "dead",
     }
-    driver = TopologyTestDriver(builder.build(), settings)
+    driver = TopologyTestDriver(builder.build(), settings, partitions=1)
     for number, value in enumerate(("5", "0", "2")):
         put(driver.cluster, ("in", "k", value, number))
     _, rows = backfilled(builder.build(), settings, driver.cluster)
@@ -346,7 +346,7 @@ def test_a_record_that_cannot_be_processed_names_its_place() -> None:
         .group_by(lambda _, value: value, name="by-value")
         .reduce(lambda old, new: str(1 // (int(new) - int(old))), store="s")
     )
-    driver = TopologyTestDriver(builder.build(), UNCACHED)
+    driver = TopologyTestDriver(builder.build(), UNCACHED, partitions=1)
     for number, value in enumerate(("5", "6", "5")):
         put(driver.cluster, ("in", "k", value, number))
     with pytest.raises(BackfillError, match="the one at offset 2 of in-0, and was never in"):
@@ -369,7 +369,7 @@ def test_an_extractor_tells_the_order_among_inputs() -> None:
         .to_stream()
         .to("out")
     )
-    driver = TopologyTestDriver(builder.build(), UNCACHED)
+    driver = TopologyTestDriver(builder.build(), UNCACHED, partitions=1)
     for topic, values in (("one", (1, 4, 2, 9)), ("other", (3, 5, 6))):
         for value in values:
             put(driver.cluster, (topic, "k", str(value), 100 - value))
@@ -430,10 +430,10 @@ def test_nothing_is_combined_or_held_back_in_front_of_what_goes_by_stream_time()
         .to("out")
     )
     sent: list[Sent] = [("in", "k", "ab"[n % 2], YEAR_2023_MS + 3 * n) for n in range(30)]
-    driver = TopologyTestDriver(builder.build(), commit="manual")
+    driver = TopologyTestDriver(builder.build(), commit="manual", partitions=1)
     for one in sent:
         put(driver.cluster, one)
-    expected = TopologyTestDriver(builder.build(), UNCACHED, commit="manual")
+    expected = TopologyTestDriver(builder.build(), UNCACHED, commit="manual", partitions=1)
     for one in sent:
         put(expected.cluster, one)
     expected.commit()
@@ -492,7 +492,7 @@ def ticking(*, late: bool) -> Topology:
 
 
 def test_a_schedule_by_the_wall_clock_is_found_before_anything_runs() -> None:
-    driver = TopologyTestDriver(ticking(late=False))
+    driver = TopologyTestDriver(ticking(late=False), partitions=1)
     run = application(ticking(late=False))
     admin = HistoryMemoryAdmin(driver.cluster)
     plan = make_plan(run, admin, id="b", now_ms=0, until="latest", create=True)
@@ -502,7 +502,7 @@ def test_a_schedule_by_the_wall_clock_is_found_before_anything_runs() -> None:
 
 
 def test_a_schedule_by_the_wall_clock_that_comes_later_stops_the_task() -> None:
-    driver = TopologyTestDriver(ticking(late=True))
+    driver = TopologyTestDriver(ticking(late=True), partitions=1)
     put(driver.cluster, ("in", "k", "v", 1))
     with pytest.raises(WallClockError, match="processor tick"):
         backfilled(ticking(late=True), {}, driver.cluster)
@@ -524,7 +524,7 @@ def test_ends_that_cannot_be_are_refused() -> None:
 
 
 def test_a_time_as_the_end_leaves_what_is_not_older() -> None:
-    driver = TopologyTestDriver(word_count())
+    driver = TopologyTestDriver(word_count(), partitions=1)
     for second in range(5):
         put(driver.cluster, ("lines", "k", "word", YEAR_2023_MS + 1000 * second))
     until = datetime.fromtimestamp(YEAR_2023_MS / 1000 + 3, tz=UTC)
