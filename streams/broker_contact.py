@@ -45,6 +45,8 @@ _SURE_AFTER_S = 1.0
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
 _SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
 """Lines of the log on brokers that take requests and do not answer."""
+_TOLD = frozenset({"ADDPARTS", "FATAL", "GETPID", "TXNERR"})
+"""Lines of the log on what a call raises too, or repeats by itself."""
 _ALARMING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -82,7 +84,7 @@ class Heard:
         elif facility in _SILENT:
             self._log.debug("client_logged", facility=facility, text=text)
             self._alarm()
-        elif level >= logging.WARNING:
+        elif level >= logging.WARNING and facility not in _TOLD:
             self._log.warning("client_warned", facility=facility, text=text)
         else:
             self._log.debug("client_logged", facility=facility, text=text)

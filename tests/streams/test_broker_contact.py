@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from structlog.typing import EventDict
 from streams import KafkaStreams
 from streams.access_errors import AccessError
 from streams.app import State
-from streams.broker_contact import BrokerContact, reach
+from streams.broker_contact import BrokerContact, Heard, reach
 from streams.devbroker import DevBroker
 from streams.devbroker.ports import choose_base
 from streams.errors import ConfigError, FatalClientError, StopRequestedError
@@ -96,6 +97,21 @@ def test_the_warning_comes_again_with_back_off() -> None:
         thread.join()
     first, second, third = (entry["waited_s"] for entry in named(logs, "brokers_not_reached"))
     assert third - second > 1.5 * (second - first)
+
+
+def test_a_line_of_a_clients_log_is_an_event_unless_a_call_raises_the_same() -> None:
+    with capture_logs() as logs:
+        heard = Heard()
+        heard.logged(logging.WARNING, "PARTCNT", "[thrd:main]: the count is another one")
+        heard.logged(logging.WARNING, "GETPID", "[thrd:main]: load in progress: retrying")
+        heard.logged(
+            logging.ERROR,
+            "ADDPARTS",
+            '[thrd:main]: C/1: Failed to add partition "out" [0] to transaction: Broker: Topic '
+            "authorization failed",
+        )
+    assert [entry["facility"] for entry in named(logs, "client_warned")] == ["PARTCNT"]
+    assert heard.denied_topic == "out"
 
 
 @pytest.mark.parametrize(
@@ -243,6 +259,7 @@ def test_another_security_protocol_is_a_broker_that_closes(
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_brokers_that_go_away_for_longer_than_calls_are_repeated_end_nothing(
     tmp_path: Path,
 ) -> None:
