@@ -175,7 +175,7 @@ def test_an_abort_throws_away_what_a_cache_holds_back() -> None:
 
 
 def test_a_clean_restart_commits_and_restores_nothing() -> None:
-    driver = TopologyTestDriver(word_count(), NO_CACHE, commit="manual")
+    driver = TopologyTestDriver(word_count(), NO_CACHE, commit="manual", partitions=1)
     driver.input("lines").send(None, "a b a")
     driver.restart()
     assert driver.committed_offsets("lines") == {0: 1}
@@ -273,7 +273,7 @@ def test_offsets_of_inputs_that_did_not_move_are_committed_with_those_that_did()
 
 def test_offsets_pass_the_markers_of_a_repartition_topic() -> None:
     """Else the lag of an application that is done would never be 0."""
-    driver = TopologyTestDriver(word_count(), EXACTLY_ONCE, commit="manual")
+    driver = TopologyTestDriver(word_count(), EXACTLY_ONCE, commit="manual", partitions=1)
     driver.input("lines").send(None, "a b")
     driver.commit()
     (log,) = driver.cluster.topics["test-by-word-repartition"].logs

@@ -138,7 +138,7 @@ def test_a_failure_behind_a_repartition_is_named_by_the_repartition_topic() -> N
             s.select_key(lambda k, v: v).repartition(name="by-value").map_values(fail, name="step")
         )
     )
-    driver = TopologyTestDriver(topology, {"application.id": "app"})
+    driver = TopologyTestDriver(topology, {"application.id": "app"}, partitions=1)
     error = failure(lambda: driver.input("in").send("k", "v"))
     assert (error.topic, error.node, error.task_id) == ("app-by-value-repartition", "step", "1_0")
 

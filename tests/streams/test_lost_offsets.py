@@ -156,7 +156,7 @@ def test_a_repartition_topic_is_an_input_like_others() -> None:
     other = builder.stream("b", key=serdes.string, value=serdes.string)
     again = one.select_key(lambda k, v: v).repartition(name="by-v", key=serdes.string)
     again.merge(other).group_by_key().count(store="n").to_stream().to("out")
-    driver = TopologyTestDriver(builder.build(), SETTINGS)
+    driver = TopologyTestDriver(builder.build(), SETTINGS, partitions=1)
     run(driver, "a", "b")
     lose(driver, TopicPartition("app-by-v-repartition", 0))
     with pytest.raises(StateWithoutOffsetsError, match="app-by-v-repartition-0"):
