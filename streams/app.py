@@ -18,6 +18,7 @@ from typing import Self
 
 import structlog
 
+from streams.app_loader import ApplicationError
 from streams.backfill_gate import BackfillGate, note_topics
 from streams.broker_contact import BrokerContact
 from streams.client_check import check_clients
@@ -31,6 +32,7 @@ from streams.global_plan import GlobalPlan, plan_global_tables
 from streams.group_offsets import MemberlessGroup
 from streams.key_checks import log_unequal_keys
 from streams.listeners import BothRestoreListeners, BothWorkerListeners
+from streams.loading import loading
 from streams.plan import SubPlan, plan_application
 from streams.restore import RestoreListener, SilentRestoreListener
 from streams.runtime import Connections, make_worker
@@ -207,11 +209,13 @@ class KafkaStreams:
         Raises:
             StreamsError: what stopped the application; nothing past it is committed.
         """
+        self._refuse_while_loading()
         with self._signals(), _rare_collections():
             self._run()
 
     def start(self) -> None:
         """Run in a thread of its own; `close` ends it and raises what stopped it, if anything."""
+        self._refuse_while_loading()
         if self._thread is not None:
             raise RuntimeError("the application was started before; make a new KafkaStreams")
         self._thread = threading.Thread(
@@ -262,6 +266,15 @@ class KafkaStreams:
         else:
             with contextlib.suppress(Exception):
                 self.close()
+
+    def _refuse_while_loading(self) -> None:
+        target = loading()
+        if target is not None:
+            raise ApplicationError(
+                f"the application {self.config.application_id} was told to run while {target} was "
+                "imported, by a module that a worker or a command imports; put the call behind: "
+                'if __name__ == "__main__":'
+            )
 
     def _run_quietly(self) -> None:
         try:

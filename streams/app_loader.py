@@ -12,7 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from streams.errors import StreamsError
+from streams.failures import is_the_users
 from streams.import_path import add_import_path, standard_module
+from streams.loading import loading_of
+from topology.errors import TopologyError
 
 if TYPE_CHECKING:
     from streams.app import KafkaStreams
@@ -46,6 +49,11 @@ def load_app(target: str) -> KafkaStreams:
         raise ApplicationError(
             f"{target!r} names no application; write module:attribute, such as word_count:app"
         )
+    with loading_of(target):
+        return _as_app(_found(place, path), target)
+
+
+def _found(place: str, path: str) -> object:
     module = _import(place)
     found: object = module
     for name in path.split("."):
@@ -55,7 +63,7 @@ def load_app(target: str) -> KafkaStreams:
                 "a function without arguments that returns one"
             )
         found = getattr(found, name)
-    return _as_app(found, target)
+    return found
 
 
 def _whose(place: str) -> str:
@@ -103,7 +111,7 @@ def _import(place: str) -> ModuleType:
             f"there is no module {place!r} in {Path.cwd()} or among what is installed; start in "
             "its directory, or name the file: path/to/file.py:app"
         ) from error
-    except StreamsError:
+    except (StreamsError, TopologyError):
         raise
     except Exception as error:
         raise _broken(place, error) from error
@@ -127,7 +135,7 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SystemExit as error:
         raise _ends_the_interpreter(str(path), error) from error
-    except StreamsError:
+    except (StreamsError, TopologyError):
         raise
     except Exception as error:
         raise _broken(str(path), error) from error
@@ -143,7 +151,8 @@ def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
 
 def _broken(place: str, error: Exception) -> ApplicationError:
     """An error of the user's own code: no record was read yet, so its text quotes none."""
-    frames = traceback.extract_tb(error.__traceback__)
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if is_the_users(frame.filename)] or every
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return ApplicationError(
         f"{place} cannot be imported: {type(error).__name__}: {error}{where}; correct the code"

@@ -21,7 +21,7 @@ from streams.clients import Log
 from streams.errors import StreamsError
 from topology.errors import BadRecordError, RegistryError, SerdeError, TopologyError
 
-__all__ = ["Failure", "describe_failure", "log_failure"]
+__all__ = ["Failure", "describe_failure", "is_the_users", "log_failure"]
 
 _OURS = (StreamsError, TopologyError, SerdeError, RegistryError, BadRecordError, StateError)
 _PACKAGES = ("state", "topology", "streams", "spark_bridge")
@@ -99,7 +99,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _places(chain: list[BaseException]) -> list[str]:
     """The user's frames of what is furthest behind; ours for an error that nobody foresaw."""
     for error in reversed(chain):
-        found = [f for f in traceback.extract_tb(error.__traceback__) if _is_the_users(f.filename)]
+        found = [f for f in traceback.extract_tb(error.__traceback__) if is_the_users(f.filename)]
         if found:
             return [f"{f.filename}:{f.lineno} {f.name}" for f in found][-_PLACES_MAX:]
     if isinstance(chain[0], _OURS):
@@ -113,7 +113,7 @@ def _lines(chain: list[BaseException]) -> list[str]:
     lines: list[str] = []
     for error in reversed(chain):
         frames = traceback.extract_tb(error.__traceback__)
-        users = [frame for frame in frames if _is_the_users(frame.filename)]
+        users = [frame for frame in frames if is_the_users(frame.filename)]
         if isinstance(error, _OURS) and len(chain) > 1:
             continue  # it stands in the reason
         for frame in users[-_PLACES_MAX:]:
@@ -126,7 +126,8 @@ def _lines(chain: list[BaseException]) -> list[str]:
     return lines
 
 
-def _is_the_users(filename: str) -> bool:
+def is_the_users(filename: str) -> bool:
+    """Whether a frame of this file is neither ours, nor generated, nor of a library."""
     if _GENERATED.fullmatch(filename):
         return False
     path = Path(filename)

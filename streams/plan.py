@@ -17,11 +17,13 @@ from streams.topic_plan import (
     changelog_config,
 )
 from topology.binding import bound_to_topics
+from topology.builder import StreamsBuilder
 from topology.codegen import CompileOptions
 from topology.compiler import Program, compile_sub_topology
 from topology.errors import TopologyError
 from topology.graph import OffsetReset, SubTopology, Topology
 from topology.key_meetings import refuse_unequal_keys
+from topology.loops import refuse_loops
 from topology.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
 from topology.timestamps import needed
 
@@ -105,6 +107,17 @@ class SubPlan:
         )
 
 
+def _refuse_other_than_topology(given: object) -> None:
+    if isinstance(given, Topology):
+        return
+    advice = (
+        "write builder.build()"
+        if isinstance(given, StreamsBuilder)
+        else ("give what StreamsBuilder().build() returns")
+    )
+    raise TopologyError(f"a topology is needed, and a {type(given).__name__} was given; {advice}")
+
+
 def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
     """Compile a topology and name its topics.
 
@@ -115,6 +128,8 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     Raises:
         TopologyError: the topology has nothing to read, or joins keys of unequal bytes.
     """
+    _refuse_other_than_topology(topology)
+    refuse_loops(topology.nodes)
     if not topology.sub_topologies:
         raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
     options = CompileOptions(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from topology import kstream
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import Branch, Stateless
@@ -16,6 +17,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@checked
 class BranchedKStream(Generic[K, V]):
     """What `KStream.split` returns; end it with `default_branch` or `no_default_branch`.
 

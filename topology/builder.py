@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
+from topology.arguments import checked
 from topology.draft import Draft, Edge
 from topology.global_table import GlobalKTable, global_table
 from topology.graph import AnySerde, OffsetReset, Source, Topology
 from topology.kstream import KStream
 from topology.ktable import KTable
+from topology.loops import refuse_loops
 from topology.materialized import Materialized, materialized
 from topology.naming import legal_topics
 from topology.serdes import Serde
@@ -21,6 +23,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+@checked
 class StreamsBuilder:
     """Collects the steps of a topology.
 
@@ -340,11 +343,13 @@ class StreamsBuilder:
             The topology; later calls on the builder do not change it.
 
         Raises:
-            TopologyError: two stores or nodes have one name, or topics are read in two ways that
-                do not go together.
+            TopologyError: two stores or nodes have one name, topics are read in two ways that do
+                not go together, or records come round to the topic that they were read from.
         """
         steps = list(self._draft.steps())
+        nodes = tuple(node for step in steps for node in step.nodes)
+        refuse_loops(nodes)
         return Topology(
-            tuple(node for step in steps for node in step.nodes),
+            nodes,
             (*(store for step in steps for store in step.stores), *self._draft.state_stores),
         )

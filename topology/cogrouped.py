@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from topology import grouped, ktable
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import AnySerde, Operator, Store
@@ -47,6 +48,7 @@ _AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
 _MERGE = "COGROUPKSTREAM-MERGE-"
 
 
+@checked
 class CogroupedKStream(Generic[K, A]):
     """What `KGroupedStream.cogroup` returns: streams of one key, each with its aggregator.
 
@@ -151,6 +153,7 @@ class CogroupedKStream(Generic[K, A]):
         return TimeWindowedCogroupedKStream(self._groups, windows)
 
 
+@checked
 class TimeWindowedCogroupedKStream(Generic[K, A]):
     """What `CogroupedKStream.windowed_by` returns for time, sliding and unlimited windows."""
 
@@ -227,6 +230,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         return ktable.KTable(replace(edge, key=windowed, value=value))
 
 
+@checked
 class SessionWindowedCogroupedKStream(Generic[K, A]):
     """What `CogroupedKStream.windowed_by` returns for sessions."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from state.spec import StoreSpec
+from topology.arguments import checked
 from topology.errors import TopologyError
 from topology.operators.context import OperatorSpec
 from topology.serdes import Serde
@@ -215,6 +216,7 @@ class GlobalStore:
     store: Store
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Topology:
     """What an application computes: nodes in the order in which they were built, and stores.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from topology import cogrouped, ktable, serdes, session_windowed, time_windowed
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import Aggregate, AggregateOp, AnySerde, Function, Store
@@ -21,6 +22,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
+@checked
 class KGroupedStream(Generic[K, V]):
     """What `KStream.group_by` and `KStream.group_by_key` return.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from topology import ktable, serdes
+from topology.arguments import checked
 from topology.changed import ChangedSerde
 from topology.draft import Edge
 from topology.graph import AnySerde, Operator, Sink, Source, Store
@@ -23,6 +24,7 @@ A = TypeVar("A")
 _AGGREGATE = "KTABLE-AGGREGATE-"
 
 
+@checked
 class KGroupedTable(Generic[K, V]):
     """What `KTable.group_by` returns.
 

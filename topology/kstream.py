@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
 from topology import branched, grouped, ktable
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.graph import Function, Sink, Stateless, StatelessOp
@@ -32,6 +33,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
+@checked
 class KStream(StreamJoins[K, V]):
     """Records, one after the other; each method adds a step behind this stream.
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from topology import grouped_table, kstream
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.foreign_key_join import Partitioner, foreign_key_join
@@ -31,6 +32,7 @@ VO = TypeVar("VO")
 R = TypeVar("R")
 
 
+@checked
 class KTable(Generic[K, V]):
     """Rows by key. What flows from it is each change: the new value, None where the row is gone."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar
 
 from topology import ktable, serdes
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.folding import add_fold
 from topology.graph import AggregateOp, AnySerde, Node, Operator, Store
@@ -26,6 +27,7 @@ A = TypeVar("A")
 Emit = Literal["on_window_update", "on_window_close"]
 
 
+@checked
 class SessionWindowedKStream(Generic[K, V]):
     """What `KGroupedStream.windowed_by` returns for `SessionWindows`.
 

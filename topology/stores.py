@@ -15,6 +15,7 @@ from state.buffers import make_buffer
 from state.layout import LayoutName
 from state.memory import MemoryTaskState
 from state.spec import StoreKind, StoreSpec
+from topology.arguments import checked
 from topology.errors import TopologyError
 from topology.graph import Store
 from topology.kept import exact_types, keeper
@@ -54,6 +55,7 @@ class StoreBuilder(Generic[F]):
         return self.store.name
 
 
+@checked
 class Stores:
     """The kinds of stores. What they have in common:
 

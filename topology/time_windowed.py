@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from topology import ktable, serdes
+from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
 from topology.folding import add_fold
@@ -27,6 +28,7 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 
+@checked
 class TimeWindowedKStream(Generic[K, V]):
     """What `KGroupedStream.windowed_by` returns for windows of time.
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from streams import TopologyTestDriver
 from streams.app_loader import ApplicationError, load_app
 from streams.errors import ConfigError
+from topology.errors import TopologyError
 
 APP = """
 from streams import KafkaStreams
@@ -140,3 +142,25 @@ def test_an_application_s_directory_comes_behind_python_s_own_and_before_what_is
     at = sys.path.index(str(tmp_path))
     assert at > sys.path.index(sysconfig.get_path("stdlib"))
     assert at < min(i for i, place in enumerate(sys.path) if place.endswith("site-packages"))
+
+
+@pytest.mark.parametrize("call", ["app.run()", "app.start()", "with app: app.run()"])
+def test_a_module_that_runs_its_application_when_it_is_imported_is_told_so(
+    call: str, save: Save
+) -> None:
+    save("my_app.py", f"{APP}\n{call}\n")
+    with pytest.raises(ApplicationError, match=r"was told to run while my_app:app was imported"):
+        load_app("my_app:app")
+    save("other_app.py", f"{APP}\ndef make():\n    app.run()\n    return app")
+    with pytest.raises(ApplicationError, match="__main__"):
+        load_app("other_app:make")
+
+
+@pytest.mark.parametrize("thing", ["builder", "None", "KafkaStreams"])
+def test_a_topology_that_is_not_built_is_told_so(thing: str, save: Save) -> None:
+    save("my_app.py", APP.replace("builder.build(),", f"{thing},"))
+    with pytest.raises(TopologyError, match="a topology is needed, and a") as raised:
+        load_app("my_app:app")
+    assert ("write builder.build()" in str(raised.value)) is (thing == "builder")
+    with pytest.raises(TopologyError, match="a topology is needed"):
+        TopologyTestDriver(None)  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+"""Whether a module is being imported for its application, which must not run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["loading", "loading_of"]
+
+_TARGET: ContextVar[str | None] = ContextVar("headrace_loading", default=None)
+
+
+@contextmanager
+def loading_of(target: str) -> Iterator[None]:
+    """Import for an application of this name."""
+    token = _TARGET.set(target)
+    try:
+        yield
+    finally:
+        _TARGET.reset(token)
+
+
+def loading() -> str | None:
+    """The name of the application that a module is being imported for, if one is."""
+    return _TARGET.get()

@@ -1,0 +1,239 @@
+"""What the faces of the DSL are given is looked at when it is given, not at the first record.
+
+The annotations of the methods say what to look for: a `Callable` must take as many values as it
+will be called with, and not be a coroutine function, which nothing would await; a `Serde` must be
+one. What cannot be told, such as the parameters of many functions in C, is let through.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from topology.errors import TopologyError
+
+__all__ = ["checked", "refuse_other_than_serde"]
+
+Face = TypeVar("Face", bound=type)
+
+_HERE = str(Path(__file__).parent)
+_WITH_VALUES = re.compile(r"Callable\[\[([^]]*)\]")
+_OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1}
+"""Values for functions that are called with the key besides where ``with_key`` says so."""
+_ALIASES = {"TimestampExtractor": 2, "Function": 4}
+_TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
+"""What they are given is called for what it does or says, so a generator would never run."""
+_CONSTANTS = {
+    str: "serdes.string", bytes: "serdes.bytes", int: "serdes.long", float: "serdes.double",
+    dict: "serdes.json", list: "serdes.json", bool: "serdes.json",
+}  # fmt: skip
+
+
+def checked(face: Face) -> Face:
+    """Have the public methods of a class look at what they are given."""
+    for name, method in inspect.getmembers(face, inspect.isfunction):
+        if not name.startswith("_") and not hasattr(method, "__wrapped__"):
+            signature = inspect.signature(method)
+            if any(_is_looked_at(p) for p in signature.parameters.values()):
+                made = _checking(method, signature)
+                is_static = isinstance(inspect.getattr_static(face, name), staticmethod)
+                setattr(face, name, staticmethod(made) if is_static else made)
+    return face
+
+
+def _is_looked_at(parameter: inspect.Parameter) -> bool:
+    words = str(parameter.annotation)
+    return "Callable[" in words or "Serde" in words or any(name in words for name in _ALIASES)
+
+
+def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            return method(*args, **kwargs)  # which says itself what is wrong with the call
+        for name, value in given.items():
+            if value is not None:
+                _check(method, signature.parameters[name], value, given)
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _check(
+    method: Callable[..., Any], parameter: inspect.Parameter, value: Any, given: Mapping[str, Any]
+) -> None:
+    words = str(parameter.annotation)
+    if "Serde" in words and "Callable[" not in words:
+        refuse_other_than_serde(value, f"{parameter.name}=", method.__name__)
+    elif "Callable[" in words or any(name in words for name in _ALIASES):
+        if isinstance(value, str) and "str" in words:
+            return
+        _check_function(method, parameter.name, value, _count(parameter, given))
+
+
+def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None:
+    """With how many values a function will be called; None where that depends."""
+    words = str(parameter.annotation)
+    found = _WITH_VALUES.search(words)
+    if found is not None:
+        return len([part for part in found[1].split(",") if part.strip()])
+    for alias, values in _ALIASES.items():
+        if alias in words:
+            return values
+    count = _OF_EITHER_KIND.get(parameter.name)
+    return None if count is None else count + bool(given.get("with_key", False))
+
+
+def _check_function(
+    method: Callable[..., Any], name: str, function: Any, count: int | None
+) -> None:
+    if not callable(function):
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: {name} must be a function, and not "
+            f"{_described(function)}"
+        )
+    if _is_coroutine(function):
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: {_described(function)} is a coroutine function, "
+            "which would never run, as nothing awaits it; write a plain function, in which "
+            "asyncio.run() can call others"
+        )
+    if method.__name__ in _TO_NO_END and inspect.isgeneratorfunction(function):
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: {_described(function)} is a generator function, "
+            "which would never run, as nothing asks for what it yields; write it without yield"
+        )
+    if count is not None and not _takes(function, count):
+        called = _called_as(method, name) or f"{count} value{'' if count == 1 else 's'}"
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: {name} is called as {called}, and "
+            f"{_described(function)} takes {_parameters(function)}; give it {count} "
+            f"parameter{'' if count == 1 else 's'}"
+        )
+
+
+def _is_coroutine(function: Any) -> bool:
+    candidates = [function]
+    if not isinstance(function, type) and not inspect.isroutine(function):
+        candidates.append(getattr(type(function), "__call__", None))  # noqa: B004
+    return any(
+        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in candidates
+    )
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether it can be called with so many values, unless nobody can tell."""
+    values = (None,) * count
+    told = False
+    for signature in _signatures(function):
+        told = True
+        try:
+            signature.bind(*values)
+        except TypeError:
+            continue
+        return True
+    return not told
+
+
+def _signatures(function: Any) -> Iterator[inspect.Signature]:
+    """What a function may be called with, by itself and not by what it is a wrapper of."""
+    if isinstance(function, type):
+        if type(function) is not type:
+            return  # a metaclass decides
+        makers = (function.__init__, function.__new__)  # type: ignore[misc]
+        if not any(inspect.isfunction(maker) for maker in makers):
+            return
+        for maker in makers:
+            if inspect.isfunction(maker):
+                yield _without_first(inspect.signature(maker, follow_wrapped=False))
+        return
+    if hasattr(function, "__signature__"):
+        return  # it is what somebody says, and not what is called
+    try:
+        yield inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+
+
+def _without_first(signature: inspect.Signature) -> inspect.Signature:
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    return signature.replace(parameters=parameters)
+
+
+def _parameters(function: Any) -> str:
+    return " or ".join(str(signature) for signature in _signatures(function)) or "others"
+
+
+def _called_as(method: Callable[..., Any], name: str) -> str | None:
+    """How the method's documentation says that a function is called."""
+    doc = inspect.getdoc(method) or ""
+    found = re.search(rf"{name}: [^:]*?called\s+as\s+``(\w+\([^`]*\))``", doc)
+    return found[1] if found is not None and "with_key:" not in doc else None
+
+
+def _described(value: Any) -> str:
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{value.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    name = getattr(value, "__qualname__", None)
+    return str(name) if callable(value) and name else f"a {type(value).__name__}"
+
+
+def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
+    """Raise if something is given for a serde that is none.
+
+    Args:
+        value: what was given.
+        name: of the parameter.
+        method: what it was given to.
+
+    Raises:
+        TopologyError: it is none, with what to write instead.
+    """
+    is_one = callable(getattr(value, "serialize", None)) and callable(
+        getattr(value, "deserialize", None)
+    )
+    if value is None or (is_one and not isinstance(value, type)):
+        return
+    raise TopologyError(
+        f"{method}() at {_place()}: {name} must be a serde, and not {_shown(value)}; "
+        f"{_serde_for(value)}"
+    )
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else _described(value)
+
+
+def _serde_for(value: Any) -> str:
+    names = ("string", "bytes", "integer", "long", "double", "json")
+    if isinstance(value, str):
+        if value in names:
+            return f"write serdes.{value}"
+        return f"write one of {', '.join(f'serdes.{name}' for name in names)}"
+    if isinstance(value, type):
+        if hasattr(value, "serialize"):
+            return f"write {value.__name__}(...), as the class itself is none"
+        if value in _CONSTANTS:
+            return f"write {_CONSTANTS[value]}"
+        return f"write serdes.json_of({value.__name__})"
+    return "write one of serdes, or serdes.serde_from(...) with two functions of your own"
+
+
+def _place() -> str:
+    """Where the user's code is, which called us."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
