@@ -22,7 +22,7 @@ __all__ = ["checked", "refuse_other_than_serde"]
 Face = TypeVar("Face", bound=type)
 
 _HERE = str(Path(__file__).parent)
-_WITH_VALUES = re.compile(r"Callable\[\[([^]]*)\]")
+_WITH_VALUES = "Callable[["
 _OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1}
 """Values for functions that are called with the key besides where ``with_key`` says so."""
 _ALIASES = {"TimestampExtractor": 2, "Function": 4}
@@ -81,9 +81,9 @@ def _check(
 def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None:
     """With how many values a function will be called; None where that depends."""
     words = str(parameter.annotation)
-    found = _WITH_VALUES.search(words)
-    if found is not None:
-        return len([part for part in found[1].split(",") if part.strip()])
+    _, listed, rest = words.partition(_WITH_VALUES)
+    if listed:
+        return _listed(rest)
     for alias, values in _ALIASES.items():
         if alias in words:
             return values
@@ -91,9 +91,26 @@ def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None
     return None if count is None else count + bool(given.get("with_key", False))
 
 
+def _listed(words: str) -> int:
+    """How many types a list has, whose opening bracket was taken away.
+
+    >>> _listed("], A]"), _listed("K, V], bool]"), _listed("KeyValueStore[K, V]], F]")
+    (0, 2, 1)
+    """
+    depth, count = 1, 0 if words.startswith("]") else 1
+    for letter in words:
+        depth += (letter == "[") - (letter == "]")
+        if depth == 0:
+            break
+        count += depth == 1 and letter == ","
+    return count
+
+
 def _check_function(
     method: Callable[..., Any], name: str, function: Any, count: int | None
 ) -> None:
+    if name == "supplier" and not callable(function):
+        return  # what makes no processors is refused as such
     if not callable(function):
         raise TopologyError(
             f"{method.__name__}() at {_place()}: {name} must be a function, and not "

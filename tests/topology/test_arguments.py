@@ -195,6 +195,12 @@ def test_an_error_names_the_line_of_the_call() -> None:
         stream().filter(lambda value: True)
 
 
+def test_a_store_of_one_s_own_has_one_parameter() -> None:
+    Stores.custom("rows", lambda rows: rows, key=serdes.string)
+    with pytest.raises(TopologyError, match=r"custom\(\) at .*: face"):
+        Stores.custom("rows", lambda key, value: key)  # type: ignore[arg-type, misc]
+
+
 def test_a_table_s_own_options_are_let_through() -> None:
     stream().group_by_key().count(store=Materialized(store="rows", cached=False))
 

@@ -26,6 +26,10 @@ def key_of(key: object, value: Any) -> Any:
     return value
 
 
+def fold_of(key: object, value: str, aggregate: str) -> str:
+    return aggregate + value
+
+
 def strings(builder: StreamsBuilder, topic: str = "in") -> KStream[str, str]:
     return builder.stream(topic, key=serdes.string, value=serdes.string)
 
@@ -184,7 +188,7 @@ def test_functions_reach_their_nodes() -> None:
     s = strings(b)
     s.map_values(len, name="values")
     s.map_values(key_of, with_key=True, name="both")
-    s.group_by_key().aggregate(str, key_of, name="fold", store="s")  # type: ignore[arg-type]
+    s.group_by_key().aggregate(str, fold_of, name="fold", store="s")
     nodes = by_name(b.build().nodes)
     values, both, fold = nodes["values"], nodes["both"], nodes["fold"]
     assert isinstance(values, Stateless)
@@ -192,7 +196,7 @@ def test_functions_reach_their_nodes() -> None:
     assert isinstance(fold, Aggregate)
     assert (values.function, values.with_key) == (len, False)
     assert (both.function, both.with_key) == (key_of, True)
-    assert (fold.initializer, fold.function) == (str, key_of)
+    assert (fold.initializer, fold.function) == (str, fold_of)
 
 
 def test_print_takes_the_name_of_the_node_before_as_its_label() -> None:
