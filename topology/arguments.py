@@ -58,9 +58,13 @@ def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Calla
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
             return method(*args, **kwargs)  # which says itself what is wrong with the call
+        given = {**given, **given.get("options", {})}
         for name, value in given.items():
-            if value is not None:
-                _check(method, signature.parameters[name], value, given)
+            if name in signature.parameters:
+                if value is not None:
+                    _check(method, signature.parameters[name], value, given)
+            elif name in ("key", "value"):
+                refuse_other_than_serde(value, f"{name}=", method.__name__)
         return method(*args, **kwargs)
 
     return call

@@ -129,6 +129,9 @@ def test_whatever_takes_a_value_is_taken(function: Callable[..., Any]) -> None:
         (lambda s: s.to_table().join(s.to_table(), lambda a, b: a, foreign_key=lambda k, v: v),
          "foreign_key"),
         (lambda s: s.to_table().map_values(lambda key, value: 1), "map_values"),
+        (lambda s: s.to_table().join(s.to_table(), lambda a, b: a, foreign_key=lambda v: v,
+                                     with_key=True), "joiner"),
+        (lambda s: s.to_table().join(s.to_table(), lambda a, b: a, value="json"), "value= must"),
         (lambda s: s.map_values("upper"), "mapper must be a function, and not a str"),
         (lambda s: s.filter(5), "predicate must be a function"),
         (lambda s: s.for_each(coroutine), "coroutine function, which would never run"),
@@ -199,6 +202,13 @@ def test_a_store_of_one_s_own_has_one_parameter() -> None:
     Stores.custom("rows", lambda rows: rows, key=serdes.string)
     with pytest.raises(TopologyError, match=r"custom\(\) at .*: face"):
         Stores.custom("rows", lambda key, value: key)  # type: ignore[arg-type, misc]
+
+
+def test_a_join_s_functions_may_take_the_key() -> None:
+    builder = StreamsBuilder()
+    table: Any = builder.table("rows")
+    table.join(table, lambda k, a, b: a, foreign_key=lambda k, v: v, with_key=True)
+    builder.stream("in").left_join(table, lambda k, a, b: a, with_key=True)
 
 
 def test_a_table_s_own_options_are_let_through() -> None:
