@@ -15,6 +15,7 @@ import structlog
 from streams.app import State
 from streams.errors import AbortableError
 from streams.progress import COMMIT_ID, Progress
+from streams.topic_identity import without_ids
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
 from tests.support.live import live, settings_of
@@ -64,7 +65,7 @@ class TestOffsets:
             }
             assert found[moved].partition_time == 1_002
             assert found[still].partition_time == -1
-            assert found[moved].values == found[still].values
+            assert without_ids(found[moved].values) == without_ids(found[still].values)
             commit_ids.append(found[moved].values[COMMIT_ID])
         assert kafka.committed(topics.bootstrap, group, moved) == {0: 6}
         assert kafka.committed(topics.bootstrap, group, still) == {0: 0}
