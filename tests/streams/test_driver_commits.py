@@ -282,14 +282,14 @@ def test_offsets_pass_the_markers_of_a_repartition_topic() -> None:
 
 
 def test_an_error_in_the_commit_leaves_nothing_of_it_behind() -> None:
-    """A value that cannot be encoded is found at the commit, as it is encoded only there."""
+    """A number that is too large is found at the commit, as numbers are encoded only there."""
     builder = StreamsBuilder()
     stream = builder.stream("in", key=serdes.string)
     stream.group_by_key().aggregate(int, lambda _, v, __: v, store="last", value=serdes.long)
     driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE, commit="manual")
     driver.input("in").send("good", 1)
     driver.commit()
-    driver.input("in").send_many([("better", 2), ("bad", "text"), ("fine", 3)])
+    driver.input("in").send_many([("better", 2), ("bad", 2**63), ("fine", 3)])
     with pytest.raises(RecordError) as caught:
         driver.commit()
     text = str(caught.value)
