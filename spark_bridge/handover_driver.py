@@ -24,6 +24,7 @@ from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.records import Results
 from spark_bridge.stage_errors import said_of_results
+from streams.changelog_identity import with_changelogs
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
 from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 from streams.progress import with_topic_id
@@ -119,10 +120,16 @@ def live_offsets(
             "of the backfill are there; run it again with the same id"
         )
     ids = plan.topic_ids
+    changelogs = {
+        topic: {name: ids[name] for name in sub.changelogs.values() if name in ids}
+        for sub in target.application.plans.values()
+        for topic in sub.topics.all_sources
+    }
+    texts = {
+        place: with_topic_id(progress[place], place.topic, ids.get(place.topic)) for place in ends
+    }
     return {
-        place: CommittedOffset(
-            end, with_topic_id(progress[place], place.topic, ids.get(place.topic))
-        )
+        place: CommittedOffset(end, with_changelogs(texts[place], changelogs[place.topic]))
         for place, end in ends.items()
     }
 

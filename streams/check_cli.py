@@ -116,6 +116,7 @@ def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck)
         plan = plan_internal_topics(subs, facts, names=admin.names())
         if plan.create:
             start_check(admin, plan)
+        start_check.require_same(admin, facts)
     except (
         MissingTopicError,
         MisconfiguredTopicError,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from state.store import Position
+from streams.changelog_identity import with_changelogs
 from streams.clients import CommittedOffset, Offsets, TopicPartition
 from streams.progress import CHANGELOG_MARK, Progress
 from streams.reset_plan import Member
@@ -22,6 +23,7 @@ class TaskRows:
     Args:
         id: the task.
         inputs: its input partitions.
+        changelogs: all that it has.
         stores: those whose changelogs are to be written.
         commit_id: of the commit that its offsets are of.
         refusal: why its rows cannot be taken from this host; None where they can.
@@ -29,6 +31,7 @@ class TaskRows:
 
     id: TaskId
     inputs: tuple[TopicPartition, ...]
+    changelogs: tuple[str, ...]
     stores: tuple[str, ...]
     commit_id: int
     refusal: str | None
@@ -67,10 +70,19 @@ class ChangelogPlan:
         """What is committed first: no task begins from one of them."""
         return {p: _marked(self.committed[p]) for task in self.tasks for p in self._of(task)}
 
-    @property
-    def finals(self) -> Offsets:
-        """What is committed last: the offsets of the tasks that were written, as they were."""
-        return {p: unmarked(self.committed[p]) for task in self.here for p in self._of(task)}
+    def finals(self, ids: Mapping[str, str]) -> Offsets:
+        """What is committed last: the offsets of the tasks that were written, as they were.
+
+        Args:
+            ids: of the changelogs that are there now, by their names.
+        """
+        return {
+            p: _of_changelogs(
+                unmarked(self.committed[p]), {name: ids[name] for name in t.changelogs}
+            )
+            for t in self.here
+            for p in self._of(t)
+        }
 
     def _of(self, task: TaskRows) -> list[TopicPartition]:
         return [place for place in task.inputs if place in self.committed]
@@ -109,6 +121,12 @@ def unmarked(committed: CommittedOffset) -> CommittedOffset:
     # The client may hand on more than was written; what was read as progress is all of it.
     progress = Progress.parse(text)
     return CommittedOffset(committed.offset, text if progress is None else progress.encode())
+
+
+def _of_changelogs(committed: CommittedOffset, ids: Mapping[str, str]) -> CommittedOffset:
+    """An offset with the numbers of its task's changelogs; one of nothing read stays without."""
+    text = committed.metadata
+    return CommittedOffset(committed.offset, with_changelogs(text, ids) if text else text)
 
 
 def _marked(committed: CommittedOffset) -> CommittedOffset:

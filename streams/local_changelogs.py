@@ -8,7 +8,8 @@ steps:
     2  commit the offsets again with a mark before what stands beside each: no task starts from it
     3  create the changelogs
     4  task by task: write its rows, wait for the brokers, write the new positions locally
-    5  commit the offsets of the written tasks as they were
+    5  commit the offsets of the written tasks as they were, with the numbers of the changelogs that
+       are there now (see `streams.changelog_identity`)
 
 A second run, here or on another host, finds the marks and does what is left. The rows of a task are
 all written again where it was broken off, which makes the same rows.
@@ -28,6 +29,7 @@ from state.errors import StateError, StateLockedError
 from state.rocks import RocksMemory
 from state.store import Position, TaskState
 from state.task_state import open_task_state
+from streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
 from streams.clients import CommittedOffset, Offsets, Probe, Producer, TopicPartition, no_probe
 from streams.config import StreamsConfig
 from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
@@ -149,20 +151,23 @@ class LocalChangelogs:
         if not any(c.metadata for c in offsets.values()):
             return None  # it has read nothing, so there are no rows
         is_marked = any(c.metadata.startswith(CHANGELOG_MARK) for c in offsets.values())
-        lost = [store for store, topic in plan.changelogs.items() if topic not in facts]
+        ids = {topic: facts[topic].topic_id for topic in plan.changelogs.values() if topic in facts}
+        numbers = committed_numbers(c.metadata for c in offsets.values())
+        others = {topic for values in numbers for topic in lost_changelogs(values, ids)}
+        # Rows of a host that are not of a changelog of which this is known are merely old.
+        known = known_changelogs(numbers, ids)
+        lost = [s for s, topic in plan.changelogs.items() if topic not in ids or topic in others]
         if task_id not in held:
             found = None
         else:
             with self._state(plan, held[task_id]) as state:
                 positions = {store: state.position(store) for store in plan.changelogs}
             found = {store: position for store, position in positions.items() if position}
-            ids = {
-                topic: facts[topic].topic_id for topic in plan.changelogs.values() if topic in facts
-            }
             lost = [
                 store
                 for store, topic in plan.changelogs.items()
-                if topic not in ids or (store in found and found[store].topic_id != ids[topic])
+                if store in lost
+                or (topic not in known and store in found and found[store].topic_id != ids[topic])
             ]
         if not lost and not is_marked:
             return None
@@ -173,7 +178,8 @@ class LocalChangelogs:
             if store.name in lost and store.spec.kind == "memory"
         ]
         refusal = missing_rows(found, volatile, commit_id)
-        return TaskRows(task_id, inputs, tuple(lost), commit_id or 0, refusal)
+        changelogs = tuple(plan.changelogs.values())
+        return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
 
     # -- doing it ------------------------------------------------------------------------------
 
@@ -202,7 +208,8 @@ class LocalChangelogs:
                     self._probe("changelog_written")
             finally:
                 producer.close()
-            self._cluster.set_offsets(self._group, plan.finals)
+            ids = {name: found.topic_id for name, found in facts.items()}
+            self._cluster.set_offsets(self._group, plan.finals(ids))
 
     def _commit_marks(self, plan: ChangelogPlan) -> None:
         marks = plan.marks

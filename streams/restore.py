@@ -243,7 +243,7 @@ class Restorer:
         position = task.state.position(store)
         plan = plan_restore(position, facts, now_ms)
         if plan.drop is not None:
-            self._require_other_commit(task, position, facts, place)
+            self._require_other_commit(task, store, position, facts)
             self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
         if plan.drop is not None or position is None:
             # Also without a position there may be rows: of a restore that never ended.
@@ -260,7 +260,7 @@ class Restorer:
         return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
 
     def _require_other_commit(
-        self, task: Task, position: Position | None, facts: ChangelogFacts, place: TopicPartition
+        self, task: Task, store: str, position: Position | None, facts: ChangelogFacts
     ) -> None:
         """Refuse to drop the rows of the worker that committed the offsets.
 
@@ -272,7 +272,8 @@ class Restorer:
             return
         # Numbers of one worker have their upper half in common.
         if position.commit_id >> 32 == committed >> 32:
-            raise ChangelogLostError([place.topic])
+            place = task.spec.restored_from[store]
+            raise ChangelogLostError([place.topic], stores=[store], task=str(task.id))
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
         """Restore for a while; returns the tasks that are complete now.

@@ -1,17 +1,18 @@
 """Looks, before internal topics are created, whether creating them would hide a loss.
 
 A changelog that is to be created while the group has read what its rows were made from is one that
-was deleted, or that of a store which is called otherwise. What is deployed tells the two apart.
-Where that is not known, topics of the application that the topology does not claim are all there
-is.
+was deleted, or that of a store which is called otherwise. What is deployed tells the two apart, and
+so do the numbers of changelogs beside the offsets. Where neither is known, topics of the
+application that the topology does not claim are all there is.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
 from streams.clients import CommittedOffset, Log, TopicPartition
 from streams.config import StreamsConfig
 from streams.deployment import Deployment, is_accepted
@@ -20,7 +21,7 @@ from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 from streams.reset_plan import ApplicationTopics
 from streams.topic_errors import ChangelogLostError
-from streams.topic_plan import TopicPlan
+from streams.topic_plan import TopicFacts, TopicPlan
 from streams.topics import TopicAdmin
 
 __all__ = ["OffsetsAt", "StartCheck"]
@@ -69,11 +70,16 @@ class StartCheck:
             TopologyChangedError: topics of another topology are there, and it is not known which.
         """
         new = [topic.name for topic in plan.create]
-        read = self._plans_that_have_read(admin)
+        texts = self._texts_of_what_was_read(admin)
+        read = [sub for sub in self._plans if texts.keys() & set(sub.topics.all_sources)]
         if not read:
             return
         # Another worker that starts now may have created them, and committed since.
         new = [name for name in new if name not in admin.describe(new)]
+        had = self._had(read, texts, new)
+        if had:
+            # Their rows were committed, so these stores are not new, and none begins empty.
+            raise ChangelogLostError(had)
         if self._deployed is None and new and self._are_unclaimed(admin, plan, new):
             return
         lost = [name for sub in read for name in self._lost(sub) if name in new]
@@ -84,18 +90,46 @@ class StartCheck:
                 return
             raise ChangelogLostError(lost, code=code)
 
-    def _plans_that_have_read(self, admin: TopicAdmin) -> list[SubPlan]:
-        """The sub-topologies that have committed what they read, and not only where to begin."""
+    def require_same(self, admin: TopicAdmin, facts: Mapping[str, TopicFacts]) -> None:
+        """Compare the changelogs that are there with those that rows were written to.
+
+        Tasks do so for themselves when they begin.
+
+        Raises:
+            ChangelogLostError: some were deleted and made anew.
+        """
+        texts = self._texts_of_what_was_read(admin)
+        lost: dict[str, str] = {}
+        for sub in self._plans:
+            ids = {t: facts[t].topic_id for t in sub.changelogs.values() if t in facts}
+            for values in committed_numbers(_of(sub, texts)):
+                others = lost_changelogs(values, ids)
+                lost |= {t: store for store, t in sub.changelogs.items() if t in others}
+        if lost:
+            raise ChangelogLostError(lost, stores=lost.values())
+
+    def _texts_of_what_was_read(self, admin: TopicAdmin) -> dict[str, list[str]]:
+        """By input: what stands beside offsets that were read, and not only where to begin."""
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         places = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
         committed = self._offsets.committed_at(self._group, places)
-        read = {
-            place.topic
-            for place, found in committed.items()
-            if found.metadata and not found.metadata.startswith(RESET_MARK)
-        }
-        return [sub for sub in self._plans if read & set(inputs[sub.id])]
+        texts: dict[str, list[str]] = {}
+        for place, found in committed.items():
+            if found.metadata and not found.metadata.startswith(RESET_MARK):
+                texts.setdefault(place.topic, []).append(found.metadata)
+        return texts
+
+    @staticmethod
+    def _had(
+        read: Sequence[SubPlan], texts: Mapping[str, Sequence[str]], new: Sequence[str]
+    ) -> list[str]:
+        """Those of the new topics that were there when offsets were committed."""
+        found = []
+        for sub in read:
+            changelogs = [name for name in sub.changelogs.values() if name in new]
+            found += known_changelogs(committed_numbers(_of(sub, texts)), changelogs)
+        return found
 
     def _lost(self, sub: SubPlan) -> list[str]:
         """The changelogs of a sub-topology that must have been there."""
@@ -130,6 +164,11 @@ class StartCheck:
         found = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
         longer = [g for g in admin.groups() if g.startswith(f"{self._group}-")]
         return [name for name in found if not any(is_topic_of(g, name) for g in longer)]
+
+
+def _of(sub: SubPlan, texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """The texts beside offsets of a sub-topology's inputs."""
+    return [text for topic in sub.topics.all_sources for text in texts.get(topic, ())]
 
 
 def is_topic_of(application_id: str, topic: str) -> bool:

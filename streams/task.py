@@ -30,6 +30,7 @@ from state.layout import Layout
 from state.store import CommittedStore, Position, TaskState
 from state.timed import TimedBuffer
 from streams.blame import Suspect, error_in_ranges
+from streams.changelog_identity import changelog_numbers, numbers_that_fit
 from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
 from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
 from streams.handlers import Handlers
@@ -194,6 +195,8 @@ class Task:
     log: Log | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of its input topics, where they are known."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of its changelogs."""
     is_committed: bool = True
     """Whether its offsets need not be committed as long as nothing happens."""
     phase: Phase = Phase.CREATED
@@ -208,6 +211,7 @@ class Task:
     _bound: BoundProgram = field(init=False)
     _extra_values: dict[str, int] = field(init=False)
     _id_values: dict[str, dict[str, int]] = field(init=False)
+    _changelog_numbers: dict[str, int] = field(init=False)
     _numbers: dict[str, Number] = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
@@ -256,15 +260,31 @@ class Task:
     def _require_room_for_numbers(self) -> None:
         """Refuse, before the first record, more numbers than fit beside an offset."""
         own = dict.fromkeys((*self._numbers, INPUTS, COMMIT_ID), 0)
+        values = {**self._extra_values, **own, **id_values("", "")}
         try:
-            ids = id_values("", "")
-            Progress(0, {**self._extra_values, **own, **ids}).encode()
+            Progress(0, values).encode()
         except ValueError as error:
             raise TopologyError(
                 f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
                 f"numbers of its windows, joins and processors to commit: {error}, or give their "
                 "steps and stores shorter names"
             ) from error
+        self._changelog_numbers = self._numbers_of_changelogs(values)
+
+    def _numbers_of_changelogs(self, values: Mapping[str, int]) -> dict[str, int]:
+        """What is committed of its changelogs' ids: those that find room beside all else."""
+        fitting = numbers_that_fit(values, changelog_numbers(self.changelog_ids))
+        left_out = [
+            topic
+            for topic, topic_id in self.changelog_ids.items()
+            if not changelog_numbers({topic: topic_id}).keys() <= fitting.keys()
+        ]
+        # Its other tasks have as much room.
+        if left_out and self.log is not None and self.id.partition == 0:
+            self.log.warning(
+                "changelog_identity_left_out", task=str(self.id), changelogs=sorted(left_out)
+            )
+        return fitting
 
     def _record_errors(self) -> RecordErrors:
         return RecordErrors(
@@ -552,7 +572,8 @@ class Task:
         """
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
         inputs = inputs_number(place.topic for place in self.start)
-        values = {**self._extra_values, **numbers, INPUTS: inputs, COMMIT_ID: commit_id}
+        own = {INPUTS: inputs, COMMIT_ID: commit_id, **self._changelog_numbers}
+        values = {**self._extra_values, **numbers, **own}
         result = {}
         for place, offset in self.next_offset.items():
             if not self._queues[place]:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from state.store import TaskState
 from streams.background import Background
+from streams.changelog_identity import require_same_changelogs
 from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
 from streams.handlers import Handlers
 from streams.inquiry import Inquiry
@@ -90,6 +91,8 @@ class _Slot:
     """Whether state without offsets was met once."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of the input topics when the task was begun last."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of the changelogs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +311,9 @@ class Tasks:
     ) -> _Found:
         """Ask what must be known besides the committed offsets; runs beside the worker."""
         topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
+        logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
         # Before the first offsets: those of a topic that is made anew later are of no use.
-        topic_ids = self._facts.topic_ids(topics)
+        topic_ids = self._facts.topic_ids({**topics, **logs})
         unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
         changelogs = [
             TopicPartition(topic, slot.id.partition)
@@ -339,6 +343,9 @@ class Tasks:
         committed = {place: found.committed[place] for place in slot.inputs}
         start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
         self._require_same_topics(slot, start, found.topic_ids)
+        slot.changelog_ids = require_same_changelogs(
+            slot.id, slot.plan.changelogs, start, found.topic_ids
+        )
         if slot.lost:
             slot.effects = effects_of(slot.lost, start, found.changelogs)
             has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
@@ -405,6 +412,7 @@ class Tasks:
             now_ms=self._clock.now_ms,
             log=self._log,
             topic_ids=slot.topic_ids,
+            changelog_ids=slot.changelog_ids,
             is_committed=slot.is_committed,
         )
         if self._restorer.begin(slot.task, facts):

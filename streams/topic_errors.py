@@ -57,12 +57,29 @@ class ChangelogLostError(StreamsError):
         changelogs: their topics.
         code: what ``topology.change.accept`` must be to begin with empty stores; None where there
             is no such way.
+        stores: theirs, where there are others of the same names now.
+        task: that has met them.
+
+    Example:
+        >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
+        >>> str(error).partition(".")[0]
+        'changelogs that are gone: a-counts-changelog (store counts), in whose place are new ones \
+of the same names, as task 0_1 has met'
     """
 
-    def __init__(self, changelogs: Iterable[str], *, code: str | None = None) -> None:
+    def __init__(
+        self,
+        changelogs: Iterable[str],
+        *,
+        code: str | None = None,
+        stores: Iterable[str] = (),
+        task: str | None = None,
+    ) -> None:
         self.changelogs = tuple(changelogs)
         self.code = code
-        super().__init__(self.changelogs, code)
+        self.stores = tuple(stores)
+        self.task = task
+        super().__init__(self.changelogs, code, self.stores, task)
 
     def __str__(self) -> str:
         accept = (
@@ -71,14 +88,22 @@ class ChangelogLostError(StreamsError):
             else f", or, if these stores are new and may begin empty, "
             f"set topology.change.accept={self.code}"
         )
+        anew = ", in whose place are new ones of the same names" if self.stores else ""
+        by = "" if self.task is None else f", as task {self.task} has met"
         return (
-            f"changelogs that are gone: {', '.join(self.changelogs)}. The group has offsets behind "
-            "what their rows were made from, so the state would begin empty, and rows on this "
-            "host, which may be the last ones, would be dropped; nothing was created or dropped. "
-            "To lose nothing, stop all workers and run headrace changelog restore-from-local on "
-            "each host that has rows: it writes the changelogs anew from these. Otherwise run "
-            f"headrace reset, which begins anew{accept}"
+            f"changelogs that are gone: {', '.join(self._named())}{anew}{by}. The group has "
+            "offsets behind what their rows were made from, so the state would begin empty, and "
+            "rows on this host, which may be the last ones, would be dropped; nothing was created "
+            "or dropped. To lose nothing, stop all workers and run headrace changelog "
+            "restore-from-local on each host that has rows: it writes the changelogs anew from "
+            f"these. Otherwise run headrace reset, which begins anew{accept}"
         )
+
+    def _named(self) -> list[str]:
+        if not self.stores:
+            return list(self.changelogs)
+        both = zip(self.changelogs, self.stores, strict=True)
+        return [f"{changelog} (store {store})" for changelog, store in both]
 
 
 def require_same(known: Mapping[str, str], found: Mapping[str, str]) -> None:

@@ -10,15 +10,25 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import struct
 import zlib
 from collections.abc import Mapping
 
-__all__ = ["committed_id", "id_values", "same_topic", "shown", "without_ids"]
+__all__ = [
+    "changelog_number",
+    "committed_id",
+    "id_values",
+    "same_topic",
+    "shown",
+    "without_changelogs",
+    "without_ids",
+]
 
 PREFIX = "headrace.topic."
 
 _LONGS = struct.Struct(">qq")
+_CHANGELOG = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 
 
 def id_values(topic: str, topic_id: str) -> dict[str, int]:
@@ -49,8 +59,23 @@ def committed_id(topic: str, values: Mapping[str, int]) -> str | None:
 
 
 def without_ids(values: Mapping[str, int]) -> dict[str, int]:
-    """The numbers that are no ids of topics."""
+    """The numbers that are no ids of topics, changelogs included."""
     return {name: value for name, value in values.items() if not name.startswith(PREFIX)}
+
+
+def changelog_number(topic: str, topic_id: str) -> tuple[str, int]:
+    """The name and the number to commit for a changelog (see `streams.changelog_identity`)."""
+    return _digest(topic), _LONGS.unpack(_bytes(topic_id))[0]
+
+
+def without_changelogs(values: Mapping[str, int]) -> dict[str, int]:
+    """The numbers that are not of changelogs.
+
+    >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
+    >>> without_changelogs({**values, **dict([changelog_number("counts", "1")])}) == values
+    True
+    """
+    return {name: value for name, value in values.items() if not _CHANGELOG.fullmatch(name)}
 
 
 def same_topic(one: str, other: str) -> bool:
@@ -68,8 +93,12 @@ def shown(topic_id: str) -> str:
 
 
 def _names(topic: str) -> tuple[str, str]:
-    digest = f"{PREFIX}{zlib.crc32(topic.encode()):08x}"
+    digest = _digest(topic)
     return f"{digest}.0", f"{digest}.1"
+
+
+def _digest(topic: str) -> str:
+    return f"{PREFIX}{zlib.crc32(topic.encode()):08x}"
 
 
 def _bytes(topic_id: str) -> bytes:

@@ -204,7 +204,8 @@ def recheck_topics(
             raise MisconfiguredTopicError(
                 f"topics {', '.join(changed)} were {what} while the application runs: committed "
                 "offsets and local state belong to what was there before; stop all workers and "
-                "reset the application, or restore the topics"
+                "reset the application, or restore the topics; headrace changelog "
+                "restore-from-local writes changelogs anew from local rows"
             )
     return facts
 

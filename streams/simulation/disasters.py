@@ -16,6 +16,7 @@ from streams.clients import TopicPartition
 from streams.errors import MissingTopicError, OffsetLostError
 from streams.lost_offsets import StateWithoutOffsetsError
 from streams.simulation.cluster import Cluster
+from streams.simulation.disk import Host
 from streams.simulation.kernel import MS, SECOND
 from streams.simulation.process import Process
 from streams.topic_errors import ChangelogLostError, TopicReplacedError
@@ -50,7 +51,7 @@ DISASTERS: Mapping[str, Disaster] = {
 |---|---|
 | `offsets of one input`, `of all inputs` | somebody deletes them while no worker runs |
 | `expired offsets` | the broker lets those expire of an input that is not subscribed to |
-| `lost changelog` | a changelog is deleted while no worker runs |
+| `lost changelog` | a changelog is deleted while no worker runs, or made anew and hosts lose rows |
 | `recreated topic` | an input topic is deleted and made anew, while workers run or not |
 """
 
@@ -70,6 +71,7 @@ class Disasters:
         cluster: where.
         workers: of the application.
         inputs: its source topics, outside of it.
+        hosts: of the workers.
         changelogs: of its stores.
         subscribed: those that the group is subscribed to.
         dice: decides when and where.
@@ -77,6 +79,7 @@ class Disasters:
 
     cluster: Cluster
     workers: Sequence[Worker]
+    hosts: Sequence[Host]
     inputs: Sequence[str]
     changelogs: Sequence[str]
     subscribed: frozenset[str]
@@ -126,7 +129,7 @@ class Disasters:
             "expired offsets": lambda: self._forget(
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),
-            "lost changelog": lambda: self.cluster.delete(self._choose(self.changelogs)).name,
+            "lost changelog": lambda: self._lose_changelog(self._choose(self.changelogs)),
             "recreated topic": lambda: self._recreate(self._choose(self.inputs)),
         }
         self.happened[name] = act[name]()
@@ -142,6 +145,13 @@ class Disasters:
         for place in gone:
             del offsets[place]
         return ", ".join(map(str, gone)) or "nothing"
+
+    def _lose_changelog(self, topic: str) -> str:
+        if self.dice.random() < 0.5:
+            return self.cluster.delete(topic).name
+        self._recreate(topic)
+        gone = [host.lose(all_of_it=True) for host in self.hosts if self.dice.random() < 0.7]
+        return f"{topic}, made anew; local rows: {'; '.join(filter(None, gone)) or 'all there'}"
 
     def _recreate(self, topic: str) -> str:
         found = self.cluster.delete(topic)

@@ -225,6 +225,7 @@ class Run:
         self.disasters = Disasters(
             self.cluster,
             self.slots,
+            self._hosts,
             list(self.setup.rows),
             [topic for plan in self.setup.plans for topic in plan.changelogs.values()],
             frozenset(plan.lead(partitions) for plan in self.setup.plans),

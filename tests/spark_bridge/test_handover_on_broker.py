@@ -26,6 +26,7 @@ from spark_bridge.handover_target import Target
 from spark_bridge.handover_units import RowFacts, units_of
 from spark_bridge.job import Application
 from streams.backfill_gate import backfill_group
+from streams.changelog_identity import changelog_numbers
 from streams.clients import TopicPartition
 from streams.errors import OutcomeUnknownError, TopologyChangedError
 from streams.group_admin import GroupAdmin
@@ -115,6 +116,23 @@ def test_offsets_are_handed_over_with_the_ids_of_their_topics(handed: Handed, ho
     texts = kafka.committed_metadata(handed.bootstrap, handed.id, source)
     ids = {committed_id(source, Progress.decode(text).values) for text in texts.values()}
     assert ids == {shown(admin(handed.topics).describe([source])[source].topic_id)}
+
+
+@BOTH
+def test_offsets_are_handed_over_with_the_numbers_of_their_changelogs(
+    handed: Handed, how: str
+) -> None:
+    """One that is made anew before the first start is not taken for an empty one."""
+    hand_over(handed, how)
+    facts = admin(handed.topics).describe([handed.changelog])
+    numbers = changelog_numbers({name: found.topic_id for name, found in facts.items()})
+    assert len(numbers) == 1
+    texts = kafka.committed_metadata(
+        handed.bootstrap, handed.id, f"{handed.id}-by-word-repartition"
+    )
+    assert texts
+    for text in texts.values():
+        assert numbers.items() <= Progress.decode(text).values.items()
 
 
 def test_an_application_without_transactions_may_have_any_settings_of_its_producer(

@@ -1,0 +1,233 @@
+"""A changelog that somebody deletes and makes anew is another one, whatever rows a host has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from streams.changelog_identity import changelog_numbers, with_changelogs
+from streams.clients import CommittedOffset, TopicPartition
+from streams.memory_clients import MemoryAdmin
+from streams.progress import MAX_BYTES, Progress
+from streams.start_check import StartCheck
+from streams.testing import TopologyTestDriver
+from streams.topic_errors import ChangelogLostError
+from streams.topic_identity import without_ids
+from streams.topic_plan import plan_internal_topics, topic_names
+from tests.streams.test_local_changelogs import Lost, tool_of
+from tests.support.topologies import EXACTLY_ONCE, key_count
+from topology import StreamsBuilder, Topology, serdes
+
+GUARANTEES = pytest.mark.parametrize(
+    "settings", [{}, EXACTLY_ONCE], ids=["at_least_once", "exactly_once"]
+)
+CHANGELOG = "test-counts-changelog"
+IN = TopicPartition("in", 0)
+
+
+def feed(driver: TopologyTestDriver, count: int) -> None:
+    for number in range(count):
+        driver.cluster.append("in", b"v", b"k%d" % (number % 7), 0, 0, None)
+
+
+def make_anew(driver: TopologyTestDriver, changelog: str) -> None:
+    """As an operator or a script does it."""
+    before = driver.cluster.topics[changelog]
+    driver.cluster.delete(changelog)
+    driver.cluster.create(changelog, len(before.logs), before.config)
+
+
+def stopped(settings: dict[str, Any], **more: Any) -> TopologyTestDriver:
+    driver = TopologyTestDriver(key_count(), settings, **more)
+    feed(driver, 300)
+    driver.run()
+    driver.restart()
+    return driver
+
+
+@GUARANTEES
+@pytest.mark.parametrize("rows", ["gone", "old"])
+def test_a_changelog_that_was_made_anew_is_refused_where_the_last_rows_are_not_here(
+    settings: dict[str, Any], rows: str
+) -> None:
+    """It began empty without a word, and the counts at 1."""
+    driver = stopped(settings)
+    if rows == "gone":
+        driver._disk.lose()
+    else:
+        of_another_worker(driver)
+    make_anew(driver, CHANGELOG)
+    kept = driver.cluster.offsets["test"][IN]
+    feed(driver, 10)
+    for _ in range(2):
+        with pytest.raises(ChangelogLostError) as raised:
+            driver.run()
+        for part in (CHANGELOG, "store counts", "task 0_0", "restore-from-local", "headrace reset"):
+            assert part in str(raised.value)
+        driver.restart()
+    assert driver.cluster.offsets["test"][IN] == kept
+    assert not driver.cluster.topics[CHANGELOG].logs[0].entries
+
+
+def of_another_worker(driver: TopologyTestDriver) -> None:
+    """Number the commit as one that went on elsewhere: the rows here are of an older one."""
+    committed = driver.cluster.offsets["test"][IN]
+    progress = Progress.decode(committed.metadata)
+    values = {**progress.values, "headrace.commit.id": 7 << 32}
+    text = Progress(progress.partition_time, values).encode()
+    driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
+
+
+@GUARANTEES
+def test_a_changelog_that_is_made_anew_under_a_worker_is_met_at_the_next_take_over(
+    settings: dict[str, Any],
+) -> None:
+    driver = TopologyTestDriver(key_count(), settings, commit="manual")
+    feed(driver, 300)
+    driver.commit()
+    make_anew(driver, CHANGELOG)
+    feed(driver, 10)
+    driver.commit()
+    driver.restart()
+    driver._disk.lose()
+    with pytest.raises(ChangelogLostError, match="store counts"):
+        driver.run()
+
+
+def test_offsets_without_numbers_of_changelogs_are_taken_as_they_are() -> None:
+    """Those of older releases and of Kafka Streams; the next commit adds the numbers."""
+    driver = stopped(EXACTLY_ONCE)
+    committed = driver.cluster.offsets["test"][IN]
+    progress = Progress.decode(committed.metadata)
+    topic_id = driver.cluster.topics[CHANGELOG].id
+    numbers = changelog_numbers({CHANGELOG: topic_id})
+    assert numbers.items() <= progress.values.items()
+    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
+    feed(driver, 10)
+    driver.run()
+    assert sum(driver.store("counts").values()) == 310
+    driver.restart()
+    found = Progress.decode(driver.cluster.offsets["test"][IN].metadata)
+    assert numbers.items() <= found.values.items()
+
+
+def test_writing_from_local_rows_and_taking_over_without_them_goes_on(tmp_path: Path) -> None:
+    """What is written beside the offsets then is the number of the new changelog."""
+    lost = Lost(tmp_path, EXACTLY_ONCE)
+    for changelog in lost.changelogs:
+        make_anew(lost.driver, changelog)
+    lost.write()
+    lost.driver._disk.lose()
+    lost.driver.run()
+    assert lost.driver.restored > 0
+    lost.driver.restart()
+    assert lost.rows() == lost.before
+
+
+def test_a_host_without_rows_says_that_it_has_none(tmp_path: Path) -> None:
+    driver = stopped(EXACTLY_ONCE, state_dir=tmp_path / "state")
+    driver._disk.lose()
+    make_anew(driver, CHANGELOG)
+    driver._disk.process_ended()
+    plan = tool_of(driver, tmp_path / "state").plan()
+    assert [(str(t.id), t.stores, t.refusal) for t in plan.tasks] == [
+        ("0_0", ("counts",), "no rows here")
+    ]
+
+
+def test_old_rows_of_a_host_do_not_make_a_changelog_lack_rows(tmp_path: Path) -> None:
+    """As after a reset on another host: the offsets are of the changelog that is there."""
+    driver = stopped(EXACTLY_ONCE, state_dir=tmp_path / "state")
+    make_anew(driver, CHANGELOG)
+    driver._disk.process_ended()
+    tool = tool_of(driver, tmp_path / "state")
+    assert [str(task.id) for task in tool.plan().tasks] == ["0_0"]
+    committed = driver.cluster.offsets["test"][IN]
+    text = with_changelogs(committed.metadata, {CHANGELOG: driver.cluster.topics[CHANGELOG].id})
+    driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
+    assert tool.plan().tasks == ()
+
+
+class Offsets(MemoryAdmin):
+    """What the check of a start asks about the group, answered in memory."""
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        wanted = set(places)
+        return {p: c for p, c in self._cluster.offsets[group].items() if p in wanted}
+
+
+def start_check(driver: TopologyTestDriver, accept: str | None = None) -> None:
+    """Look at the topics as a start does where it is not known what is deployed."""
+    admin = Offsets(driver.cluster)
+    config = replace(driver._config, topology_change_accept=accept)
+    topics = [plan.topics for plan in driver._plans]
+    facts = admin.describe(topic_names(topics))
+    plan = plan_internal_topics(topics, facts)
+    check = StartCheck(config, driver._plans, admin, None, structlog.get_logger())
+    if plan.create:
+        check(admin, plan)
+    check.require_same(admin, facts)
+
+
+def test_a_store_that_is_known_to_have_had_rows_is_not_offered_to_begin_empty() -> None:
+    """Where nothing is known of it, it may be a new one."""
+    driver = stopped(EXACTLY_ONCE)
+    driver.cluster.delete(CHANGELOG)
+    with pytest.raises(ChangelogLostError) as raised:
+        start_check(driver)
+    assert raised.value.code is None
+    committed = driver.cluster.offsets["test"][IN]
+    progress = Progress.decode(committed.metadata)
+    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
+    with pytest.raises(ChangelogLostError) as raised:
+        start_check(driver)
+    assert raised.value.code is not None
+    start_check(driver, raised.value.code)
+
+
+def test_a_check_beforehand_says_that_a_changelog_was_made_anew() -> None:
+    driver = stopped(EXACTLY_ONCE)
+    start_check(driver)
+    make_anew(driver, CHANGELOG)
+    with pytest.raises(ChangelogLostError, match=r"\(store counts\), in whose place are new ones"):
+        start_check(driver)
+
+
+def many_stores(count: int) -> Topology:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key=serdes.string, value=serdes.string).group_by_key()
+    for number in range(count):
+        grouped.count(store=f"counts-{number}")
+    return builder.build()
+
+
+def test_numbers_that_find_no_room_are_left_out_and_that_is_said() -> None:
+    driver = TopologyTestDriver(many_stores(90), EXACTLY_ONCE)
+    feed(driver, 10)
+    driver.run()
+    committed = driver.cluster.offsets["test"][IN]
+    numbers = Progress.decode(committed.metadata).values
+    assert len(committed.metadata) <= MAX_BYTES
+    changelogs = [f"test-counts-{number}-changelog" for number in range(90)]
+    with_number = [
+        c
+        for c in changelogs
+        if changelog_numbers({c: driver.cluster.topics[c].id}).keys() <= numbers.keys()
+    ]
+    assert 50 < len(with_number) < 90
+    (told,) = [e for e in driver.events if e["event"] == "changelog_identity_left_out"]
+    assert len(told["changelogs"]) == 90 - len(with_number)
+    driver.restart()
+    driver._disk.lose()
+    make_anew(driver, with_number[0])
+    with pytest.raises(ChangelogLostError, match=with_number[0]):
+        driver.run()
