@@ -76,6 +76,34 @@ def test_a_changelog_that_is_gone_is_written_anew_from_the_local_rows(
     counting.check_exact()
 
 
+def test_a_changelog_that_was_made_anew_where_no_host_has_rows_is_refused(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """The counts began at 1 again, without a word; a reset begins anew by intent."""
+    counting = Counting(topics, tmp_path, processing_guarantee="exactly_once_v2")
+    counting.write(60)
+    counting.finish()
+    counting.lose_state()
+    partitions = topics.partitions(counting.changelog)
+    delete(topics, counting.changelog)
+    topics.create_named(
+        counting.changelog, partitions=partitions, config={"cleanup.policy": "compact"}
+    )
+    failure = Live(counting.topology(), counting.settings).failure()
+    assert isinstance(failure, ChangelogLostError)
+    assert exit_code_of(failure) is ExitCode.OFFSETS
+    assert f"{counting.changelog} (store counts)" in str(failure)
+    checked = command(counting, tmp_path, "check", "--deployed")
+    assert checked.exit_code == 1
+    assert f"Refused: changelogs that are gone: {counting.changelog}" in checked.output
+
+    shown = restore_from_local(counting, tmp_path, "--dry-run")
+    assert "  0_0: no rows here" in shown.output
+    assert command(counting, tmp_path, "reset", "--yes").exit_code == 0
+    with live(counting.topology(), counting.settings) as app:
+        app.wait_running()
+
+
 def test_a_running_application_is_left_alone(topics: Topics, tmp_path: Path) -> None:
     counting = Counting(topics, tmp_path)
     counting.write(5)
