@@ -129,7 +129,9 @@ class DeployedTopology:
             return
         found = changes(before, self._present)
         for change in found:
-            self._log.info("topology_changed", refused=change.refused, change=str(change))
+            warns = change.refused or change.lets_go
+            say = self._log.warning if warns else self._log.info
+            say("topology_changed", refused=change.refused, change=str(change))
         refused = [str(change) for change in found if change.refused]
         code = change_code(before, self._present)
         if refused and not is_accepted(self._accepted, code):

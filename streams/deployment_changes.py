@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from streams.deployed_joins import JoinStores, changed_joins, join_of
 from streams.deployed_steps import FIXED
 from streams.deployment import DeployedStore, DeployedTopic, Deployment, digest, is_digest
+from topology.dropped_fields import dropped_fields
 from topology.serde_schemas import EXCLUSIVE, unreadable
 from topology.unnamed import is_generated
 
@@ -32,11 +34,13 @@ class Change:
         refused: whether the application does not start with it.
         what: what is different, and what comes of it.
         way_out: what to do.
+        lets_go: whether it starts, and something that is stored goes without an error.
     """
 
     refused: bool
     what: str
     way_out: str
+    lets_go: bool = False
 
     def __str__(self) -> str:
         return f"{self.what}: {self.way_out}"
@@ -70,11 +74,15 @@ def _store_changes(
     gone, new, both = _by_name(before, after)
     for old, same in both:
         yield from _differences(old, same)
+    for was, now in changed_joins(before, after):
+        gone = [store for store in gone if store.name not in was.names]
+        new = [store for store in new if store.name not in now.names]
+        yield _join_change(was, now)
     for old, renamed in _pairs(gone, new):
         yield Change(
             True,
             f"store {old.name} is called {renamed.name} now, so its state begins empty",
-            f'give it the name that is deployed, store="{old.name}"',
+            _way_back(old),
         )
     for old in gone:
         kept = f"; its topic <application.id>-{old.name}-changelog stays" if old.logged else ""
@@ -87,6 +95,29 @@ def _store_changes(
             f"store {fresh.name} is new and begins empty, behind what is committed already",
             "reset the application if it is to hold all of the input",
         )
+
+
+def _join_change(was: JoinStores, now: JoinStores) -> Change:
+    join = f'store="{was.base}"' if was.base else f"{', '.join(sorted(was.names))}"
+    return Change(
+        True,
+        f"the join of streams with {join} was {was.kind} one and is {now.kind} one, which has "
+        f"other stores ({', '.join(sorted(now.names))}), so it begins with empty windows",
+        "no name keeps them: give the join a new name and accept the change, or reset the "
+        "application",
+    )
+
+
+def _way_back(old: DeployedStore) -> str:
+    join = join_of(old)
+    if join is None:
+        return f'give it the name that is deployed, store="{old.name}"'
+    if join[0] is None:
+        return (
+            "no name gives a join this one back: keep the number of steps in front of it, or "
+            "name it and accept the change, or reset the application"
+        )
+    return f'give the join the name that is deployed, store="{join[0]}"'
 
 
 def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
@@ -242,6 +273,38 @@ def _schema_changes(
                 f"not all {what} of {where} can be read any more: {why}",
                 "have the class or schema read the old ones, such as by a default, or name it anew",
             )
+        elif not is_digest(after):
+            yield from _field_changes(what, where, before, after)
+
+
+def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[Change]:
+    """What goes without an error, as the old bytes can be read."""
+    gone = ", ".join(f"`{name}`" for name in dropped_fields(after, before))
+    if what == "keys":
+        new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
+        if gone or new:
+            told = f"have no field {gone} any more" if gone else f"have a new field {new}"
+            yield Change(
+                bool(gone),
+                f"the keys of {where} {told}, so equal keys have other bytes and do not find what "
+                "is stored under the old ones",
+                "keep the fields of the keys, or reset the application",
+                lets_go=True,
+            )
+    elif gone:
+        when = (
+            "as they are read"
+            if where.startswith("repartition")
+            else ("at the next write of each row")
+        )
+        yield Change(
+            False,
+            f"the values of {where} have no field {gone} any more: what is stored in it is "
+            f"dropped {when}",
+            "nothing is to be done, if that is meant; a field with another name keeps its values "
+            "by msgspec.field(name=...) of a Struct, or an alias in Avro",
+            lets_go=True,
+        )
 
 
 def _exclude(written: str, read: str) -> bool:

@@ -82,6 +82,19 @@ class _Comparison:
         return None
 
     def _one(self, new: Any, old: Any, where: str) -> str | None:
+        pair = (new.get("$ref", ""), old.get("$ref", ""))
+        if not all(pair):
+            return self._same_kind(new, old, where)
+        if pair in self.seen:
+            return None
+        self.seen.add(pair)
+        found = self._same_kind(new, old, where)
+        if found:
+            # Of several readers another one may do, here and at the next place.
+            self.seen.discard(pair)
+        return found
+
+    def _same_kind(self, new: Any, old: Any, where: str) -> str | None:
         new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
         if "anyOf" in new or "anyOf" in old:
             return self.look(new, old, where)

@@ -23,6 +23,7 @@ from streams.errors import TopologyChangedError
 from streams.memory_worker import EventLog
 from streams.plan import plan_application
 from topology import (
+    JoinWindows,
     Materialized,
     Processor,
     SessionWindows,
@@ -499,9 +500,98 @@ def test_a_class_that_cannot_read_the_old_rows_is_refused_with_the_field(
     assert said in _refused(_table(Order), _table(cls))
 
 
-@pytest.mark.parametrize("cls", [WithDefault, WithoutNote])
-def test_a_class_that_reads_the_old_rows_passes(cls: Any) -> None:
-    assert _changes(_table(Order), _table(cls)) == ([], [])
+def test_a_class_that_reads_the_old_rows_passes() -> None:
+    assert _changes(_table(Order), _table(WithDefault)) == ([], [])
+
+
+@dataclass
+class Renamed:
+    id: int
+    parts: list[Part]
+    notes: str | None = None
+
+
+@dataclass
+class Tree:
+    size: int
+    branches: list[Tree]
+    left: Tree | None = None
+
+
+@dataclass
+class Bush:
+    branches: list[Bush]
+    left: Bush | None = None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        (Order, Renamed, "`$.note`"),
+        (Order, WithoutNote, "`$.note`"),
+        (
+            WithBigParts,
+            make_dataclass("Few", [("id", int), ("parts", list[Part])]),
+            "`$.parts[...].size`",
+        ),
+        (Tree, Bush, "`$.size`"),
+    ],
+)
+def test_a_field_that_is_gone_is_told_with_what_becomes_of_its_values(
+    before: Any, after: Any, field: str
+) -> None:
+    refused, told = _changes(_table(before), _table(after))
+    assert refused == []
+    (note,) = told
+    assert f"the values of store s have no field {field} any more" in note
+    assert "dropped at the next write of each row" in note
+
+
+def test_a_start_logs_a_field_that_is_gone_as_a_warning() -> None:
+    log, cluster = EventLog(), _Offsets()
+    for cls in (Order, Renamed):
+        builder = StreamsBuilder()
+        _table(cls)(builder)
+        plans = plan_application(builder.build(), CONFIG)
+        deployed = DeployedTopology(CONFIG, plans, cluster, log)
+        deployed.check()
+        assert deployed.keep()
+    (event,) = [e for e in log.events if e["event"] == "topology_changed"]
+    assert event["level"] == "warning"
+    assert "$.note" in event["change"]
+    assert "store s" in event["change"]
+
+
+def test_a_class_inside_of_itself_is_compared_once() -> None:
+    @dataclass
+    class Sized:
+        size: float
+        branches: list[Part]
+        left: Part | None = None
+
+    assert _changes(_table(Tree), _table(Tree)) == ([], [])
+    assert "field `$.branches[...].n` is new" in _refused(_table(Tree), _table(Sized))
+
+
+def test_a_mapping_keeps_the_fields_that_a_class_had() -> None:
+    @dataclass
+    class Numbers:
+        one: int
+
+    assert _changes(_table(Numbers), _table(dict[str, int])) == ([], [])
+
+
+def test_keys_of_another_class_do_not_find_the_old_rows() -> None:
+    def keyed(cls: Any) -> Write:
+        key = serdes.json_of(cls, name="keys")
+        return lambda b: b.stream("in", key=key).group_by_key().count(store="s")
+
+    refused, told = _changes(keyed(Order), keyed(WithoutNote))
+    assert told == []
+    assert "the keys of store s have no field `$.note` any more" in refused[0]
+    refused, told = _changes(keyed(Order), keyed(WithDefault))
+    assert refused == []
+    assert "the keys of store s have a new field `$.tax`" in told[0]
 
 
 ID = {"name": "id", "type": "long"}
@@ -520,6 +610,61 @@ def test_a_field_of_registered_avro_without_a_default_is_refused_with_its_name()
     before = _avro(registered, ID)
     assert "tax" in _refused(before, _avro(registered, ID, TAX))
     assert _changes(before, _avro(registered, ID, {**TAX, "default": 0.0})) == ([], [])
+
+
+def test_a_field_of_registered_avro_that_is_gone_is_told() -> None:
+    def registered(schema: Any) -> Any:
+        return avro.registered(schema, registry=avro.MemoryRegistry())
+
+    nested = {"type": "record", "name": "Part", "fields": [ID, {**TAX, "default": 0.0}]}
+    part = {"name": "part", "type": ["null", nested]}
+    less = {"name": "part", "type": ["null", {**nested, "fields": [ID]}]}
+    for fields, after, gone in (
+        ((ID, TAX), (ID,), "`$.tax`"),
+        ((ID, part), (ID, less), "`$.part.tax`"),
+    ):
+        refused, told = _changes(_avro(registered, *fields), _avro(registered, *after))
+        assert refused == []
+        assert f"the values of store s have no field {gone} any more" in told[0]
+    renamed = {**TAX, "name": "vat", "aliases": ["tax"]}
+    assert _changes(_avro(registered, ID, TAX), _avro(registered, ID, renamed)) == ([], [])
+
+
+def _join(kind: str, **options: Any) -> Write:
+    def write(builder: StreamsBuilder) -> None:
+        windows = JoinWindows(time_difference=MINUTE)
+        join = getattr(_lines(builder), kind)
+        join(_lines(builder, "others"), "{}{}".format, windows, **options)
+
+    return write
+
+
+@pytest.mark.parametrize("options", [{"store": "op"}, {}])
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("join", "left_join", "was an inner one and is a left one"),
+        ("left_join", "join", "was a left one and is an inner one"),
+        ("join", "outer_join", "was an inner one and is an outer one"),
+        ("outer_join", "left_join", "was an outer one and is a left one"),
+    ],
+)
+def test_a_join_of_another_kind_is_one_refusal_that_no_name_undoes(
+    before: str, after: str, said: str, options: dict[str, Any]
+) -> None:
+    refused, told = _changes(_join(before, **options), _join(after, **options))
+    assert told == []
+    (text,) = refused
+    assert said in text
+    assert "begins with empty windows: no name keeps them" in text
+    assert "a new name" in text
+    assert "reset the application" in text
+
+
+def test_a_join_under_another_name_is_told_the_name_that_the_join_takes() -> None:
+    refused, _ = _changes(_join("join", store="op"), _join("join", store="other"))
+    assert len(refused) == 2
+    assert all('give the join the name that is deployed, store="op"' in text for text in refused)
 
 
 def test_bare_avro_is_read_with_its_very_schema() -> None:
