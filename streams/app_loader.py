@@ -80,6 +80,11 @@ def _as_app(found: object, target: str) -> KafkaStreams:
     if callable(found):
         try:
             made = found()
+        except SystemExit as error:
+            raise ApplicationError(
+                f"{target} ends the interpreter when it is called (status {_status(error)}); "
+                "return a KafkaStreams, or raise an exception that says what is wrong"
+            ) from error
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 raise  # raised inside of it
@@ -144,16 +149,27 @@ def _import_file(path: Path) -> ModuleType:
 
 def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
     return ApplicationError(
-        f"{place} ends the interpreter when it is imported (status {error.code}); put what only "
-        'the program itself does behind: if __name__ == "__main__":'
+        f"{place} ends the interpreter when it is imported (status {_status(error)}); put what "
+        'only the program itself does behind: if __name__ == "__main__":'
     )
+
+
+def _status(error: SystemExit) -> object:
+    """The text of one that is no number is the user's, and says why."""
+    return 0 if error.code is None else error.code
 
 
 def _broken(place: str, error: Exception) -> ApplicationError:
     """An error of the user's own code: no record was read yet, so its text quotes none."""
     every = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in every if is_the_users(frame.filename)] or every
+    frames = [frame for frame in every if is_the_users(frame.filename)] or [
+        frame for frame in every if not frame.filename.startswith("<frozen")
+    ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    said: object = error
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        said, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
+        where = f" at {error.filename}{line}"  # of what was never run, so that no frame has it
     return ApplicationError(
-        f"{place} cannot be imported: {type(error).__name__}: {error}{where}; correct the code"
+        f"{place} cannot be imported: {type(error).__name__}: {said}{where}; correct the code"
     )

@@ -23,19 +23,29 @@ Time = datetime | int
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def to_ms(time: Time) -> int:
+def to_ms(time: Time, name: str = "timestamp") -> int:
     """Return milliseconds since 1970.
 
+    Args:
+        time: the moment.
+        name: of the argument that it was given as.
+
     Raises:
+        TypeError: it is neither a datetime nor an int.
         ValueError: a datetime has no time zone.
 
     >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
     86400000
     """
     if not isinstance(time, datetime):
+        if not isinstance(time, int) or isinstance(time, bool):
+            raise TypeError(
+                f"{name} must be a datetime with a time zone, or an int of milliseconds since "
+                f"1970, and not a {type(time).__name__}"
+            )
         return time
     if time.tzinfo is None:
-        raise ValueError(f"{time!r} has no time zone; write datetime(..., tzinfo=UTC)")
+        raise ValueError(f"{name}: {time!r} has no time zone; write datetime(..., tzinfo=UTC)")
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 

@@ -176,7 +176,7 @@ class TopologyTestDriver:
         counts = default_partitions(self._plans) if partitions is None else partitions
         self.cluster = MemoryCluster(partitions=counts, seed=seed)
         create_topics(self.cluster, self._plans, self._config, self._global_plans)
-        self._clock = ManualClock(to_ms(now))
+        self._clock = ManualClock(to_ms(now, "now"))
         self._log = EventLog()
         self._counts = Counts()
         self._disk: Disk = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import GenericAlias, UnionType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -124,6 +125,7 @@ class JsonOfSerde(Generic[T]):
             findings.look(inspect.type_info(self.cls), f"{name_of(self.cls)} itself")
             decoder: Callable[[bytes], T] = msgspec.json.Decoder(self.cls).decode
         except (TypeError, NameError) as error:
+            refuse_other_than_type(self.cls, "json_of")
             raise TopologyError(f"json_of: {name_of(self.cls)} cannot be JSON: {error}") from error
         encode = msgspec.json.Encoder(order="sorted").encode
         for name, value in (
@@ -207,6 +209,29 @@ def _with_other_keys(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 def name_of(cls: Any) -> str:
     return cls.__name__ if isinstance(cls, type) and not hasattr(cls, "__args__") else str(cls)
+
+
+def refuse_other_than_type(given: Any, called: str) -> None:
+    """Raise if what no serde can be made for is not even a type, without what it holds.
+
+    Args:
+        given: where a class was to be.
+        called: how errors call what it was given to.
+
+    Raises:
+        TopologyError: it is a string, or another object.
+    """
+    if isinstance(given, str):
+        name = given if given.isidentifier() else "Order"
+        raise TopologyError(f"{called}: give the class itself, and not its name: {called}({name})")
+    kind = type(given)
+    is_type = isinstance(given, (type, GenericAlias, UnionType)) or kind.__module__ == "typing"
+    if is_type or given is None:
+        return
+    written = f": {called}({kind.__name__})" if kind.__module__ != "builtins" else ""
+    raise TopologyError(
+        f"{called}: give a class, and not an object of the class {kind.__qualname__}{written}"
+    )
 
 
 def explained(error: Exception) -> str:

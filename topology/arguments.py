@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from topology.errors import TopologyError
+from topology.java_names import hinting
 
 __all__ = ["checked", "refuse_other_than_serde"]
 
@@ -35,7 +36,7 @@ _CONSTANTS = {
 
 
 def checked(face: Face) -> Face:
-    """Have the public methods of a class look at what they are given."""
+    """Have the public methods of a class look at what they are given, and hint at their names."""
     for name, method in inspect.getmembers(face, inspect.isfunction):
         if not name.startswith("_") and not hasattr(method, "__wrapped__"):
             signature = inspect.signature(method)
@@ -43,7 +44,7 @@ def checked(face: Face) -> Face:
                 made = _checking(method, signature)
                 is_static = isinstance(inspect.getattr_static(face, name), staticmethod)
                 setattr(face, name, staticmethod(made) if is_static else made)
-    return face
+    return hinting(face)
 
 
 def _is_looked_at(parameter: inspect.Parameter) -> bool:

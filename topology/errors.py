@@ -7,6 +7,7 @@ __all__ = [
     "FutureTimestampError",
     "KeySerdeWarning",
     "NegativeTimestampError",
+    "NoTimestampError",
     "NullKeyError",
     "RegistryError",
     "SchemaRefusedError",
@@ -126,6 +127,24 @@ class NegativeTimestampError(BadRecordError):
         return (
             f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
             "topic's message.timestamp.type to LogAppendTime"
+        )
+
+
+class NoTimestampError(BadRecordError):
+    """A timestamp extractor returned what is no time.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __init__(self, returned: str) -> None:
+        super().__init__(returned)
+        self.returned = returned
+
+    def __str__(self) -> str:
+        return (
+            f"a timestamp extractor returned {self.returned}; it must return an int of "
+            "milliseconds since 1970, or a datetime with a time zone"
         )
 
 

@@ -10,12 +10,13 @@ from typing import Literal
 from state.layout import LayoutName
 from state.spec import StoreKind, StoreSpec
 from topology.errors import TopologyError
+from topology.java_names import Hinting
 from topology.naming import legal
 from topology.windows import duration_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Materialized:
+class Materialized(metaclass=Hinting):
     """Names a store and says how it is kept; give it as ``store=`` instead of the bare name.
 
     Args:

@@ -33,6 +33,7 @@ from topology._serde import (
     Serde,
     StringSerde,
 )
+from topology.arguments import refuse_other_than_serde
 from topology.windows_serde import session_windowed, time_windowed
 
 __all__ = [
@@ -147,6 +148,7 @@ def list_of(
     >>> list_of(integer, nulls=True).serialize([None, 5]).hex(" ")
     '00 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 05'
     """
+    refuse_other_than_serde(inner, "inner", "list_of")
     return ListSerde(inner, nulls, item_bytes or item_width(inner))
 
 

@@ -18,6 +18,7 @@ from state.spec import StoreKind, StoreSpec
 from topology.arguments import checked
 from topology.errors import TopologyError
 from topology.graph import Store
+from topology.java_names import Hinting
 from topology.kept import exact_types, keeper
 from topology.naming import legal
 from topology.operators.number import Number
@@ -56,7 +57,7 @@ class StoreBuilder(Generic[F]):
 
 
 @checked
-class Stores:
+class Stores(metaclass=Hinting):
     """The kinds of stores. What they have in common:
 
     Args:

@@ -14,6 +14,7 @@ from state.spec import StoreSpec
 from topology.draft import Draft, Step
 from topology.errors import TopologyError
 from topology.graph import Operator
+from topology.java_names import Hinting
 from topology.operators.cogroup import CogroupInput
 from topology.operators.context import OperatorSpec
 from topology.operators.windowed import WindowedFold
@@ -23,7 +24,7 @@ __all__ = ["BufferConfig", "Suppressed", "close_wait_ms"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferConfig:
+class BufferConfig(metaclass=Hinting):
     """How much a suppression may hold back, and what happens when that is reached.
 
     Args:
@@ -88,7 +89,7 @@ _UNBOUNDED = BufferConfig()
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed:
+class Suppressed(metaclass=Hinting):
     """Until when changes are held back; made by `until_window_closes` or `until_time_limit`.
 
     Args:

@@ -29,6 +29,7 @@ from topology.errors import (
     LAST_TIME_MS,
     FutureTimestampError,
     NegativeTimestampError,
+    NoTimestampError,
     UnknownTimeError,
 )
 
@@ -254,10 +255,10 @@ def _milliseconds(time: Any) -> int:
     if time.__class__ is int:
         return _possible(time)
     if not isinstance(time, datetime):
-        raise TypeError(f"a timestamp extractor returned a {type(time).__name__}")
+        raise NoTimestampError(f"a {type(time).__name__}")
     # One without a zone would be read in that of the machine at hand.
     if time.tzinfo is None:
-        raise TypeError("a timestamp extractor returned a datetime without a time zone")
+        raise NoTimestampError("a datetime without a time zone")
     return (time - _1970) // _MS
 
 

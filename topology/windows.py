@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from topology.errors import LAST_TIME_MS, TopologyError
+from topology.java_names import Hinting
 
 K = TypeVar("K")
 
@@ -80,7 +81,7 @@ def duration_ms(name: str, value: Any, *, at_least: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeWindows:
+class TimeWindows(metaclass=Hinting):
     """Windows of one size, in step with 1970: tumbling, or hopping where they overlap.
 
     A window holds the records from its start, inclusive, to its end, exclusive. None begins before
@@ -146,7 +147,7 @@ class TimeWindows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnlimitedWindows:
+class UnlimitedWindows(metaclass=Hinting):
     """One window without an end; records before its start are dropped.
 
     Args:
@@ -163,7 +164,7 @@ class UnlimitedWindows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingWindows:
+class SlidingWindows(metaclass=Hinting):
     """Windows that records make: any two records whose times differ by no more share one.
 
     A window holds the records from its start to its end, both inclusive.
@@ -199,7 +200,7 @@ class SlidingWindows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionWindows:
+class SessionWindows(metaclass=Hinting):
     """Windows that grow while records come: one ends where nothing comes for the gap.
 
     A session holds the records from its start to its end, both inclusive; two records exactly the
@@ -262,7 +263,7 @@ class SessionWindows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinWindows:
+class JoinWindows(metaclass=Hinting):
     """Which records of two streams belong together: those whose times differ by no more.
 
     Args:

@@ -164,3 +164,24 @@ def test_a_topology_that_is_not_built_is_told_so(thing: str, save: Save) -> None
     assert ("write builder.build()" in str(raised.value)) is (thing == "builder")
     with pytest.raises(TopologyError, match="a topology is needed"):
         TopologyTestDriver(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["broken_app:app", "broken_app.py:app", "outer_app:app"])
+def test_what_is_no_python_is_named_by_file_and_line_alone(
+    target: str, save: Save, tmp_path: Path
+) -> None:
+    save("broken_app.py", "x = 1\ndef f(:\n    pass\n")
+    save("outer_app.py", "import broken_app\n")
+    with pytest.raises(ApplicationError) as raised:
+        load_app(target)
+    said = str(raised.value)
+    assert said.count(f"{tmp_path / 'broken_app.py'}:2") == 1
+    assert "frozen" not in said
+    assert "(broken_app.py, line 2)" not in said
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit", "raise SystemExit(3)", "sys.exit('no town')"])
+def test_a_function_that_ends_the_interpreter_is_told_so(code: str, save: Save) -> None:
+    save("my_app.py", f"import sys\ndef make():\n    {code}\n")
+    with pytest.raises(ApplicationError, match=r"my_app:make ends .* \(status (0|3|no town)\)"):
+        load_app("my_app:make")

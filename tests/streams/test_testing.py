@@ -341,3 +341,14 @@ def test_rows_are_read_back_from_their_bytes_so_a_serde_that_changes_them_shows(
     driver.input("in").send("k", 1)
     with pytest.raises(RecordError, match="TypeError"):
         driver.input("in").send("k", 2)
+
+
+@pytest.mark.parametrize("time", [1.5, "2020", True, timedelta(1)])
+def test_a_time_that_is_none_is_an_error_of_the_call(time: Any) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(TypeError, match=f"timestamp must be .* not a {type(time).__name__}"):
+        driver.input("in").send("k", 1, timestamp=time)
+    with pytest.raises(TypeError, match="now must be a datetime"):
+        TopologyTestDriver(builder.build(), now=time)

@@ -214,9 +214,9 @@ def raises(record: InputRecord, partition_time: int) -> int:
     ("extractor", "message"),
     [
         (raises, "a user function raised KeyError"),
-        (lambda record, _: None, "a user function raised TypeError"),
-        (lambda record, _: 1.5, "a user function raised TypeError"),
-        (lambda record, _: datetime(1970, 1, 1), "a user function raised TypeError"),
+        (lambda record, _: None, "a timestamp extractor returned a NoneType"),
+        (lambda record, _: 1.5, "a timestamp extractor returned a float"),
+        (lambda record, _: datetime(1970, 1, 1), "returned a datetime without"),
     ],
 )
 def test_an_extractor_that_fails_stops_the_application_at_its_record(
@@ -267,3 +267,19 @@ def test_without_an_extractor_the_code_does_nothing_for_one() -> None:
     code = copied(None).describe(code=True)
     assert "m.time()" not in code
     assert "timestamp = m.timestamp()[1]" in code
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (1.5, "a float"),
+        (None, "a NoneType"),
+        ("2020", "a str"),
+        (datetime(2020, 1, 1), "a datetime without a time zone"),
+    ],
+)
+def test_what_is_no_time_is_said_in_the_message(returned: Any, said: str) -> None:
+    driver = TopologyTestDriver(copied(lambda record, _: returned, "in"))
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("k", {"at": 5})
+    assert f"a timestamp extractor returned {said}; it must return an int" in str(raised.value)

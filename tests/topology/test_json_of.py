@@ -308,7 +308,7 @@ def test_a_class_without_equality_is_written() -> None:
         (Impossible, "field 'amount' of Impossible has type complex"),
         (list[object], "object"),
         (Item | Place, "cannot be JSON"),
-        ("Item", "cannot be JSON"),
+        ("Item", "give the class itself"),
     ],
     ids=shown,
 )
@@ -344,3 +344,23 @@ def test_a_type_checker_knows_the_class() -> None:
 def test_times_of_day_and_durations_are_strings() -> None:
     serde = serdes.json_of(timedelta)
     assert serde.deserialize(serde.serialize(timedelta(minutes=5))) == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("Item", r"json_of: give the class itself, and not its name: json_of\(Item\)$"),
+        ("a secret!", r"not its name: json_of\(Order\)$"),
+        (ORDER, r"json_of: give a class, and not an object of the class Order: json_of\(Order\)$"),
+        ({"a secret": 1}, r"not an object of the class dict$"),
+        ([Item], r"not an object of the class list$"),
+    ],
+)
+def test_what_is_no_class_is_refused_without_what_it_holds(given: Any, said: str) -> None:
+    with pytest.raises(TopologyError, match=said):
+        serdes.json_of(given)
+
+
+def test_a_list_of_what_is_no_serde_is_refused() -> None:
+    with pytest.raises(TopologyError, match=r"inner must be a serde, .* write serdes\.json_of"):
+        serdes.list_of(Item)  # type: ignore[call-overload]

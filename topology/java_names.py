@@ -1,0 +1,89 @@
+"""An unknown name that Kafka Streams has in Java is answered with the name that it has here.
+
+Type checkers do not see it: to them an unknown name is an error as before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+__all__ = ["Hinting", "hinting"]
+
+Face = TypeVar("Face", bound=type)
+
+_RENAMED = {
+    "foreach": "for_each",
+    "branch": "split",
+    "through": "repartition",
+    "transform": "process",
+    "flatTransform": "process",
+    "transformValues": "process_values",
+    "flatTransformValues": "process_values",
+    "keyValueStoreBuilder": "key_value",
+    "persistentKeyValueStore": "key_value",
+    "inMemoryKeyValueStore": "key_value",
+    "timestampedKeyValueStoreBuilder": "timestamped_key_value",
+    "windowStoreBuilder": "window",
+    "persistentWindowStore": "window",
+    "timestampedWindowStoreBuilder": "timestamped_window",
+    "sessionStoreBuilder": "session",
+    "persistentSessionStore": "session",
+}
+_MAKERS = ("of", "with", "as", "advanceBy", "until")
+"""How Java's methods begin that make what a call of the class makes here."""
+
+
+def hinting(face: Face, renamed: Mapping[str, str] | None = None) -> Face:
+    """Have the objects of a class tell the name here of what they are asked for by Java's.
+
+    Args:
+        face: the class.
+        renamed: names here by Java's, where they differ in more than the spelling.
+    """
+    names = {**_RENAMED, **(renamed or {})}
+
+    def unknown(self: Any, name: str) -> Any:
+        raise _error(type(self), name, self, f"{type(self).__name__!r} object", names)
+
+    setattr(face, "__getattr__", unknown)  # noqa: B010 - no type checker is to know
+    return face
+
+
+class Hinting(type):
+    """The same for the names of a class itself, such as ``TimeWindows.ofSizeWithNoGrace``."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            raise _error(cls, name, cls, f"type object {cls.__name__!r}", _RENAMED)
+
+
+def _error(
+    face: type, name: str, asked: object, shown: str, names: Mapping[str, str]
+) -> AttributeError:
+    hint = None if name.startswith("_") else _hint(face, name, names)
+    said = f"; {hint}" if hint else ""
+    return AttributeError(f"{shown} has no attribute {name!r}{said}", name=name, obj=asked)
+
+
+def _hint(face: type, name: str, names: Mapping[str, str]) -> str | None:
+    for here in (_snake(name), names.get(name)):
+        if here is not None and here != name and here.partition("(")[0] in dir(face):
+            return f"its name here is {here}"
+    if type(face) is Hinting and re.match(rf"({'|'.join(_MAKERS)})([A-Z_]|$)", name):
+        parameters = ", ".join(f"{given}=..." for given in signature(face).parameters)
+        if parameters:
+            return f"write {face.__name__}({parameters}) with those that you need"
+    return None
+
+
+def _snake(name: str) -> str:
+    """A name in Python's spelling.
+
+    >>> _snake("groupByKey"), _snake("toKTable")
+    ('group_by_key', 'to_k_table')
+    """
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
