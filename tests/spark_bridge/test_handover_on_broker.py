@@ -142,9 +142,8 @@ def test_an_application_without_transactions_may_have_any_settings_of_its_produc
     handed = Handed(topics, tmp_path)
     handed.settings |= {
         "processing.guarantee": "at_least_once",
-        "producer.acks": "1",
-        "producer.enable.idempotence": False,
         "producer.max.in.flight": 100,
+        "producer.delivery.timeout.ms": 1_000,
     }
     handed.write(LINES)
     hand_over(handed, "driver")

@@ -12,7 +12,7 @@ HELP = """
 from click.testing import CliRunner
 from streams.cli import main
 shown = CliRunner().invoke(main, ["--help"])
-assert "backfill  Run an application over history on Spark" in shown.output, shown.output
+assert "Run an application over history on Spark" in shown.output, shown.output
 """
 
 

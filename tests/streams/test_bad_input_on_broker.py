@@ -66,6 +66,7 @@ def kept(other: Any, **config: str) -> Callable[[Stream], Stream]:
             lambda _, value, __: instead(other)(value),
             store=Materialized("rows", topic_config=config),
             value=serdes.string,
+            name="fold",
         )
         return stream
 
@@ -159,10 +160,9 @@ CASES = {
     "a row that cannot be encoded": Case(
         SECRET_VALUE,
         kept({SECRET}),
-        "store 'rows' cannot encode the value of key b'a': serde 'string' cannot encode a value of "
-        "type set",
+        "serde 'string' cannot encode a value of type set",
+        node="fold",
         store="rows",
-        exact=False,
     ),
     "a row that is too large for the changelog": Case(
         SECRET_VALUE,

@@ -85,7 +85,7 @@ def test_the_table_holds_no_setting_that_is_taken() -> None:
     [
         ("auto.offset.reset", "earliest", "at_least_once", "write consumer.auto.offset.reset"),
         ("auto.offset.reset", "latest", "exactly_once", "write consumer.auto.offset.reset"),
-        ("acks", "1", "at_least_once", "write producer.acks"),
+        ("acks", "1", "at_least_once", "acks cannot be set to anything but all"),
         ("acks", "all", "exactly_once", "acks is always all: .*; remove it"),
         ("acks", "1", "exactly_once", "acks cannot be set to anything but all"),
         ("isolation.level", "read_committed", "exactly_once", "always read_committed"),

@@ -88,7 +88,7 @@ def test_a_poison_record_stops_all_workers_and_none_is_started_again(
         app.wait_counted(run)
         app.write_one(b"poison")
         assert run.wait() == ExitCode.RECORD
-        assert len(run.events("worker_started")) == 2
+        assert len(run.events("worker_started")) == 2, run.events("worker_crashed")
         (failed,) = run.events("application_failed")
         assert failed["error"] == "RecordError"
         assert f"{app.input}-" in failed["reason"]

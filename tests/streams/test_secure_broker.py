@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import stat
 import tomllib
@@ -17,6 +18,7 @@ from streams.cli import main
 from streams.devbroker import DevBroker, DevBrokerError, DirectoryRefusedError
 from streams.devbroker.record import ClusterRecord, NodeRecord, save
 from streams.rights import Right
+from tests.support.processes import wait_until
 
 
 def create(settings: dict[str, str], topic: str, *, copies: int = 1) -> KafkaError | None:
@@ -40,9 +42,13 @@ def test_the_administrator_may_do_everything_and_a_user_what_was_granted(
 
     right = Right("Create", "topic", "clerks-", is_prefix=True)
     secured.grant("clerk", [right])
-    assert create(secured.settings("clerk"), name) is None
+    # A node hears of a right a moment after it was given.
+    wait_until(lambda: create(secured.settings("clerk"), name) is None, what="the right to create")
     secured.revoke("clerk", [right])
-    assert create(secured.settings("clerk"), f"{name}-other") is not None
+    others = (f"{name}-{number}" for number in itertools.count())
+    wait_until(
+        lambda: create(secured.settings("clerk"), next(others)) is not None, what="it is gone"
+    )
 
 
 def test_the_settings_of_a_user_are_a_file_that_others_cannot_read(secured: DevBroker) -> None:
