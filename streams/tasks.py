@@ -20,6 +20,7 @@ from streams.changelog_identity import require_same_changelogs
 from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
 from streams.handlers import Handlers
 from streams.inquiry import Inquiry
+from streams.key_sample import KeySample
 from streams.known_topics import known_topics_alone
 from streams.lost_offsets import LostOffsets, effects_of
 from streams.patience import Patience
@@ -167,6 +168,7 @@ class Tasks:
         self._patience = Patience(clock)
         self._inquiry = Inquiry[_Found](background)
         self._log = log
+        self.key_sample = KeySample(plans, partitions, log)
         self.dropped: dict[tuple[str, str], int] = {}
 
     @property

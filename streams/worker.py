@@ -333,6 +333,7 @@ class Worker:
             task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.
             if task is not None:
+                self.tasks.key_sample.look(place, records)
                 task.add(place, records)
 
     def _advance(self) -> None:

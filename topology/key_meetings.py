@@ -10,7 +10,7 @@ the next step of the DSL with state, and a processor is free to use keys as it l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -31,7 +31,7 @@ from topology.operators.foreign_key_join import Resolve
 from topology.operators.process import Process
 from topology.operators.transform_values import TransformValues
 
-__all__ = ["KeyMeeting", "changes_key", "key_meetings", "refuse_unequal_keys"]
+__all__ = ["KeyMeeting", "changes_key", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,36 @@ def key_meetings(topology: Topology, default_key: AnySerde) -> Iterator[KeyMeeti
             if names not in told:
                 told.add(names)
                 yield found
+
+
+def inputs_that_meet(
+    sub: SubTopology, *, own: Collection[object], chosen: Iterable[object]
+) -> frozenset[str]:
+    """The topics whose keys a step of the DSL needs together with keys of the application's own.
+
+    Args:
+        sub: where they may meet.
+        own: the topics that the application writes by the hash of their keys.
+        chosen: those for which a function chooses partitions, which are left out.
+
+    Returns:
+        Topics that are not its own; those of windowed keys are left out, as the whole bytes of
+        these do not choose the partition.
+    """
+    found: set[str] = set()
+    read = _sources_above(sub, frozenset(chosen))
+    nodes = {node.name: node for node in sub.nodes}
+    for store in sub.stores:
+        users = [node for node in sub.nodes if store.name in stores_of(node)]
+        names = {n for u in users if not _is_free(u, store.name) for n in _inputs(u, read)}
+        sources = [node for node in map(nodes.__getitem__, names) if isinstance(node, Source)]
+        if any(topic in own for source in sources for topic in source.topics):
+            found.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
+    return frozenset(found.difference(own))
+
+
+def _is_windowed(key: AnySerde | None) -> bool:
+    return key is not None and partitioned_by(key) is not key
 
 
 def changes_key(node: Node) -> bool:
