@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from streams.clients import TopicPartition
 from streams.simulation.cluster import Cluster
 from streams.simulation.faults import FaultPlan
 from streams.simulation.kernel import MS, SECOND, START_MS
@@ -60,7 +61,7 @@ class Feed:
             self._in_transaction(topic, rows, committed=True)
         else:
             for row in rows:
-                self._append(topic, row, None)
+                self._append(self._place(topic, row), row, None)
         self.left -= 1
 
     def _in_transaction(self, topic: str, rows: Sequence[Row], *, committed: bool) -> None:
@@ -69,8 +70,8 @@ class Feed:
         transactions = self._cluster.transactions
         epoch = transactions.init(name, 60 * SECOND)
         for row in rows:
-            place = self._cluster.route(topic, row[0], -1)
-            self._append(topic, row, transactions.join(name, epoch, place))
+            place = self._place(topic, row)
+            self._append(place, row, transactions.join(name, epoch, place))
         self.left += 1
 
         def end() -> None:
@@ -83,7 +84,10 @@ class Feed:
         late = self._kernel.chance(0.3)
         self._kernel.after(self._kernel.between(MS, (5 * SECOND) if late else 50 * MS), end)
 
-    def _append(self, topic: str, row: Row, txn: Any) -> None:
+    def _place(self, topic: str, row: Row) -> TopicPartition:
+        # Once a row: without a key, the next answer is another one.
+        return self._cluster.route(topic, row[0], -1)
+
+    def _append(self, place: TopicPartition, row: Row, txn: Any) -> None:
         key, value, at_ms = row
-        place = self._cluster.route(topic, key, -1)
         self._cluster.append(place, key, value, START_MS + at_ms, None, txn)
