@@ -35,7 +35,7 @@ def load_app(target: str) -> KafkaStreams:
 
     The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
     current directory can be imported from, as with ``python -m``, though not in place of Python's
-    own modules; beside a file that is named by its path, its own directory can.
+    own modules; where a file is named by its path, its own directory comes before that.
 
     Args:
         target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
@@ -125,6 +125,8 @@ def _import(place: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
+    # The later one comes first.
+    add_import_path(Path.cwd())
     add_import_path(path.parent.absolute())
     if standard_module(path.stem):
         raise ApplicationError(

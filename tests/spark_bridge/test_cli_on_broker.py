@@ -69,9 +69,9 @@ def test_a_backfill_whose_driver_died_is_dropped_and_the_application_begins_anew
     """Parts of it are written; of them the application sees nothing."""
     die_at(handed, tmp_path, "unit_2")
     refused = headrace(tmp_path, "run")
-    assert refused.exit_code == ExitCode.BACKFILL
+    assert refused.exit_code == ExitCode.BACKFILL, refused.output
     other = headrace(tmp_path, "backfill", "--drop", "--id", "bf-2")
-    assert other.exit_code == ExitCode.BACKFILL
+    assert other.exit_code == ExitCode.BACKFILL, other.output
     assert "bf-1" in other.output
 
     dropped = headrace(tmp_path, "backfill", "--drop", "--id", "bf-1")

@@ -126,6 +126,19 @@ def test_wrong_settings_are_reported_as_such(save: Save) -> None:
         load_app("my_app:app")
 
 
+def test_a_file_elsewhere_imports_from_its_own_directory_and_then_the_current_one(
+    save: Save,
+) -> None:
+    save("shared/__init__.py", "")
+    save("shared/names.py", "NAME = 'of the current directory'")
+    save("helpers.py", "NAME = 'of the current directory'")
+    save("jobs/helpers.py", "NAME = 'beside it'")
+    code = "import helpers, shared.names\nnames = (helpers.NAME, shared.names.NAME)\n"
+    save("jobs/the_job.py", code + APP)
+    load_app("jobs/the_job.py:app")
+    assert sys.modules["the_job"].names == ("beside it", "of the current directory")
+
+
 @pytest.mark.parametrize("target", ["token.py:app", "token:app"])
 def test_an_application_named_like_a_module_of_python_is_told_so(target: str, save: Save) -> None:
     save("token.py", APP)
