@@ -43,15 +43,18 @@ def values(topics: Topics, topic: str, **options: Any) -> list[bytes | None]:
 
 
 class Aborts:
-    """A probe that aborts the first commits, once something of them is on the broker."""
+    """A probe that aborts the first commits of records, once some of these are on the broker."""
 
     def __init__(self, count: int, arrived: Callable[[], int]) -> None:
         self.left = count
         self._arrived = arrived
         self._seen = 0
+        self._has_begun = False
 
     def __call__(self, step: str) -> None:
-        if step == "offsets_sent" and self.left:
+        # The first commit is of where the task begins, and sends nothing.
+        self._has_begun = self._has_begun or step == "transaction_committed"
+        if step == "offsets_sent" and self._has_begun and self.left:
             self.left -= 1
             wait_until(lambda: self._arrived() > self._seen, what="records of this transaction")
             self._seen = self._arrived()
