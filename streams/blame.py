@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
 from streams.errors import ProcessorFailedError, RecordError, RecordRefusedError, StreamsError
+from streams.refused_times import advice, told
 from topology.graph import Sink
 
 Ranges = Mapping[TopicPartition, range]
@@ -26,6 +27,7 @@ class Suspect:
         changelogs: the changelog partition of each of its stores.
         sinks: its sinks.
         begins: the committed offset of each input partition.
+        times: the largest timestamp of each input partition.
     """
 
     task_id: str
@@ -33,6 +35,7 @@ class Suspect:
     changelogs: Mapping[str, TopicPartition]
     sinks: Sequence[Sink] = ()
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
         """The stores and the sinks that write to where the record was refused."""
@@ -50,20 +53,32 @@ def _writes(sink: Sink, topic: str | None) -> bool:
     return topic.endswith(f"-{sink.topic}") if sink.internal else topic == sink.topic
 
 
-def refused_record(suspects: Sequence[Suspect], error: RecordRefusedError) -> StreamsError:
+def refused_record(
+    suspects: Sequence[Suspect], error: RecordRefusedError, *, now_ms: int
+) -> StreamsError:
     """Say which records may have written one that was refused after it was sent.
 
     Args:
         suspects: the tasks whose records were under way.
         error: says where it was refused.
+        now_ms: the present time.
     """
     busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
     guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
     stores = {store for suspect in guilty for store in suspect.writers(error)[0]}
     sinks = {sink for suspect in guilty for sink in suspect.writers(error)[1]}
+    ranges = {place: offsets for suspect in guilty for place, offsets in suspect.ranges.items()}
+    message = str(error)
+    if error.for_its_time:
+        times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
+        # Where inputs have times to come, the record is one of theirs.
+        ranges = {place: ranges[place] for place in times} or ranges
+        if times:
+            message += f"; the latest time that was read is {told(max(times.values()))}"
+        message += f"; {advice(error.topic)}"
     return error_in_ranges(
-        {place: offsets for suspect in guilty for place, offsets in suspect.ranges.items()},
-        str(error),
+        ranges,
+        message,
         node=sinks.pop() if len(sinks) == 1 and not stores else None,
         store=stores.pop() if len(stores) == 1 else None,
         task_id=", ".join(sorted({suspect.task_id for suspect in guilty})),
@@ -86,6 +101,7 @@ def error_in_ranges(
         topic=place.topic,
         partition=place.partition,
         offset=ranges[place][-1],
+        first=ranges[place][0],
         node=node,
         store=store,
         task_id=task_id,

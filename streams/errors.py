@@ -100,12 +100,13 @@ class RecordError(StreamsError):
         message: what failed, without key, value or the text of an error that may quote them.
         topic: the input topic.
         partition: the input partition.
-        offset: the record's offset.
+        offset: the record's offset; the last one that it may have where `first` is another.
         timestamp: the record's timestamp, milliseconds since the epoch.
         node: the node of the topology that failed, where it is known.
         store: the store concerned, where there is one.
         task_id: the task, as ``<sub-topology>_<partition>``.
         hint: what to do next.
+        first: the first offset that the record may have, where only a range is known.
 
     Example:
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
@@ -126,7 +127,9 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
         store: str | None = None,
         task_id: str | None = None,
         hint: str = "nothing past it is committed: correct the code or the data",
+        first: int | None = None,
     ) -> None:
+        self.first = offset if first is None else first
         self.message = message
         self.topic = topic
         self.partition = partition
@@ -140,6 +143,8 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
 
     def __str__(self) -> str:
         where = f"{self.topic}-{self.partition} offset {self.offset}"
+        if self.first != self.offset:
+            where = f"{self.topic}-{self.partition} offsets {self.first} to {self.offset}"
         if self.timestamp is not None:
             where += f" timestamp {self.timestamp}"
         for label, value in (("node", self.node), ("store", self.store), ("task", self.task_id)):
@@ -375,12 +380,21 @@ class RecordRefusedError(StreamsError):
         message: what the broker says, without key and value.
         topic: the topic that refuses it, or None where the client does not tell.
         partition: the partition, likewise.
+        for_its_time: whether its timestamp is why.
     """
 
-    def __init__(self, message: str, *, topic: str | None, partition: int | None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None,
+        partition: int | None,
+        for_its_time: bool = False,
+    ) -> None:
         super().__init__(message)
         self.topic = topic
         self.partition = partition
+        self.for_its_time = for_its_time
 
 
 class StopRequestedError(StreamsError):

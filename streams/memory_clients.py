@@ -6,6 +6,7 @@ poll returns what is there, a send is in the log when it returns.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from streams.clients import (
@@ -19,7 +20,9 @@ from streams.clients import (
 from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from streams.local_admin import LocalAdmin
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
+from streams.refused_times import FAR_MS, advice, told
 from topology.compiler import Headers
+from topology.errors import FarTimeWarning
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of max.message.bytes."""
@@ -184,6 +187,7 @@ class _MemoryProducer:
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
+        self._far: set[str] = set()
         self._transaction: Transaction | None = None
         self._ends: dict[TopicPartition, int] = {}
         self.waited_s = 0.0
@@ -222,6 +226,10 @@ class _MemoryProducer:
         headers: Headers | None,
     ) -> int:
         self._check()
+        if timestamp > FAR_MS and topic not in self._far:
+            self._far.add(topic)
+            what = f"a record for {topic} has the timestamp {told(timestamp)}, which brokers refuse"
+            warnings.warn(f"{what} by default; {advice(topic)}", FarTimeWarning, stacklevel=2)
         message = self._cluster.append(
             topic, value, key, partition, timestamp, headers, self._transaction
         )

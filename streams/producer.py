@@ -36,6 +36,7 @@ from streams.errors import (
 )
 from streams.kafka_clients import new_producer, new_transactional_producer
 from streams.reactions import Call, Reaction, reaction_to
+from streams.refused_times import REFUSED
 from streams.system_clock import SystemClock
 from topology.compiler import Headers
 
@@ -250,6 +251,9 @@ class _LiveProducer:
         self, cause: KafkaError, topic: str | None, partition: int | None
     ) -> RecordRefusedError:
         where = topic or "a topic"
+        if cause.code() == KafkaError.INVALID_TIMESTAMP:
+            what = f"{where} {REFUSED}"
+            return RecordRefusedError(what, topic=topic, partition=partition, for_its_time=True)
         if cause.code() not in _TOO_LARGE:
             what = f"{where} refuses a record: {cause.str()}"
         else:

@@ -496,7 +496,8 @@ class Task:
         moved = {place: offsets for place, offsets in ranges.items() if offsets}
         sinks = self.spec.program.sub_topology.sinks
         begins = {place: c.offset for place, c in self.start.items()}
-        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins)
+        times = dict(self.partition_time)
+        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times)
 
     def _store_of(self, node: str | None) -> str | None:
         nodes = self.spec.program.sub_topology.nodes

@@ -412,7 +412,8 @@ class Worker:
         try:
             yield
         except RecordRefusedError as error:
-            raise refused_record([task.suspect() for task in self.tasks.running], error) from error
+            suspects = [task.suspect() for task in self.tasks.running]
+            raise refused_record(suspects, error, now_ms=self._clock.now_ms()) from error
 
     # -- committing ----------------------------------------------------------------------------
 

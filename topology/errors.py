@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "BadRecordError",
+    "FarTimeWarning",
     "FutureTimestampError",
     "KeySerdeWarning",
     "NegativeTimestampError",
@@ -30,6 +31,10 @@ class SerdeError(Exception):
 
     The message names the serde and the type it was given, never the payload.
     """
+
+
+class FarTimeWarning(UserWarning):
+    """A test wrote a record with a time after the year 9999, which brokers refuse by default."""
 
 
 class KeySerdeWarning(UserWarning):

@@ -281,9 +281,12 @@ def check_error(error: Exception, bench: Bench) -> None:
     assert case.message in str(error)
     assert (error.topic, error.partition) == (bench.input, 0)
     assert (error.node, error.store, error.task_id) == (case.node, case.store, "0_0")
-    assert f"{bench.input}-0 offset {error.offset}" in str(error)
+    if error.first == error.offset:
+        assert f"{bench.input}-0 offset {error.offset}" in str(error)
+    else:
+        assert f"{bench.input}-0 offsets {error.first} to {error.offset}" in str(error)
     if case.exact:
-        assert error.offset == BAD_OFFSET
+        assert error.first == error.offset == BAD_OFFSET
     else:
         found = re.search(rf"between offsets (\d+) and (\d+) of {bench.input}-0", str(error))
         assert found, str(error)

@@ -32,6 +32,8 @@ from topology import (
 from topology.errors import LAST_TIME_MS, FutureTimestampError
 from topology.windows import Window, Windowed
 
+pytestmark = pytest.mark.filterwarnings("ignore::topology.errors.FarTimeWarning")
+
 SECOND = timedelta(seconds=1)
 LONGEST = timedelta(milliseconds=timedelta.max // timedelta(milliseconds=1))
 TOO_LARGE = (LAST_TIME_MS + 1, 2**63 - 1)

@@ -1,0 +1,45 @@
+"""What is said of times that brokers refuse: other units than milliseconds, mostly."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["FAR_MS", "REFUSED", "advice", "told"]
+
+FAR_MS = 253_402_300_800_000
+"""The year 10000: no milliseconds of anything that has happened."""
+_YEAR_MS = 31_556_952_000
+_UNITS = ((1_000, "microseconds"), (1_000_000, "nanoseconds"))
+_PLAUSIBLE = range(1990, 2100)
+REFUSED = (
+    "refuses a record as its timestamp is too far from the broker's clock: ahead of it by more "
+    "than message.timestamp.after.max.ms (an hour by default), or behind it by more than "
+    "message.timestamp.before.max.ms"
+)
+
+
+def told(time_ms: int) -> str:
+    """A time as people read it, and what it looks like.
+
+    >>> told(1_700_000_000_000_000)
+    '1700000000000000 (in the year 55840; it looks like microseconds of 2023-11-14)'
+    >>> told(2_000_000_000_000)
+    '2000000000000 (in the year 2033)'
+    """
+    for factor, unit in _UNITS:
+        if _year(time_ms // factor) in _PLAUSIBLE:
+            day = datetime.fromtimestamp(time_ms / factor / 1000, UTC).date()
+            return f"{time_ms} (in the year {_year(time_ms)}; it looks like {unit} of {day})"
+    return f"{time_ms} (in the year {_year(time_ms)})"
+
+
+def advice(topic: str | None) -> str:
+    """What to do about it."""
+    return (
+        "give milliseconds since 1970, such as by the timestamps= extractor of the source, or "
+        f"raise message.timestamp.after.max.ms of {topic or 'the topic'}"
+    )
+
+
+def _year(time_ms: int) -> int:
+    return 1970 + time_ms // _YEAR_MS
