@@ -11,6 +11,7 @@ from streams.clients import TopicPartition
 from streams.memory_cluster import MemoryCluster, MemoryMessage
 from topology._serde import for_topic
 from topology.compiler import Headers
+from topology.errors import about
 from topology.serdes import Serde
 
 K = TypeVar("K")
@@ -139,10 +140,11 @@ class TestInput(Generic[K, V]):
         self._run()
 
     def _encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
-        return (
-            None if key is None else self._key.serialize(key),
-            None if value is None else self._value.serialize(value),
-        )
+        with about("key"):
+            key_bytes = None if key is None else self._key.serialize(key)
+        with about("value"):
+            value_bytes = None if value is None else self._value.serialize(value)
+        return key_bytes, value_bytes
 
     def _write(
         self,
@@ -250,10 +252,14 @@ class TestOutput(Generic[K, V]):
         return sorted(found, key=lambda message: message.number)
 
     def _record(self, message: MemoryMessage) -> Record[K, V]:
-        key, value = message.key(), message.value()
+        key_bytes, value_bytes = message.key(), message.value()
+        with about("key"):
+            key = None if key_bytes is None else self._key.deserialize(key_bytes)
+        with about("value"):
+            value = None if value_bytes is None else self._value.deserialize(value_bytes)
         return Record(
-            None if key is None else self._key.deserialize(key),
-            None if value is None else self._value.deserialize(value),
+            key,
+            value,
             message.timestamp()[1],
             message.headers() or (),
             message.partition(),

@@ -36,6 +36,9 @@ from collections.abc import Iterable
 class StreamsError(Exception):
     """Base of every error that the runtime raises; catch it to report, not to go on."""
 
+    functions: tuple[str, ...] = ()
+    """File, line and name of the user's functions that the node was given, where one failed."""
+
 
 class ConfigError(StreamsError):
     """Settings are wrong; raised before anything starts, with every problem found at once.

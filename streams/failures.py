@@ -19,7 +19,14 @@ from typing import Any
 from state.errors import StateError
 from streams.clients import Log
 from streams.errors import StreamsError
-from topology.errors import BadRecordError, RegistryError, SerdeError, TopologyError
+from topology.errors import (
+    BadRecordError,
+    NoPairError,
+    NoTimestampError,
+    RegistryError,
+    SerdeError,
+    TopologyError,
+)
 
 __all__ = ["Failure", "describe_failure", "is_the_users", "log_failure"]
 
@@ -99,6 +106,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _places(chain: list[BaseException]) -> list[str]:
     """The user's frames of what is furthest behind; ours for an error that nobody foresaw."""
     for error in reversed(chain):
+        functions = _called(chain) if isinstance(error, StreamsError) else []
+        if functions:
+            return functions[-_PLACES_MAX:]
         found = [f for f in traceback.extract_tb(error.__traceback__) if is_the_users(f.filename)]
         if found:
             return [f"{f.filename}:{f.lineno} {f.name}" for f in found][-_PLACES_MAX:]
@@ -106,6 +116,21 @@ def _places(chain: list[BaseException]) -> list[str]:
         return []
     frames = traceback.extract_tb(chain[-1].__traceback__)
     return [f"{f.filename}:{f.lineno} {f.name}" for f in frames][-_PLACES_MAX:]
+
+
+def _called(chain: list[BaseException]) -> list[str]:
+    """The functions of the node, where what failed is the call of one, or what it returned."""
+    cause = chain[-1]
+    if isinstance(cause, _OURS) and not isinstance(cause, (NoPairError, NoTimestampError)):
+        return []
+    failed = next((error for error in chain if isinstance(error, StreamsError)), None)
+    functions = () if failed is None else failed.functions
+    node = getattr(failed, "node", None)
+    return [
+        f"{function} (called by {node})"
+        for function in functions
+        if is_the_users(re.sub(r":\d+ [^:]*$", "", function))
+    ]
 
 
 def _lines(chain: list[BaseException]) -> list[str]:

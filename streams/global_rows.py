@@ -11,6 +11,7 @@ from state.store import CommittedStore
 from streams.clients import ReceivedMessage
 from streams.errors import GlobalTableLostError
 from streams.global_plan import GlobalPlan
+from topology.errors import about
 
 __all__ = ["GlobalRows", "Row"]
 
@@ -138,7 +139,9 @@ def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
     if key is None:
         return None
     # Whoever wrote it may have spaced JSON otherwise than the serde that looks it up does.
-    encoded = plan.key.serialize(plan.key.deserialize(key))
-    if value is None or plan.value.deserialize(value) is None:
-        return encoded, None
+    with about("key"):
+        encoded = plan.key.serialize(plan.key.deserialize(key))
+    with about("value"):
+        if value is None or plan.value.deserialize(value) is None:
+            return encoded, None
     return encoded, encode_timestamped(max(record.timestamp()[1], -1), value)

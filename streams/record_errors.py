@@ -16,7 +16,7 @@ from streams.clients import Log
 from streams.errors import RecordTooLargeError, StreamsError
 from streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
 from topology.compiler import Headers, Part, Program, Send
-from topology.errors import BufferFullError, RegistryError
+from topology.errors import BufferFullError, RegistryError, SerdeError
 from topology.task_facts import TaskFacts
 
 _REASONS: dict[Stage, str] = {
@@ -72,6 +72,9 @@ class RecordErrors:
         """Decide about a record that a node fails on, or a sink cannot write."""
         stage: Stage = "processing" if part is None else "production"
         record = NodeRecord(key, value, timestamp, headers)
+        if isinstance(error, SerdeError) and (part == "key" or part == "value"):
+            error.part = part
+        error = self.program.explain(error, None, None)
         self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
 
     def punctuator_failed(self, node: str, error: Exception) -> None:

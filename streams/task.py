@@ -465,7 +465,9 @@ class Task:
             # A punctuator by stream time runs behind the record that has made it due.
             record = self.spec.program.current(sys._getframe())
         cause = self.spec.program.explain(error, node, record)
-        raise self._record_error(cause, _what_happened(cause), node, record) from cause
+        failure = self._record_error(cause, _what_happened(cause), node, record)
+        failure.functions = tuple(self.spec.program.functions_of(node))
+        raise failure from cause
 
     def _record_error(
         self, error: Exception, message: str, node: str | None, record: Any

@@ -104,9 +104,10 @@ def refuse_data(name: str, data: object, reason: str) -> NoReturn:
             f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
         ) from None
     other = _WRITES.get(len(data), "serdes.string, serdes.json or serdes.bytes")
+    named = f"value={other} (key= for keys)"
     raise SerdeError(
         f"serde {name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that the "
-        f"topic was written with, such as value={other}"
+        f"topic was written with, such as {named}"
     ) from None
 
 
@@ -347,7 +348,7 @@ class JsonSerde:
             raise SerdeError(
                 f"serde {self.name!r} cannot encode NaN or infinity (in a value of type "
                 f"{type(value).__name__}), as JSON has none; replace it by None or a string, "
-                "or pass value=serdes.double for a plain float"
+                "or pass value=serdes.double (key=serdes.double for keys) for a plain float"
             ) from None
 
     def deserialize(self, data: bytes, /) -> Any:

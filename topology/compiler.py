@@ -20,6 +20,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
 from state.buffer import ATOMS, Buffer
+from topology import blame
 from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
 from topology.errors import (
     BadRecordError,
@@ -56,6 +57,7 @@ from topology.operators.context import Number, TableView, TaskFacts
 from topology.operators.context import Operator as RunningOperator
 from topology.operators.making import NewNumbers, OperatorMaker
 from topology.operators.versioned import OutOfOrder
+from topology.pairs import as_pair
 from topology.timestamps import Stamper
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -166,6 +168,7 @@ class Program:
             "chosen": sink.chosen,
             "hashed": sink.hashed,
             "OutOfOrder": OutOfOrder,
+            "as_pair": as_pair,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -183,11 +186,17 @@ class Program:
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report: that of the checked decoding, where a source failed."""
+        error = blame.explained(error, self.filename, self.source_code.splitlines())
         source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
         if source_node is None or message is None or isinstance(error, BadRecordError):
             return error
         defaults = (self._options.default_key, self._options.default_value)
         return source.decoding_error(source_node, defaults, message) or error
+
+    def functions_of(self, node: str | None) -> list[str]:
+        """Where the user's functions stand that a node was given: file, line and name."""
+        found = next((n for n in self.sub_topology.nodes if n.name == node), None)
+        return blame.functions_of(found)
 
     def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
         """Find the node that an exception came from, and the message that was processed.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
 __all__ = [
     "BadRecordError",
     "FarTimeWarning",
     "FutureTimestampError",
     "KeySerdeWarning",
     "NegativeTimestampError",
+    "NoPairError",
     "NoTimestampError",
     "NullKeyError",
     "RegistryError",
@@ -19,6 +25,10 @@ __all__ = [
 ]
 
 
+_EITHER = re.compile(r"value=(\S.*?) \(key=.*? for keys\)")
+"""What serdes say where they cannot know which of both is meant."""
+
+
 class TopologyError(Exception):
     """The topology as written cannot run; change the code that builds it.
 
@@ -26,11 +36,40 @@ class TopologyError(Exception):
     """
 
 
+Part = Literal["key", "value"]
+
+
 class SerdeError(Exception):
     """A key or value cannot be encoded or decoded; pass another serde or correct the data.
 
-    The message names the serde and the type it was given, never the payload.
+    The message names the serde and the type it was given, never the payload. A serde does not know
+    what it is used for; who does sets `part`, and the message says it.
     """
+
+    part: Part | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.part is None:
+            return text
+        text = _EITHER.sub(rf"{self.part}=\1", text)
+        if self.part == "key":
+            text = text.replace(" a value of type ", " a key of type ", 1)
+        return f"the {self.part}'s {text}" if text.startswith("serde ") else f"{self.part}: {text}"
+
+
+@contextmanager
+def about(part: Part) -> Iterator[None]:
+    """Say of a serde's error which part of a record it is about.
+
+    Args:
+        part: what is being read or written.
+    """
+    try:
+        yield
+    except SerdeError as error:
+        error.part = part
+        raise
 
 
 class FarTimeWarning(UserWarning):
@@ -132,6 +171,24 @@ class NegativeTimestampError(BadRecordError):
         return (
             f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
             "topic's message.timestamp.type to LogAppendTime"
+        )
+
+
+class NoPairError(BadRecordError):
+    """A function that makes a key and a value returned something else.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __init__(self, returned: str) -> None:
+        super().__init__(returned)
+        self.returned = returned
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned {self.returned} where a key and a value belong; return a tuple "
+            "or list of two: (key, value)"
         )
 
 

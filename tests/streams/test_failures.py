@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import select
 
@@ -14,7 +15,7 @@ from streams.exit_codes import TABLE
 from streams.failures import Failure, describe_failure, log_failure
 from streams.supervisor import _again
 from streams.worker_reports import Failed, decode, encode
-from topology import StreamsBuilder
+from topology import StreamsBuilder, serdes
 
 SECRET = "a secret of the record"
 
@@ -84,3 +85,44 @@ def test_on_a_console_the_lines_stand_below_the_event() -> None:
 def test_what_has_to_come_first_has_no_links_of_the_documentation() -> None:
     assert any("](" in ending.again for ending in TABLE)
     assert not [ending for ending in TABLE if "](" in _again(ending.code)]
+
+
+def two_or_three(key: str, value: int, *, more: int) -> tuple[str, int]:
+    return key, value + more
+
+
+def test_a_call_that_fails_before_it_begins_is_placed_at_the_function() -> None:
+    wrapped = functools.partial(two_or_three, more=5)
+    builder = StreamsBuilder()
+    builder.stream("in").map(wrapped, name="pairs").to("out")
+    driver = TopologyTestDriver(builder.build())
+    wrapped.keywords["less"] = 5
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("k", 1)
+    shown = describe_failure(raised.value, full=False)
+    line = two_or_three.__code__.co_firstlineno
+    assert shown.cause == "TypeError"
+    assert shown.places == [f"{__file__}:{line} two_or_three (called by pairs)"]
+
+
+def test_what_is_no_pair_is_placed_at_the_function() -> None:
+    def no_pair(key: str, value: int) -> str:
+        return "ab"
+
+    builder = StreamsBuilder()
+    builder.stream("in").map(no_pair, name="pairs").to("out")  # type: ignore[arg-type, return-value]
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("k", 1)
+    (place,) = describe_failure(raised.value, full=False).places
+    assert place == f"{__file__}:{no_pair.__code__.co_firstlineno} no_pair (called by pairs)"
+
+
+def test_what_a_serde_refuses_is_placed_at_no_function() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to(lambda key, value: "out", value=serdes.string)
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("k", 5)
+    places = describe_failure(raised.value, full=False).places
+    assert not [place for place in places if "called by" in place]

@@ -36,7 +36,7 @@ def test_a_traceback_shows_the_generated_line_under_its_node() -> None:
         runs.pairs(("a", 1))
     frames = traceback.extract_tb(caught.value.__traceback__)
     (generated,) = [f for f in frames if f.filename == runs.program.filename]
-    assert generated.line == "key_2, value_2 = function_2(key, value)"
+    assert generated.line == "pair_2 = function_2(key, value)"
     assert generated.lineno is not None
     above = linecache.getline(generated.filename, generated.lineno - 1)
     assert above.strip() == "# broken"

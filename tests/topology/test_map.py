@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import pytest
 
 from streams.errors import RecordError
+from streams.testing import TopologyTestDriver
 from tests.support.operators import HEADERS, driver_of, one, results
+from topology import StreamsBuilder, serdes
 
 
 def test_a_record_becomes_what_the_mapper_returns() -> None:
@@ -37,4 +41,65 @@ def test_the_new_key_decides_the_partition() -> None:
 def test_what_is_no_pair_is_an_error_of_the_map() -> None:
     driver = driver_of(lambda s: s.map(lambda k, v: v, name="pairs"))
     with pytest.raises(RecordError, match="node pairs"):
+        driver.input("in").send("a", 1)
+
+
+class Named(NamedTuple):
+    key: str
+    value: int
+
+
+@pytest.mark.parametrize("pair", [("b", 2), ["b", 2], Named("b", 2)])
+def test_tuples_and_lists_of_two_are_pairs(pair: Any) -> None:
+    assert results(lambda s: s.map(lambda k, v: pair), [("a", 1)]) == [("b", 2)]
+    assert results(lambda s: s.flat_map(lambda k, v: [pair]), [("a", 1)]) == [("b", 2)]
+
+
+NO_PAIRS = [
+    ("ab", "a str"),
+    ({"a": 1, "b": 2}, "a dict"),
+    ({"b", "a"}, "a set"),
+    (b"ab", "a bytes"),
+    (None, "a NoneType"),
+    (5, "a int"),
+    ((1, 2, 3), "a tuple of another length than two"),
+    ([1], "a list of 1"),
+]
+
+
+@pytest.mark.parametrize(("returned", "said"), NO_PAIRS)
+@pytest.mark.parametrize("several", [False, True])
+def test_what_only_comes_apart_into_two_is_no_pair(returned: Any, said: str, several: bool) -> None:
+    driver = driver_of(
+        lambda s: (
+            s.flat_map(lambda k, v: [returned], name="pairs")
+            if several
+            else s.map(lambda k, v: returned, name="pairs")
+        ),
+    )
+    with pytest.raises(RecordError) as raised:
+        driver.input("in").send("a", 1)
+    assert f"the function returned {said} where a key and a value belong" in str(raised.value)
+    assert raised.value.node == "pairs"
+
+
+def test_a_record_whose_pair_is_none_can_be_passed_over() -> None:
+    records = [("a", "xy"), ("b", ["c", 5])]
+    for step in (lambda k, v: v, lambda k, v: [v]):
+        driver = driver_of(
+            lambda s, step=step: s.map(step) if step("k", 1) == 1 else s.flat_map(step),
+            settings={"processing.exception.handler": "continue"},
+        )
+        driver.input("in").send_many(records)
+        assert [(r.key, r.value) for r in driver.output("out").read_all()] == [("c", 5)]
+
+
+def test_a_table_is_grouped_by_pairs_alone() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.table("in", key=serdes.string).group_by(
+        lambda k, v: "ab", key=serdes.string, value=serdes.string
+    )
+    grouped.count().to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError, match="the function returned a str where a key"):
         driver.input("in").send("a", 1)

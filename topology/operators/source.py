@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from topology.codegen import CompileOptions, Flow, Generator
-from topology.errors import LAST_TIME_MS, SerdeError
+from topology.errors import LAST_TIME_MS, Part, SerdeError
 from topology.graph import AnySerde, Source, SubTopology
 from topology.needs import needs_key, needs_value
 from topology.timestamps import Stamper, TimestampExtractor, needed
@@ -122,13 +122,15 @@ def decoding_error(
     node: Source, defaults: tuple[AnySerde, AnySerde], message: Any
 ) -> Exception | None:
     """Decode a message again with the checked methods, to say what is wrong with it."""
-    for serde, data in (
-        (node.key or defaults[0], message.key()),
-        (node.value or defaults[1], message.value()),
-    ):
+    parts: tuple[tuple[Part, AnySerde, bytes | None], ...] = (
+        ("key", node.key or defaults[0], message.key()),
+        ("value", node.value or defaults[1], message.value()),
+    )
+    for part, serde, data in parts:
         try:
             if data is not None:
                 serde.deserialize(data)
         except SerdeError as error:
+            error.part = part
             return error
     return None

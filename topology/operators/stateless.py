@@ -77,9 +77,16 @@ def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> No
 def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
     i = gen.ordinal(node)
     with attempt(gen, node, flow):
-        gen.writer.line(f"key_{i}, value_{i} = {_call(gen, node, flow)}")
+        gen.writer.line(f"pair_{i} = {_call(gen, node, flow)}")
+        _take_apart(gen, i)
     with otherwise(gen):
         _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
+
+
+def _take_apart(gen: Generator, i: int) -> None:
+    with gen.writer.block(f"if pair_{i}.__class__ is not tuple:"):
+        gen.writer.line(f"pair_{i} = as_pair(pair_{i})")
+    gen.writer.line(f"key_{i}, value_{i} = pair_{i}")
 
 
 def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
@@ -141,9 +148,11 @@ def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> 
     if gen.options.handles_errors:
         # All of them first: where the function fails half way, nothing of the record goes on.
         with attempt(gen, node, flow):
-            gen.writer.line(f"outputs_{i} = [(k, v) for k, v in {outputs}]")
+            pair = "(pair if pair.__class__ is tuple else as_pair(pair),)"
+            gen.writer.line(f"outputs_{i} = [(k, v) for pair in {outputs} for k, v in {pair}]")
         outputs = f"outputs_{i}"
-    with otherwise(gen), gen.writer.block(f"for key_{i}, value_{i} in {outputs}:"):
+    with otherwise(gen), gen.writer.block(f"for pair_{i} in {outputs}:"):
+        _take_apart(gen, i)
         _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
 
 

@@ -18,6 +18,7 @@ from topology.graph import AggregateOp, AnySerde
 from topology.operators.context import Headers, OperatorContext, TableView
 from topology.operators.making import StoredRows
 from topology.operators.table_rows import TableRows
+from topology.pairs import as_pair
 
 __all__ = ["SelectGroup", "TableFold"]
 
@@ -69,12 +70,14 @@ class _SelectGroup:
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a change of the table."""
         try:
-            loses, lost = _NONE if old is None else self._mapper(key, old)
+            pair = _NONE if old is None else self._mapper(key, old)
+            loses, lost = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception:
             # It failed when the row came, too, so the row is in no group.
             loses, lost = _NONE
         try:
-            gains, gained = _NONE if value is None else self._mapper(key, value)
+            pair = _NONE if value is None else self._mapper(key, value)
+            gains, gained = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
             # What was there before is taken away all the same.
