@@ -21,6 +21,7 @@ from streams.clients import Log
 from streams.errors import StreamsError
 from topology.errors import (
     BadRecordError,
+    NeverRunError,
     NoPairError,
     NoTimestampError,
     RegistryError,
@@ -121,7 +122,9 @@ def _places(chain: list[BaseException]) -> list[str]:
 def _called(chain: list[BaseException]) -> list[str]:
     """The functions of the node, where what failed is the call of one, or what it returned."""
     cause = chain[-1]
-    if isinstance(cause, _OURS) and not isinstance(cause, (NoPairError, NoTimestampError)):
+    if isinstance(cause, _OURS) and not isinstance(
+        cause, (NeverRunError, NoPairError, NoTimestampError)
+    ):
         return []
     failed = next((error for error in chain if isinstance(error, StreamsError)), None)
     functions = () if failed is None else failed.functions

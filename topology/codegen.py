@@ -149,6 +149,8 @@ class Generator:
     cached: frozenset[str]
     writer: Writer = field(default_factory=Writer)
     constants: dict[str, Any] = field(default_factory=dict)
+    looked_at: set[str] = field(default_factory=set)
+    """The constants whose first result is looked at, see `first_result`."""
     ordinals: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

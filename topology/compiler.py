@@ -28,6 +28,7 @@ from topology.errors import (
     NegativeTimestampError,
     NullKeyError,
 )
+from topology.first_result import looked_at
 from topology.graph import (
     Aggregate,
     Branch,
@@ -169,6 +170,7 @@ class Program:
             "hashed": sink.hashed,
             "OutOfOrder": OutOfOrder,
             "as_pair": as_pair,
+            "looked_at": looked_at,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -331,7 +333,13 @@ class _Assembler:
         for name in names:
             w.line(f"{name} = env.{name}")
         for name in gen.constants:
-            w.line(f"{name} = constants[{name!r}]")
+            if name in gen.looked_at:
+                with w.block(f"def keep_{name}(function):"):
+                    w.line(f"nonlocal {name}")
+                    w.line(f"{name} = function")
+                w.line(f"{name} = looked_at(constants[{name!r}], keep_{name})")
+            else:
+                w.line(f"{name} = constants[{name!r}]")
         for node in gen.sub.nodes:
             if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
                 i = gen.ordinal(node)

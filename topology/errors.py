@@ -13,6 +13,7 @@ __all__ = [
     "FutureTimestampError",
     "KeySerdeWarning",
     "NegativeTimestampError",
+    "NeverRunError",
     "NoPairError",
     "NoTimestampError",
     "NullKeyError",
@@ -189,6 +190,24 @@ class NoPairError(BadRecordError):
         return (
             f"the function returned {self.returned} where a key and a value belong; return a tuple "
             "or list of two: (key, value)"
+        )
+
+
+class NeverRunError(BadRecordError):
+    """A function returned a coroutine or a generator where nobody awaits or asks it.
+
+    Args:
+        returned: what it was.
+    """
+
+    def __init__(self, returned: str) -> None:
+        super().__init__(returned)
+        self.returned = returned
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned a {self.returned}, which would never run; return what it "
+            "gives, such as by asyncio.run(...)"
         )
 
 

@@ -30,6 +30,7 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
             header = "else:" if number else "if True:"
         else:
             function = gen.constant(f"predicate_{i}_{number}", predicate)
+            gen.looked_at.add(function)
             word = "elif" if number else "if"
             header = f"{word} {function}({flow.key_object}, {flow.value_object}):"
         with w.block(header):
@@ -48,6 +49,7 @@ def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Desc
             choice = str(number)
             continue
         function = gen.constant(f"predicate_{i}_{number}", predicate)
+        gen.looked_at.add(function)
         asked = f"{function}({flow.key_object}, {flow.value_object})"
         choice = f"{number} if {asked} else ({choice})"
     with attempt(gen, node, flow):
@@ -229,6 +231,8 @@ def _set_key(flow: Flow) -> Flow:
 
 def _call(gen: Generator, node: Stateless, flow: Flow) -> str:
     function = gen.constant(f"function_{gen.ordinal(node)}", node.function)
+    if node.op in ("filter", "filter_not", "peek", "for_each"):
+        gen.looked_at.add(function)
     if node.with_key:
         return f"{function}({flow.key_object}, {flow.value_object})"
     return f"{function}({flow.value_object})"

@@ -1,0 +1,39 @@
+"""A look at what a function returns first, where nobody looks at it afterwards.
+
+A lambda that calls a coroutine function is none itself: as a predicate its coroutine holds for
+every record, and as an action it does nothing. The first good result of a task gives the function
+back to the generated code, so that later calls cost nothing more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from topology.errors import NeverRunError
+
+__all__ = ["looked_at"]
+
+
+def looked_at(
+    function: Callable[..., Any], keep: Callable[[Callable[..., Any]], None]
+) -> Callable[..., Any]:
+    """Return what calls a function and looks at its first result.
+
+    Args:
+        function: the user's.
+        keep: called with the function itself once its result is what it should be.
+    """
+
+    def call(*values: Any) -> Any:
+        result = function(*values)
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+            raise NeverRunError(type(result).__name__)
+        if inspect.isawaitable(result) or inspect.isasyncgen(result):
+            raise NeverRunError(type(result).__name__)
+        keep(function)
+        return result
+
+    return call
