@@ -1,7 +1,8 @@
-"""Offsets that were committed once and are gone: what a task with state does then.
+"""Offsets that were committed once and are gone: what a task does then whose records are counted.
 
 Offsets expire, can be deleted, and go with their topic. A task that reads such an input from its
-beginning does so on top of state that has counted it.
+beginning does so on top of state that has counted it: its own, or that of the tasks which read the
+repartition topics that it writes.
 
 An input that the task never read has no offset either, and may begin at its beginning. What tells
 the two apart is in the offsets of the other inputs, which are committed together: a number that
@@ -24,6 +25,7 @@ from streams.progress import INPUTS, Progress, inputs_number
 from streams.restore import ChangelogFacts
 
 __all__ = [
+    "Counted",
     "LostOffsets",
     "ReadBefore",
     "StateWithoutOffsetsError",
@@ -39,10 +41,47 @@ _MOST_TRIED = 12
 
 
 class StateWithoutOffsetsError(StreamsError):
-    """A task has state, but its group has no offsets for some of its inputs: it would count twice.
+    """The group has no offsets for some inputs of a task: what was counted would count twice.
 
     Nobody catches it. The offsets expired, or somebody deleted them, the group or a topic.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Where the records of a task are counted; falsy where they are not.
+
+    Args:
+        stores: of the task.
+        written: the topics that it writes for tasks with state.
+    """
+
+    stores: Sequence[str] = ()
+    written: Sequence[str] = ()
+
+    @classmethod
+    def by(cls, plan: SubPlan, plans: Sequence[SubPlan]) -> Counted:
+        """Of the tasks of a sub-topology, one of an application's.
+
+        In an application with state, what tasks pass on to others is taken to be counted there.
+        """
+        stores = [store.name for store in plan.program.sub_topology.stores]
+        counts = any(other.program.sub_topology.stores for other in plans)
+        read = {topic for other in plans for topic in other.topics.all_sources}
+        written = [*plan.topics.repartition_sinks, *plan.topics.sinks]
+        return cls(stores, [topic for topic in written if counts and topic in read])
+
+    def __bool__(self) -> bool:
+        return bool(self.stores or self.written)
+
+    def __str__(self) -> str:
+        if self.stores:
+            return f"has state in {', '.join(self.stores)}"
+        return f"writes to {', '.join(self.written)}, behind which records are counted"
+
+    def fields(self) -> dict[str, Sequence[str]]:
+        """What an event says of it."""
+        return {"stores": self.stores} if self.stores else {"writes_to": self.written}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +207,31 @@ class LostOffsets:
     def meet(
         self,
         task: str,
-        stores: Sequence[str],
+        counted: Counted,
         lost: Sequence[TopicPartition],
         effects: Mapping[str, str],
+        others: Sequence[TopicPartition] = (),
     ) -> None:
         """Say what follows from offsets that are gone, and stop where that would be wrong.
 
         Args:
             task: whose they are.
-            stores: of the task; without any, what it has written is written again.
+            counted: where its records are counted; nowhere: it writes again what it has written.
             lost: the inputs that have none.
             effects: what follows for each of them (see `effects_of`).
+            others: the inputs of other tasks of this worker that have none either.
 
         Raises:
-            StateWithoutOffsetsError: under exactly-once, where there are stores.
+            StateWithoutOffsetsError: under exactly-once, where records are counted.
         """
         where = ", ".join(map(str, lost))
-        if stores and self._exactly_once:
-            raise StateWithoutOffsetsError(self._refusal(task, stores, where, lost))
-        if stores:
+        if counted and self._exactly_once:
+            raise StateWithoutOffsetsError(self._refusal(task, counted, where, [*lost, *others]))
+        if counted:
             self._log.error(
                 "records_counted_twice",
                 task=task,
-                stores=stores,
+                **counted.fields(),
                 partitions=effects,
                 reason=f"the group {self._group} has no committed offsets for {where} any more, "
                 "and at_least_once goes on all the same; if that is not wanted, stop, reset the "
@@ -205,20 +246,20 @@ class LostOffsets:
             )
 
     def _refusal(
-        self, task: str, stores: Sequence[str], where: str, lost: Sequence[TopicPartition]
+        self, task: str, counted: Counted, where: str, lost: Iterable[TopicPartition]
     ) -> str:
         topics: dict[str, list[str]] = {}
-        for place in lost:
+        for place in sorted(set(lost)):
             topics.setdefault(place.topic, []).append(str(place.partition))
         named = " ".join(f"--topic {name}:{','.join(parts)}" for name, parts in topics.items())
         return (
-            f"task {task} has state in {', '.join(stores)}, but its group {self._group} has no "
-            f"committed offsets for {where}: they expired or were deleted, or the topic was made "
-            "anew. Starting from the beginning would count records twice, so nothing was done. Set "
-            "the offset to where the state belongs, with kafka-consumer-groups --group "
+            f"task {task} {counted}, but its group {self._group} has no committed offsets for "
+            f"{where}: they expired or were deleted, or the topic was made anew. Starting from the "
+            "beginning would count records twice, so it did not start. Set all of the offsets to "
+            "where the state belongs, with kafka-consumer-groups --group "
             f"{self._group} {named} --reset-offsets --execute and --to-offset N, or --to-earliest "
-            "where none of its records is counted yet, as of a new input; or begin anew with "
-            "headrace reset"
+            "where none of its records is counted yet, as of a new input or a topic made anew; or "
+            "begin anew with headrace reset"
         )
 
 

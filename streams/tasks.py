@@ -22,7 +22,7 @@ from streams.handlers import Handlers
 from streams.inquiry import Inquiry
 from streams.key_sample import KeySample
 from streams.known_topics import known_topics_alone
-from streams.lost_offsets import LostOffsets, effects_of
+from streams.lost_offsets import Counted, LostOffsets, effects_of
 from streams.patience import Patience
 from streams.plan import SubPlan
 from streams.progress import COMMIT_ID, Progress
@@ -88,12 +88,21 @@ class _Slot:
     """The inputs whose offsets are gone."""
     effects: Mapping[str, str] = field(default_factory=dict)
     """What follows from that, by input."""
+    is_lost_whole: bool = False
+    """Whether its topics have no offset at all, of no partition."""
+    counted: Counted = field(default_factory=Counted)
+    """Where its records are counted."""
     lacked_offsets: bool = False
     """Whether state without offsets was met once."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of the input topics when the task was begun last."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """Those of the changelogs."""
+
+    @property
+    def feeds(self) -> Sequence[str]:
+        """The topics that nobody but this application writes, and it does."""
+        return self.plan.topics.repartition_sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,8 @@ class _Found:
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogFacts]
     topic_ids: Mapping[str, str]
+    was_read: frozenset[str]
+    """The repartition topics of tasks whose offsets are gone, as far as they were read once."""
 
 
 class Tasks:
@@ -150,6 +161,7 @@ class Tasks:
         write_line: Callable[[str], None] = print,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
+        self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
         self._partitions = partitions
         self._consumer = consumer
         self._restorer = restorer
@@ -225,7 +237,7 @@ class Tasks:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
             if task_id not in self._slots:
-                self._slots[task_id] = _Slot(task_id, plan, topic)
+                self._slots[task_id] = _Slot(task_id, plan, topic, counted=self._counted[plan.id])
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
         """The tasks that these partitions of lead topics stand for."""
@@ -305,8 +317,39 @@ class Tasks:
         for slot in waiting:
             own = {place: committed[place] for place in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
+        nowhere = self._committed_nowhere(waiting)
+        if nowhere is None:
+            return
+        for slot in waiting:
+            slot.is_lost_whole = slot.id in nowhere
         self._inquiry.ask(partial(self._look_up, waiting, committed))
         self._begin_looked_up()
+
+    def _committed_nowhere(self, slots: Sequence[_Slot]) -> set[TaskId] | None:
+        """The tasks without an offset whose topics have none at any partition either.
+
+        A topic that has grown has partitions without offsets, and others with.
+        """
+        empty = [slot for slot in slots if slot.feeds and len(slot.lost) == len(slot.inputs)]
+        topics = dict.fromkeys(place.topic for slot in empty for place in slot.inputs)
+        places = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
+        committed = self._committed(places) if places else {}
+        if committed is None:
+            return None
+        known = {place.topic for place, offset in committed.items() if offset is not None}
+        return {slot.id for slot in empty if known.isdisjoint(p.topic for p in slot.inputs)}
+
+    def _was_read(self, slots: Sequence[_Slot]) -> frozenset[str]:
+        """The repartition topics of tasks without offsets of which something was committed.
+
+        What was read of them is deleted once that is committed; what was written may be aborted.
+        """
+        topics = dict.fromkeys(
+            topic for slot in slots if slot.is_lost_whole for topic in slot.feeds
+        )
+        places = [TopicPartition(t, p) for t in topics for p in range(self._facts.partitions_of(t))]
+        found = self._facts.changelogs(places) if places else {}
+        return frozenset(place.topic for place, facts in found.items() if facts.start > 0)
 
     def _look_up(
         self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
@@ -330,6 +373,7 @@ class Tasks:
             self._facts.first_offsets(unknown) if unknown else {},
             self._facts.changelogs(changelogs) if changelogs else {},
             topic_ids,
+            self._was_read(slots),
         )
 
     def _begin_looked_up(self) -> None:
@@ -351,7 +395,8 @@ class Tasks:
         if slot.lost:
             slot.effects = effects_of(slot.lost, start, found.changelogs)
             has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
-            if has_counted and not self._goes_on(slot):
+            has_passed_on = not found.was_read.isdisjoint(slot.feeds)
+            if (has_counted or (slot.is_lost_whole and has_passed_on)) and not self._goes_on(slot):
                 return
         self._begin(slot, committed, start, found.changelogs)
 
@@ -479,8 +524,8 @@ class Tasks:
             slot.lacked_offsets = True
             self._stop(slot)
             return False
-        stores = [store.name for store in slot.plan.program.sub_topology.stores]
-        self._lost_offsets.meet(str(slot.id), stores, slot.lost, slot.effects)
+        others = [place for other in self._slots.values() for place in other.lost]
+        self._lost_offsets.meet(str(slot.id), slot.counted, slot.lost, slot.effects, others)
         slot.lost = ()
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -295,6 +296,80 @@ def test_a_task_without_state_reads_it_again_and_says_so() -> None:
     (event,) = events(driver, "records_processed_again")
     assert event["level"] == "warning"
     assert list(event["partitions"]) == ["b-0"]
+
+
+# -- tasks that write to topics of the application's own -------------------------------------------
+
+
+def regrouped(*topics: str) -> Topology:
+    """What the tasks that read the topics write is counted by other tasks."""
+    builder = StreamsBuilder()
+    first, *others = (
+        builder.stream(topic, key=serdes.string, value=serdes.string) for topic in topics
+    )
+    for other in others:
+        first = first.merge(other)
+    words = first.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+    words.count(store="n").to_stream().to("out")
+    return builder.build()
+
+
+def purge(driver: TopologyTestDriver) -> None:
+    """What workers do now and then with what was read and committed."""
+    topic = "app-by-word-repartition"
+    for number, offset in driver.committed_offsets(topic).items():
+        driver.cluster.delete_before(TopicPartition(topic, number), offset)
+
+
+def test_what_is_counted_behind_a_repartition_topic_is_not_written_to_it_again() -> None:
+    driver = TopologyTestDriver(regrouped("a", "b"), SETTINGS, partitions=1)
+    run(driver, "a", "b", "b")
+    lose(driver, B)
+    with pytest.raises(StateWithoutOffsetsError) as raised:
+        driver.run()
+    message = str(raised.value)
+    assert "task 0_0 writes to app-by-word-repartition, behind which records are counted" in message
+    assert "has no committed offsets for b-0:" in message
+    assert "--group app --topic b:0 --reset-offsets" in message
+    assert outputs(driver) == [1, 2, 3]
+
+
+def test_a_lost_group_is_refused_before_anything_is_committed() -> None:
+    driver = TopologyTestDriver(regrouped("a", "b"), SETTINGS, partitions=2)
+    run(driver, "a", "b", "b")
+    purge(driver)
+    lose(driver, *driver.cluster.offsets["app"])
+    with pytest.raises(StateWithoutOffsetsError) as raised:
+        driver.run()
+    # Nothing was ever counted of the other partition.
+    assert set(driver.cluster.offsets["app"]) <= {TopicPartition("app-by-word-repartition", 0)}
+    assert "--topic a:0,1" in str(raised.value)
+    assert "--topic b:0,1" in str(raised.value)
+    assert re.search("--topic app-by-word-repartition:(0,)?1", str(raised.value))
+    assert outputs(driver) == [1, 2, 3]
+
+
+def test_the_partitions_of_a_topic_that_has_grown_begin_at_their_beginning() -> None:
+    """Others of the topic have offsets, so it is not a group that is lost."""
+    driver = TopologyTestDriver(regrouped("a", "b"), SETTINGS, partitions=2)
+    run(driver, "a", "b", "b")
+    purge(driver)
+    lose(driver, TopicPartition("a", 1), TopicPartition("b", 1))
+    driver.run()
+    assert len(driver.committed_offsets("a")) == 2
+
+
+def test_at_least_once_says_what_is_counted_twice_behind_a_repartition_topic() -> None:
+    driver = TopologyTestDriver(regrouped("a", "b"), AT_LEAST_ONCE, partitions=1)
+    run(driver, "a", "b", "b")
+    purge(driver)
+    lose(driver, A, B)
+    driver.run()
+    (event,) = events(driver, "records_counted_twice")
+    assert event["level"] == "error"
+    assert (event["task"], event["writes_to"]) == ("0_0", ["app-by-word-repartition"])
+    assert list(event["partitions"]) == ["a-0", "b-0"]
+    assert outputs(driver)[-1] == 6
 
 
 # -- every input is committed early ----------------------------------------------------------------
