@@ -88,8 +88,6 @@ class _Slot:
     """The inputs whose offsets are gone."""
     effects: Mapping[str, str] = field(default_factory=dict)
     """What follows from that, by input."""
-    is_lost_whole: bool = False
-    """Whether its topics have no offset at all, of no partition."""
     counted: Counted = field(default_factory=Counted)
     """Where its records are counted."""
     lacked_offsets: bool = False
@@ -98,11 +96,6 @@ class _Slot:
     """The ids of the input topics when the task was begun last."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """Those of the changelogs."""
-
-    @property
-    def feeds(self) -> Sequence[str]:
-        """The topics that nobody but this application writes, and it does."""
-        return self.plan.topics.repartition_sinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +107,6 @@ class _Found:
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogFacts]
     topic_ids: Mapping[str, str]
-    was_read: frozenset[str]
-    """The repartition topics of tasks whose offsets are gone, as far as they were read once."""
 
 
 class Tasks:
@@ -317,39 +308,8 @@ class Tasks:
         for slot in waiting:
             own = {place: committed[place] for place in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
-        nowhere = self._committed_nowhere(waiting)
-        if nowhere is None:
-            return
-        for slot in waiting:
-            slot.is_lost_whole = slot.id in nowhere
         self._inquiry.ask(partial(self._look_up, waiting, committed))
         self._begin_looked_up()
-
-    def _committed_nowhere(self, slots: Sequence[_Slot]) -> set[TaskId] | None:
-        """The tasks without an offset whose topics have none at any partition either.
-
-        A topic that has grown has partitions without offsets, and others with.
-        """
-        empty = [slot for slot in slots if slot.feeds and len(slot.lost) == len(slot.inputs)]
-        topics = dict.fromkeys(place.topic for slot in empty for place in slot.inputs)
-        places = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
-        committed = self._committed(places) if places else {}
-        if committed is None:
-            return None
-        known = {place.topic for place, offset in committed.items() if offset is not None}
-        return {slot.id for slot in empty if known.isdisjoint(p.topic for p in slot.inputs)}
-
-    def _was_read(self, slots: Sequence[_Slot]) -> frozenset[str]:
-        """The repartition topics of tasks without offsets of which something was committed.
-
-        What was read of them is deleted once that is committed; what was written may be aborted.
-        """
-        topics = dict.fromkeys(
-            topic for slot in slots if slot.is_lost_whole for topic in slot.feeds
-        )
-        places = [TopicPartition(t, p) for t in topics for p in range(self._facts.partitions_of(t))]
-        found = self._facts.changelogs(places) if places else {}
-        return frozenset(place.topic for place, facts in found.items() if facts.start > 0)
 
     def _look_up(
         self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
@@ -373,7 +333,6 @@ class Tasks:
             self._facts.first_offsets(unknown) if unknown else {},
             self._facts.changelogs(changelogs) if changelogs else {},
             topic_ids,
-            self._was_read(slots),
         )
 
     def _begin_looked_up(self) -> None:
@@ -395,8 +354,7 @@ class Tasks:
         if slot.lost:
             slot.effects = effects_of(slot.lost, start, found.changelogs)
             has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
-            has_passed_on = not found.was_read.isdisjoint(slot.feeds)
-            if (has_counted or (slot.is_lost_whole and has_passed_on)) and not self._goes_on(slot):
+            if has_counted and not self._goes_on(slot):
                 return
         self._begin(slot, committed, start, found.changelogs)
 
