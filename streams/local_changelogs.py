@@ -34,6 +34,7 @@ from streams.clients import CommittedOffset, Offsets, Probe, Producer, TopicPart
 from streams.config import StreamsConfig
 from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
 from streams.local_changelog_plan import ChangelogPlan, TaskRows, missing_rows, unmarked
+from streams.offset_texts import without_mark
 from streams.plan import SubPlan
 from streams.progress import CHANGELOG_MARK, MAX_BYTES, RESET_MARK
 from streams.reset import refuse_members
@@ -220,10 +221,10 @@ class LocalChangelogs:
             )
         self._cluster.set_offsets(self._group, marks)
         found = self._cluster.committed(self._group, decided=True)
-        over = [p for p, mark in marks.items() if p not in found or not _is(found[p], mark)]
+        over = without_mark(marks, found)
         if over:
             raise ResetRefusedError(
-                f"a worker committed offsets of {', '.join(map(str, over))} meanwhile; stop all "
+                f"a worker committed offsets of {', '.join(over)} meanwhile; stop all "
                 "workers and run it again"
             )
 
@@ -300,11 +301,6 @@ class LocalChangelogs:
         finally:
             for directory in held:
                 directory.release()
-
-
-def _is(found: CommittedOffset, mark: CommittedOffset) -> bool:
-    # The client may hand on more of the text than was written.
-    return found.offset == mark.offset and found.metadata.startswith(mark.metadata)
 
 
 def _deletes(topic: NewTopic) -> bool:

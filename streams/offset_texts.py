@@ -7,9 +7,12 @@ to the next zero. So nothing may be read of such a text but what its own form sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["text_of"]
+from streams.clients import CommittedOffset, Offsets, TopicPartition
+
+__all__ = ["text_of", "without_mark"]
 
 
 class Position(Protocol):
@@ -27,3 +30,26 @@ def text_of(position: Position) -> str:
     except UnicodeDecodeError as error:
         # All bytes are in the error, and those of the text come first.
         return error.object[: error.start].decode()
+
+
+def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
+    """The places that have another offset or text than a mark that was committed there.
+
+    Args:
+        marks: what was committed.
+        found: what was read back.
+
+    Example:
+        >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")
+        >>> without_mark({place: mark}, {place: CommittedOffset(7, "mark and what is behind it")})
+        []
+        >>> without_mark({place: mark}, {place: CommittedOffset(8, "mark")})
+        ['orders-0']
+    """
+    return [
+        str(place)
+        for place, mark in marks.items()
+        if place not in found
+        or found[place].offset != mark.offset
+        or not found[place].metadata.startswith(mark.metadata)
+    ]

@@ -41,6 +41,7 @@ from streams.backfill_gate import BackfillNote, open_note
 from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
 from streams.deployed import forget
 from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from streams.offset_texts import without_mark
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 from streams.reset_plan import (
@@ -196,10 +197,10 @@ class Reset:
     def _commit_marks(self, plan: ResetPlan) -> None:
         self._cluster.set_offsets(self._group, plan.marks)
         found = self._cluster.committed(self._group, decided=True)
-        over = [p for p, mark in plan.marks.items() if p not in found or not _is(found[p], mark)]
+        over = without_mark(plan.marks, found)
         if over:
             raise ResetRefusedError(
-                f"a worker committed offsets of {', '.join(map(str, over))} while the reset began; "
+                f"a worker committed offsets of {', '.join(over)} while the reset began; "
                 "stop all workers and run it again, which finishes it"
             )
 
@@ -243,11 +244,6 @@ class Reset:
         finally:
             for directory in held:
                 directory.release()
-
-
-def _is(found: CommittedOffset, mark: CommittedOffset) -> bool:
-    # The client may hand on more of the text than was written (see `streams.offset_texts`).
-    return found.offset == mark.offset and found.metadata.startswith(mark.metadata)
 
 
 def refuse_members(group: str, members: Sequence[Member]) -> None:

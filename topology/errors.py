@@ -175,8 +175,8 @@ class NegativeTimestampError(BadRecordError):
         )
 
 
-class NoPairError(BadRecordError):
-    """A function that makes a key and a value returned something else.
+class _ReturnedError(BadRecordError):
+    """A function returned what it must not.
 
     Args:
         returned: what it was, without its content.
@@ -185,6 +185,14 @@ class NoPairError(BadRecordError):
     def __init__(self, returned: str) -> None:
         super().__init__(returned)
         self.returned = returned
+
+
+class NoPairError(_ReturnedError):
+    """A function that makes a key and a value returned something else.
+
+    Args:
+        returned: what it was, without its content.
+    """
 
     def __str__(self) -> str:
         return (
@@ -193,16 +201,12 @@ class NoPairError(BadRecordError):
         )
 
 
-class NeverRunError(BadRecordError):
+class NeverRunError(_ReturnedError):
     """A function returned a coroutine or a generator where nobody awaits or asks it.
 
     Args:
         returned: what it was.
     """
-
-    def __init__(self, returned: str) -> None:
-        super().__init__(returned)
-        self.returned = returned
 
     def __str__(self) -> str:
         return (
@@ -211,16 +215,12 @@ class NeverRunError(BadRecordError):
         )
 
 
-class NoTimestampError(BadRecordError):
+class NoTimestampError(_ReturnedError):
     """A timestamp extractor returned what is no time.
 
     Args:
         returned: what it was, without its content.
     """
-
-    def __init__(self, returned: str) -> None:
-        super().__init__(returned)
-        self.returned = returned
 
     def __str__(self) -> str:
         return (

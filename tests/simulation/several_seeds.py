@@ -10,6 +10,7 @@ from typing import Any
 from streams.simulation import FaultPlan, Simulation, SimulationResult
 from streams.simulation.disasters import DISASTERS
 from tests.simulation import seeds
+from tests.simulation.blocks import run_each
 from tests.simulation.several import differences, expected_of, several_inputs, several_topology
 
 TOPOLOGY = several_topology()
@@ -91,12 +92,4 @@ def run_block(
     first: int, last: int, state_dir: Path | None = None
 ) -> tuple[dict[int, list[str]], Counter[tuple[str, str]]]:
     """Run some seeds; returns what was wrong by seed, and all faults."""
-    failed: dict[int, list[str]] = {}
-    faults: Counter[tuple[str, str]] = Counter()
-    for seed in range(first, last):
-        own = None if state_dir is None else state_dir / str(seed)
-        problems, counts = run_seed(seed, own)
-        faults.update(counts)
-        if problems:
-            failed[seed] = problems
-    return failed, faults
+    return run_each(run_seed, first, last, state_dir)
