@@ -187,7 +187,8 @@ class _OneTransaction:
     def _give_up(self, error: BaseException) -> None:
         """Let the application start: nothing of the backfill is there."""
         try:
-            if self._lead.renew():
+            # Its note is gone where it was at a topic that was deleted.
+            if self._lead.renew() or self._lead.notes.open_head is None:
                 return
             self._lead.close_with("dropped")
         except Exception as second:

@@ -114,3 +114,48 @@ def test_large_records_are_packed_by_their_size(monkeypatch: pytest.MonkeyPatch)
     assert sum(pack["rows"] for pack in found) == 100
     firsts = [pack["off"] for pack in found]
     assert firsts == sorted(set(firsts))
+
+
+def test_ties_between_tasks_go_by_the_task_and_not_by_whose_pack_began_first() -> None:
+    """Two tasks make records of one cause; the later one's pack has an earlier one before."""
+    tied = (5, 0, 5, 0)
+    made: list[list[Record]] = [
+        [(*tied, 0, 0)],
+        [(1, 0, 1, 0, 0, 1), (*tied, 0, 1)],
+        [(*tied, 0, 2), (7, 0, 7, 0, 0, 2)],
+    ]
+    (block,) = merged_packs(through_spark(made, 9), {})
+    wanted = [made[1][0], made[0][0], made[1][1], *made[2]]
+    assert [record.value() for record in block.records] == [f"{one}".encode() for one in wanted]
+
+
+def test_a_tie_at_a_border_waits_for_the_task_that_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one task has is let out before the next pack only as far as it is really before it."""
+    monkeypatch.setattr(merging, "MERGE_ROWS", 1)
+    tied = (5, 0, 5, 0)
+    made: list[list[Record]] = [[(*tied, 0, 0)], [(1, 0, 1, 0, 0, 1), (*tied, 0, 1)]]
+    blocks = list(merged_packs(through_spark(made, 9), {}))
+    seen = [record.value() for block in blocks for record in block.records]
+    assert seen == [f"{one}".encode() for one in (made[1][0], made[0][0], made[1][1])]
+
+
+def test_ties_within_a_task_keep_the_order_of_its_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a flush of caches makes has one cause, and packs of it end anywhere."""
+    records: list[Record] = [(5, 0, 5, 0, 0, 3)] * 1 + [(6, 0, 6, n, 0, 3) for n in range(40)]
+    for size in (1, 3, 40):
+        monkeypatch.setattr(merging, "MERGE_ROWS", 2)
+        blocks = list(merged_packs(through_spark([[], [], [], records], size), {}))
+        seen = [record.value() for block in blocks for record in block.records]
+        assert seen == [f"{one}".encode() for one in records]
+
+
+def test_records_of_an_input_keep_their_offsets_and_others_are_counted() -> None:
+    made: list[list[Record]] = [[(n, 0, 10 * n, 0, n % 2, 0) for n in range(6)]]
+    packs_ = list(through_spark(made, 2))
+    inputs = {TopicPartition("t", 0): 0}
+    seen = [record for block in merged_packs(iter(packs_), inputs) for record in block.records]
+    assert [(r.partition(), r.offset()) for r in seen] == [
+        (0, 0), (1, 0), (0, 20), (1, 1), (0, 40), (1, 2)
+    ]  # fmt: skip

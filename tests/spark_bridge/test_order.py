@@ -63,3 +63,33 @@ def test_the_orders_are_those_that_a_sort_brings_about(inputs: list[list[int]]) 
     assert [(source, offset) for _, source, offset in sorted(everything)] == lowest_head_first(
         inputs
     )
+
+
+def _records(*times: int) -> list[Row]:
+    place = TopicPartition("t", 0)
+    return [Row((place, n, None, None, time, None)) for n, time in enumerate(times)]
+
+
+def test_the_largest_timestamp_goes_on_from_block_to_block() -> None:
+    orders, largest = orders_of(_records(3, 9, 4), 0, 5)
+    assert [mts for mts, _, _ in orders] == [5, 9, 9]
+    assert largest == 9
+    orders, largest = orders_of(_records(2), 0, largest)
+    assert (list(orders), largest) == ([(9, 0, 0)], 9)
+
+
+def test_of_equal_times_the_first_input_goes_first_and_whole() -> None:
+    """A run ends before what is equal in an earlier input, and not before that of a later one."""
+    left = Block("abc", [(1, 0, 0), (2, 0, 1), (2, 0, 2)])
+    right = Block("xy", [(2, 1, 0), (2, 1, 1)])
+    for inputs in ([left, right], [right, left]):
+        runs = merged([iter([block]) for block in inputs], limit=lambda: 9)
+        assert [run.records for run in runs] == ["abc", "xy"]
+
+
+def test_three_inputs_end_a_run_at_the_lowest_of_the_others() -> None:
+    one = Block("abc", [(1, 0, 0), (4, 0, 1), (9, 0, 2)])
+    two = Block("x", [(8, 1, 0)])
+    three = Block("y", [(3, 2, 0)])
+    runs = merged([iter([one]), iter([two]), iter([three])], limit=lambda: 9)
+    assert [run.records for run in runs] == ["a", "y", "b", "x", "c"]
