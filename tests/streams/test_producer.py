@@ -1,0 +1,273 @@
+"""What the live producers make of a client's answers; the client is a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from streams.clients import CommittedOffset, Offsets, TopicPartition
+from streams.errors import FatalClientError, OutcomeUnknownError
+from streams.memory_worker import ManualClock
+from streams.producer import PlainProducer, TransactionalProducer
+
+ROWS = TopicPartition("rows", 0)
+OFFSETS = {TopicPartition("in", 0): CommittedOffset(7)}
+Report = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass
+class Client:
+    """As much of confluent_kafka's producer as is asked here; it reports when it is told to."""
+
+    config: dict[str, Any]
+    calls: list[str]
+    clock: ManualClock
+    sent: list[tuple[bytes | None, int]] = field(default_factory=list)
+    """Values and timestamps."""
+    full: int = 0
+    """How many sends find no room."""
+    held: list[Report] = field(default_factory=list)
+    reports: list[Callable[[], None]] = field(default_factory=list)
+    """What the next poll serves."""
+    fails: dict[str, KafkaError] = field(default_factory=dict)
+    waiting: int = 0
+    """How many records no broker has."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        report: Report | None = None,
+        partitioner: object = None,
+        timestamp: int = 0,
+        headers: object = None,
+    ) -> None:
+        if self.full:
+            self.full -= 1
+            raise BufferError
+        self.sent.append((value, timestamp))
+        if report is not None:
+            self.held.append(report)
+
+    def report(self, *, offset: int) -> None:
+        """Have the next poll say where the record went that was sent first."""
+        report, message = self.held.pop(0), Message(topic="rows", partition=0, offset=offset)
+        self.reports.append(lambda: report(None, message))
+
+    def poll(self, timeout: float) -> int:
+        self.clock.sleep(timeout)
+        reports, self.reports = self.reports, []
+        for report in reports:
+            report()
+        return len(reports)
+
+    def flush(self, timeout: float) -> int:
+        self.calls.append("flush")
+        self.poll(timeout)
+        return self.waiting
+
+    def purge(self) -> None:
+        self.calls.append("purge")
+        self.waiting = 0
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def __len__(self) -> int:
+        return self.waiting
+
+    def begin_transaction(self) -> None: ...
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._call("commit_transaction")
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._call("abort_transaction")
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fails:
+            raise KafkaException(self.fails[name])
+
+
+@dataclass
+class Bench:
+    calls: list[str] = field(default_factory=list)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(0))
+
+    def make(self, config: dict[str, Any]) -> Any:
+        self.client = Client(config, self.calls, self.clock)
+        return self.client
+
+    def transactional(self) -> TransactionalProducer:
+        return TransactionalProducer({}, timeout_s=10, clock=self.clock, make_client=self.make)
+
+    def plain(self) -> PlainProducer:
+        def commit(offsets: Offsets) -> None:
+            self.calls.append(f"commit {[c.offset for c in offsets.values()]}")
+
+        def ends(places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+            return dict.fromkeys(places, 100)
+
+        return PlainProducer(
+            {},
+            timeout_s=10,
+            clock=self.clock,
+            make_client=self.make,
+            commit_offsets=commit,
+            end_offsets=ends,
+        )
+
+    def fail_a_record(self) -> None:
+        """The report of a record that the brokers do not take."""
+        error = KafkaError(KafkaError._MSG_TIMED_OUT, "no broker took it")
+        message = Message(topic="out", partition=0)
+        self.client.reports.append(lambda: self.client.config["on_delivery"](error, message))
+
+
+def rows(*times: int) -> list[tuple[bytes, bytes | None, int]]:
+    return [(b"k", b"%d" % number, time) for number, time in enumerate(times)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_a_time_of_0_is_not_the_present(bench: Bench, kind: str) -> None:
+    """The client takes 0 for none, so the first millisecond stands for it."""
+    producer = getattr(bench, kind)()
+    producer.begin()
+    producer.send("out", b"v", b"k", -1, 0, None)
+    producer.send_changelog(ROWS, rows(0, 5, 0))
+    assert [time for _, time in bench.client.sent] == [1, 1, 5, 1]
+
+
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_what_finds_no_room_is_sent_once_there_is_some(bench: Bench, kind: str) -> None:
+    producer = getattr(bench, kind)()
+    producer.begin()
+    bench.client.full = 2
+    producer.send("out", b"v", b"k", -1, 5, None)
+    bench.client.full = 1
+    producer.send_changelog(ROWS, rows(5, 5))
+    assert [value for value, _ in bench.client.sent] == [b"v", b"0", b"1"]
+
+
+def test_the_last_row_of_a_delta_waits_for_room_too(bench: Bench) -> None:
+    producer = bench.transactional()
+    producer.begin()
+    bench.client.full = 1
+    producer.send_changelog(ROWS, rows(5))
+    assert [value for value, _ in bench.client.sent] == [b"0"]
+
+
+# -- exactly once --------------------------------------------------------------------------------
+
+
+def committed_ends(bench: Bench, producer: TransactionalProducer, offset: int) -> dict[Any, int]:
+    """Write rows in a transaction, whose last one is at an offset, and commit it."""
+    producer.begin()
+    producer.send_changelog(ROWS, rows(5, 5))
+    producer.commit()
+    bench.client.report(offset=offset)
+    return dict(producer.changelog_ends([ROWS]))
+
+
+def test_a_changelog_ends_behind_the_last_record_that_is_reported(bench: Bench) -> None:
+    """The reports may come after the commit, and that of the commit before says nothing."""
+    producer = bench.transactional()
+    assert committed_ends(bench, producer, 41) == {ROWS: 42}
+    assert committed_ends(bench, producer, 44) == {ROWS: 45}
+
+
+def test_a_report_of_an_aborted_transaction_says_nothing_of_the_next_one(bench: Bench) -> None:
+    producer = bench.transactional()
+    producer.begin()
+    producer.send_changelog(ROWS, rows(5))
+    producer.abort()
+    bench.client.report(offset=7)
+    producer.begin()
+    producer.pressure(1)
+    producer.send_changelog(ROWS, rows(5))
+    producer.commit()
+    bench.client.report(offset=9)
+    assert producer.changelog_ends([ROWS]) == {ROWS: 10}
+
+
+def test_a_client_that_does_not_say_where_rows_went_is_of_no_use(bench: Bench) -> None:
+    producer = bench.transactional()
+    producer.begin()
+    producer.send_changelog(ROWS, rows(5))
+    producer.commit()
+    with pytest.raises(OutcomeUnknownError, match="where changelog records went"):
+        producer.changelog_ends([ROWS])
+
+
+def test_a_commit_without_an_answer_is_not_called_again(bench: Bench) -> None:
+    """It may have been final, and then another one would be the next transaction's."""
+    producer = bench.transactional()
+    producer.begin()
+    bench.client.fails["commit_transaction"] = KafkaError(KafkaError._TIMED_OUT)
+    with pytest.raises(OutcomeUnknownError):
+        producer.commit()
+    assert bench.calls == ["commit_transaction"]
+
+
+@pytest.mark.parametrize(("end", "closed"), [(None, False), ("commit", True), ("abort", True)])
+def test_a_producer_is_dropped_without_a_wait_for_its_open_transaction(
+    bench: Bench, end: str | None, closed: bool
+) -> None:
+    producer = bench.transactional()
+    producer.begin()
+    if end is not None:
+        getattr(producer, end)()
+    producer.close()
+    assert ("close" in bench.calls) is closed
+
+
+# -- at least once -------------------------------------------------------------------------------
+
+
+def test_offsets_are_committed_behind_all_records(bench: Bench) -> None:
+    producer = bench.plain()
+    producer.send_offsets(OFFSETS, "member")
+    producer.commit()
+    assert bench.calls == ["flush", "commit [7]"]
+
+
+def test_nothing_is_committed_of_records_that_failed(bench: Bench) -> None:
+    producer = bench.plain()
+    producer.send_offsets(OFFSETS, "member")
+    bench.fail_a_record()
+    with pytest.raises(FatalClientError, match="out-0 failed: no broker took it"):
+        producer.commit()
+    assert bench.calls == ["flush"]
+
+
+def test_a_failure_is_forgotten_with_what_was_aborted(bench: Bench) -> None:
+    """What failed is processed again, so it is no reason against the next commit."""
+    producer = bench.plain()
+    bench.fail_a_record()
+    with pytest.raises(FatalClientError):
+        producer.pressure(1)
+    producer.abort()
+    producer.send_offsets(OFFSETS, "member")
+    producer.commit()
+    assert bench.calls == ["purge", "flush", "flush", "commit [7]"]
+
+
+def test_records_that_no_broker_acknowledges_are_not_waited_for_for_ever(bench: Bench) -> None:
+    producer = bench.plain()
+    producer.send_offsets(OFFSETS, "member")
+    bench.client.waiting = 3
+    with pytest.raises(OutcomeUnknownError, match="3 records were not acknowledged within 10 s"):
+        producer.commit()
+    assert "commit [7]" not in bench.calls
