@@ -98,9 +98,10 @@ class StreamJoinModel:
         return self.kind == "outer" or (self.kind == "left" and side == "left")
 
     def waits_in_vain(self, side: Side, time: int) -> bool:
-        # Kafka leaves the grace period out where a record comes late.
-        grace = 0 if self.as_kafka else self.grace
-        return max(0, time + self.reach(side)) + grace < self.time
+        if self.as_kafka:
+            # It leaves the grace period out where a record comes late, and ends nothing before 0.
+            return max(0, time + self.reach(side)) < self.time
+        return time + self.reach(side) + self.grace < self.time
 
     def closed(self) -> list[Result]:
         results: list[Result] = []
