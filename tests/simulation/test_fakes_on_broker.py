@@ -244,13 +244,20 @@ def asking_for_a_rebalance(world: World) -> Seen:
 
 
 def offsets_for_an_empty_group(world: World) -> Seen:
-    """Who is no member any more may not commit, not even where nobody else is one."""
+    """Who is no member any more may not commit, not even where nobody else is one.
+
+    The group has an offset: a broker forgets an empty one without any, at any moment, and then
+    says ILLEGAL_GENERATION of what it does not know.
+    """
     zombie = joined(world, "a")
     old = zombie.consumer.consumer_group_metadata()
-    world.be_late(zombie.consumer)
-    fresh = zombie.consumer.consumer_group_metadata()
     producer = world.producer()
     producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(at(world, 5, 1), old, 10)
+    producer.commit_transaction(10)
+    world.be_late(zombie.consumer)
+    fresh = zombie.consumer.consumer_group_metadata()
     producer.begin_transaction()
     told = error_of(producer.send_offsets_to_transaction, at(world, 7), old, 10)
     producer.abort_transaction(10)
