@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
 
 _START_TIMEOUT = timedelta(seconds=90)
+"""Of each node: they start side by side, and share the cores."""
 _STOP_TIMEOUT = timedelta(seconds=30)
 _KILL_TIMEOUT = timedelta(seconds=10)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -304,7 +305,8 @@ class DevBroker:
         return record
 
     def _await_serving(self, record: ClusterRecord) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT.total_seconds()
+        timeout_s = _START_TIMEOUT.total_seconds() * len(record.nodes)
+        deadline = time.monotonic() + timeout_s
         everyone = [node.id for node in record.nodes]
         for node in record.nodes:
             probe = self._probe(record, node)
@@ -313,7 +315,7 @@ class DevBroker:
                 if time.monotonic() > deadline:
                     raise NodeFailedError(
                         f"node {node.id} at {node.endpoint} does not serve after "
-                        f"{_START_TIMEOUT.total_seconds():.0f} seconds. Its last words:\n"
+                        f"{timeout_s:.0f} seconds. Its last words:\n"
                         f"{log_tail(self.directory, node)}"
                     )
                 time.sleep(0.05)
