@@ -24,6 +24,7 @@ from examples.suspicious_loans import suspicious_loans
 from examples.user_sessions import user_sessions
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from tests.test_readme import Newcomer, blocks
 from topology import avro
@@ -45,7 +46,7 @@ def write(bootstrap: str, records: Iterable[Input]) -> None:
         plain = value is None or isinstance(value, bytes)
         data = value if plain else json.dumps(value).encode()
         producer.produce(topic, data, key, timestamp=int((NOON + after).timestamp() * 1000))
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def rows(bootstrap: str, topic: str, decode: Callable[[bytes], Any] = json.loads) -> Rows:

@@ -28,6 +28,7 @@ from streams.errors import ConfigError, FatalClientError, StopRequestedError
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from tests.support import kafka
 from tests.support.live import Live, live
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from topology import StreamsBuilder, Topology, serdes
 
@@ -70,7 +71,7 @@ def test_an_application_waits_for_brokers_and_says_what_it_tried(
     with capture_logs() as logs:
         app = Live(topology(), settings(tmp_path, bootstrap_servers=servers))
         app.app.start()
-        wait_until(lambda: bool(named(logs, "brokers_not_reached")), seconds=20)
+        wait_until(lambda: bool(named(logs, "brokers_not_reached")))
         assert app.state is State.CONNECTING
         app.app.close()
     (first, *_) = named(logs, "brokers_not_reached")
@@ -92,7 +93,7 @@ def test_the_warning_comes_again_with_back_off() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        wait_until(lambda: len(named(logs, "brokers_not_reached")) == 3, seconds=60)
+        wait_until(lambda: len(named(logs, "brokers_not_reached")) == 3)
         stop.set()
         thread.join()
     first, second, third = (entry["waited_s"] for entry in named(logs, "brokers_not_reached"))
@@ -180,7 +181,7 @@ def each_command(home: Path, *more: str) -> dict[str, tuple[int, str]]:
         )
         for name, line in COMMANDS.items()
     }
-    ended = {name: process.communicate(timeout=120)[1] for name, process in started.items()}
+    ended = {name: process.communicate(timeout=PATIENCE_S)[1] for name, process in started.items()}
     return {name: (started[name].returncode, said) for name, said in ended.items()}
 
 
@@ -269,7 +270,7 @@ def test_brokers_that_go_away_for_longer_than_calls_are_repeated_end_nothing(
     try:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
         for made in admin.create_topics([NewTopic("in", 1), NewTopic("out", 1)]).values():
-            made.result(30)
+            made.result(PATIENCE_S)
         kafka.write(bootstrap, "in", [(b"a", b"1")] * 10)
         chosen = settings(tmp_path / "state", bootstrap_servers=bootstrap, task_timeout_ms=8000)
         with capture_logs() as logs, live(topology(), chosen) as app:

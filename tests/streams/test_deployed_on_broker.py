@@ -21,6 +21,7 @@ from streams.group_admin import GroupAdmin
 from streams.plan import plan_application
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
 
@@ -166,7 +167,7 @@ def test_the_command_says_that_a_source_has_grown(app: Upgraded) -> None:
     from confluent_kafka.cimpl import NewPartitions
 
     admin = AdminClient({"bootstrap.servers": app.bootstrap})
-    admin.create_partitions([NewPartitions(app.input, 2)])[app.input].result(20)
+    admin.create_partitions([NewPartitions(app.input, 2)])[app.input].result(PATIENCE_S)
     grown = app.command("check", "--deployed")
     assert grown.exit_code == 1
     assert "the source grew" in grown.output

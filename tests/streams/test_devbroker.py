@@ -26,6 +26,7 @@ from streams.devbroker import (
 )
 from streams.devbroker.process import Identity
 from streams.devbroker.record import ClusterRecord, NodeRecord, load, save
+from tests.support.patience import PATIENCE_S
 
 HEADRACE = [sys.executable, "-c", "from streams.cli import main; main()"]
 
@@ -44,7 +45,7 @@ def record_of(directory: Path) -> ClusterRecord:
 
 def create_topic(bootstrap: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=30)
+    admin.create_topics([NewTopic(name, num_partitions=1)])[name].result(timeout=PATIENCE_S)
 
 
 def produce(bootstrap: str, topic: str, *values: str) -> None:
@@ -52,7 +53,7 @@ def produce(bootstrap: str, topic: str, *values: str) -> None:
     failures: list[object] = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == [None] * len(values)
 
 
@@ -65,7 +66,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[str]:
         }
     )
     consumer.subscribe([topic])
-    messages = consumer.consume(count, timeout=60)
+    messages = consumer.consume(count, timeout=PATIENCE_S)
     values = [value.decode() for message in messages if (value := message.value()) is not None]
     consumer.close()
     return values

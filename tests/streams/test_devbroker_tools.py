@@ -15,6 +15,7 @@ from streams.devbroker.jars import kafka_jars
 from streams.devbroker.java import Java, find_java
 from streams.devbroker.ports import choose_ports, is_free
 from streams.devbroker.trust import trust_options
+from tests.support.patience import PATIENCE_S
 
 SAYS_JAVA_11 = """\
 echo '    java.home = /opt/eleven
@@ -131,7 +132,7 @@ def test_two_processes_fetch_once(bare: Path, tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    answers = {racer.communicate(timeout=60)[0].strip() for racer in racers}
+    answers = {racer.communicate(timeout=PATIENCE_S)[0].strip() for racer in racers}
     assert answers == {str(tmp_path / "cache" / "headrace" / "kafka-4.3.1")}
     assert mvn.with_name("mvn.runs").read_text() == "run\n"
     assert cached(tmp_path) == ["kafka-4.3.1", "kafka-4.3.1.lock"]

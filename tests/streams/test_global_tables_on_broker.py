@@ -29,6 +29,7 @@ from streams.exit_codes import ExitCode, exit_code_of
 from tests.support import kafka
 from tests.support.global_app import topology
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 from topology import Materialized
@@ -199,7 +200,9 @@ class Changes:
             "keep": 700,
         }
         command = [sys.executable, "-m", "tests.support.global_app", json.dumps(plan)]
-        process = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=False)
+        process = subprocess.run(
+            command, cwd=ROOT, capture_output=True, timeout=PATIENCE_S, check=False
+        )
         assert process.returncode == -signal.SIGKILL, process.stdout[-2000:]
 
 
@@ -296,7 +299,7 @@ def test_partitions_that_the_topic_gets_are_followed_without_a_restart(
     with joining.run() as app:
         app.wait_running()
         admin = AdminClient({"bootstrap.servers": joining.bootstrap})
-        admin.create_partitions([NewPartitions(joining.table, 4)])[joining.table].result(30)
+        admin.create_partitions([NewPartitions(joining.table, 4)])[joining.table].result(PATIENCE_S)
         wait_until(lambda: topics.partitions(joining.table) == 4, what="4 partitions")
         time.sleep(0.5)
         joining.write_rows({f"k{n}": "new" for n in range(20)})
@@ -313,7 +316,9 @@ def test_a_topic_that_is_deleted_stops_the_application(topics: Topics, tmp_path:
     joining = Joining(topics, tmp_path, topics_check_interval_ms=200)
     joining.write_rows({"a": "1"})
     admin = AdminClient({"bootstrap.servers": joining.bootstrap})
-    error = joining.failure(lambda: admin.delete_topics([joining.table])[joining.table].result(30))
+    error = joining.failure(
+        lambda: admin.delete_topics([joining.table])[joining.table].result(PATIENCE_S)
+    )
     assert isinstance(error, MissingTopicError)
     assert joining.table in str(error)
 
@@ -324,7 +329,7 @@ def test_rows_of_a_topic_that_was_made_anew_are_read_anew(topics: Topics, tmp_pa
     with joining.run() as app:
         app.wait_running()
     admin = AdminClient({"bootstrap.servers": joining.bootstrap})
-    admin.delete_topics([joining.table])[joining.table].result(30)
+    admin.delete_topics([joining.table])[joining.table].result(PATIENCE_S)
     wait_until(lambda: not topics.partitions(joining.table), what="deleted")
     topics.create_named(joining.table, partitions=3)
     joining.write_rows({"b": "2"})

@@ -31,6 +31,7 @@ from streams.reset_plan import Target
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 from topology import StreamsBuilder, Topology, serdes
@@ -437,7 +438,7 @@ def test_on_a_terminal_the_plan_is_shown_before_the_question(
     )
     os.close(theirs)
     os.write(ours, f"{answer}\n".encode())
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=PATIENCE_S)
     os.close(ours)
     assert process.returncode == (0 if answer == "y" else 1), said
     assert said.index(f"{resetting.counting.input}-0  30 -> 0") < said.index("Do this?")

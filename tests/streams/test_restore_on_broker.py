@@ -18,6 +18,7 @@ from streams.topic_errors import ChangelogLostError
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import Live
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import running, wait_until
 from tests.support.topics import Topics
 from topology import Materialized, serdes
@@ -234,10 +235,10 @@ def test_at_least_once_begins_anew_without_offsets(topics: Topics, tmp_path: Pat
 
 def delete(topics: Topics, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(PATIENCE_S)
     wait_until(lambda: topics.partitions(topic) == 0, what=f"{topic} is gone")
 
 
 def delete_group(topics: Topics, group: str) -> None:
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
-    admin.delete_consumer_groups([group])[group].result(30)
+    admin.delete_consumer_groups([group])[group].result(PATIENCE_S)

@@ -25,6 +25,7 @@ from streams.devbroker import DevBroker
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from streams.rights import Right, of_application
 from tests.support.live import Live, live
+from tests.support.patience import PATIENCE_S
 from topology import StreamsBuilder, TimeWindows, Topology, serdes
 
 
@@ -80,7 +81,7 @@ class Tenant:
         admin = AdminClient({**self.broker.settings(), "log_level": 2})
         new = [NewTopic(name, 1) for name in (self.source, self.output)]
         for future in admin.create_topics(new).values():
-            future.result(30)
+            future.result(PATIENCE_S)
         self.write("a b a", timestamp=timestamp)
 
     def write(self, words: str, *, timestamp: int = 0) -> None:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from streams.exit_codes import ExitCode
 from tests.support import kafka
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run, is_alive
 from tests.support.topics import Topics
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def _has_left(bootstrap: str, group: str) -> bool:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.describe_consumer_groups([group])[group].result(30)
+    found = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
     return bool(found.state == confluent_kafka.ConsumerGroupState.EMPTY)
 
 

@@ -18,13 +18,14 @@ from streams.cli import main
 from streams.devbroker import DevBroker, DevBrokerError, DirectoryRefusedError
 from streams.devbroker.record import ClusterRecord, NodeRecord, save
 from streams.rights import Right
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 
 
 def create(settings: dict[str, str], topic: str, *, copies: int = 1) -> KafkaError | None:
     admin = AdminClient({**settings, "log_level": 2})
     try:
-        admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 1, copies)])[topic].result(PATIENCE_S)
     except KafkaException as error:
         return error.args[0]
     return None

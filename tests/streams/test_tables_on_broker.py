@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka
 from tests.support.live import live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from topology import Materialized, StreamsBuilder, serdes
 from topology.graph import Topology
@@ -48,7 +49,7 @@ def config_of(bootstrap: str, topic: str) -> dict[str, str]:
     untyped: Any = confluent_kafka.admin
     resource = untyped.ConfigResource(untyped.ResourceType.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     return {name: entry.value for name, entry in found.items()}
 
 

@@ -18,6 +18,7 @@ from streams.topic_errors import TopicReplacedError
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from topology import StreamsBuilder, serdes
 
@@ -28,12 +29,12 @@ NEWS_WITHIN_MS = 500
 
 def delete(topics: Topics, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
-    admin.delete_topics([name])[name].result(30)
+    admin.delete_topics([name])[name].result(PATIENCE_S)
 
 
 def grow(topics: Topics, name: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": topics.bootstrap})
-    admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+    admin.create_partitions([NewPartitions(name, partitions)])[name].result(PATIENCE_S)
     while topics.partitions(name) < partitions:
         time.sleep(0.05)
 

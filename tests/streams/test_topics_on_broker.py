@@ -26,6 +26,7 @@ from streams.topic_plan import (
     plan_internal_topics,
 )
 from streams.topics import TopicAdmin, ensure_topics, prepare_topics, recheck_topics
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 
 TIMEOUT_S = 30.0
@@ -75,13 +76,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 def grow(topics: Topics, topic: str, partitions: int) -> None:
     client = AdminClient({"bootstrap.servers": topics.bootstrap})
-    client.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+    client.create_partitions([NewPartitions(topic, partitions)])[topic].result(PATIENCE_S)
     until(lambda: topics.partitions(topic) == partitions)
 
 
 def delete(topics: Topics, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": topics.bootstrap})
-    client.delete_topics([topic])[topic].result(30)
+    client.delete_topics([topic])[topic].result(PATIENCE_S)
     until(lambda: topics.partitions(topic) == 0)
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
+from tests.support.patience import PATIENCE_S
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
@@ -43,7 +45,7 @@ def write(
         producer.produce(topic, value, key, timestamp=timestamp + number)
         if number % 1000 == 0:
             producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert not failed, failed
 
 
@@ -78,7 +80,7 @@ def to_the_ends(
     """Yield the records of the assigned partitions, which are all of `places`, up to their ends."""
     waiting = set(places)
     while waiting:
-        messages = batch(consumer, 1000, 30)
+        messages = batch(consumer, 1000, PATIENCE_S)
         assert messages, f"nothing came of {waiting}"
         for message in messages:
             error = message.error()
@@ -90,6 +92,10 @@ def to_the_ends(
                 raise confluent_kafka.KafkaException(error)
 
 
+def _partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
+    return list(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+
+
 def read_all(
     bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed"
 ) -> dict[str, list[Record]]:
@@ -98,9 +104,7 @@ def read_all(
     found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
         places = [
-            (topic, partition)
-            for topic in found
-            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+            (topic, partition) for topic in found for partition in _partitions(consumer, topic)
         ]
         consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in places])
         for message in to_the_ends(consumer, places):
@@ -127,10 +131,8 @@ def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """The group's committed offset of each partition; a partition without one is left out."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        found = consumer.committed(
-            [confluent_kafka.TopicPartition(topic, p) for p in partitions], timeout=10
-        )
+        places = [confluent_kafka.TopicPartition(topic, p) for p in _partitions(consumer, topic)]
+        found = consumer.committed(places, timeout=PATIENCE_S)
         return {tp.partition: tp.offset for tp in found if tp.offset >= 0}
     finally:
         consumer.close()
@@ -140,7 +142,7 @@ def committed_metadata(bootstrap: str, group: str, topic: str) -> dict[int, str]
     """What the group's members committed beside each offset."""
     request = confluent_kafka.ConsumerGroupTopicPartitions(group)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    answer = admin.list_consumer_group_offsets([request])[group].result(30)
+    answer = admin.list_consumer_group_offsets([request])[group].result(PATIENCE_S)
     return {p.partition: p.metadata or "" for p in answer.topic_partitions if p.topic == topic}
 
 
@@ -148,9 +150,10 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
     """The high watermark of each partition."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        places = [confluent_kafka.TopicPartition(topic, p) for p in partitions]
-        return {p.partition: consumer.get_watermark_offsets(p, timeout=10)[1] for p in places}
+        places = [confluent_kafka.TopicPartition(topic, p) for p in _partitions(consumer, topic)]
+        return {
+            p.partition: consumer.get_watermark_offsets(p, timeout=PATIENCE_S)[1] for p in places
+        }
     finally:
         consumer.close()
 
@@ -158,7 +161,7 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
 def members(bootstrap: str, group: str) -> set[str]:
     """The identities of a group's members; empty while the group rebalances."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.describe_consumer_groups([group])[group].result(30)
+    found = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
     stable = found.state == confluent_kafka.ConsumerGroupState.STABLE
     return {member.group_instance_id for member in found.members} if stable else set()
 
@@ -168,5 +171,5 @@ def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int
     places = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in offsets.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     request = confluent_kafka.ConsumerGroupTopicPartitions(group, places)
-    answer = admin.alter_consumer_group_offsets([request])[group].result(30)
+    answer = admin.alter_consumer_group_offsets([request])[group].result(PATIENCE_S)
     assert all(place.error is None for place in answer.topic_partitions)

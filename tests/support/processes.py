@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -50,7 +52,7 @@ class AppProcess:
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         """Wait for the end; returns the exit status, minus the signal's number if it was one."""
         try:
             return self._process.wait(seconds)
@@ -100,7 +102,9 @@ def running(
             process.kill()
 
 
-def wait_until(condition: Callable[[], bool], *, seconds: float = 60, what: str = "") -> None:
+def wait_until(
+    condition: Callable[[], bool], *, seconds: float = PATIENCE_S, what: str = ""
+) -> None:
     """Wait for a condition, looking often enough."""
     deadline = time.monotonic() + seconds
     while not condition():

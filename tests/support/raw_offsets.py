@@ -10,6 +10,7 @@ import socket
 import struct
 
 from streams.clients import TopicPartition
+from tests.support.patience import PATIENCE_S
 
 _COMMIT, _FETCH, _DELETE = (8, 2), (9, 1), (47, 0)
 
@@ -50,7 +51,7 @@ def _string(data: bytes) -> bytes:
 def _ask(bootstrap: str, api: tuple[int, int], body: bytes) -> bytes:
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     request = struct.pack(">hhi", *api, 1) + _string(b"raw") + body
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         with connection.makefile("rb") as answers:
             (length,) = struct.unpack(">i", answers.read(4))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-_APPEARS_WITHIN_S = 30
+from tests.support.patience import PATIENCE_S
 
 
 class Topics:
@@ -44,27 +44,27 @@ class Topics:
         self._names.append(name)
         settings = {"retention.ms": "-1", **(config or {})}
         topic = NewTopic(name, num_partitions=partitions, config=settings)
-        self._admin.create_topics([topic])[name].result(timeout=_APPEARS_WITHIN_S)
+        self._admin.create_topics([topic])[name].result(timeout=PATIENCE_S)
         self._await_leaders(name, partitions)
         return name
 
     def partitions(self, name: str) -> int:
         """How many partitions a topic has; 0 if there is no such topic."""
-        metadata = self._admin.list_topics(timeout=_APPEARS_WITHIN_S)
+        metadata = self._admin.list_topics(timeout=PATIENCE_S)
         return len(metadata.topics[name].partitions) if name in metadata.topics else 0
 
     def delete_all(self) -> None:
         """Delete every topic whose name begins with one of this test's names."""
         prefixes = tuple(self._names)
-        present = self._admin.list_topics(timeout=_APPEARS_WITHIN_S).topics
+        present = self._admin.list_topics(timeout=PATIENCE_S).topics
         doomed = [name for name in present if prefixes and name.startswith(prefixes)]
         for deletion in self._admin.delete_topics(doomed).values() if doomed else ():
-            deletion.result(timeout=_APPEARS_WITHIN_S)
+            deletion.result(timeout=PATIENCE_S)
 
     def _await_leaders(self, name: str, partitions: int) -> None:
-        deadline = time.monotonic() + _APPEARS_WITHIN_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            found = self._admin.list_topics(name, timeout=_APPEARS_WITHIN_S).topics[name]
+            found = self._admin.list_topics(name, timeout=PATIENCE_S).topics[name]
             leaders = [partition.leader for partition in found.partitions.values()]
             if len(leaders) == partitions and min(leaders) >= 0:
                 return
