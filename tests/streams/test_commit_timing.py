@@ -18,7 +18,7 @@ SETTINGS = {
     "bootstrap.servers": "b:1",
     "processing.guarantee": "exactly_once_v2",
     "commit.interval.ms": 1000,
-    "consumer.max.poll.records": 10,
+    "max.poll.records": 10,
 }
 
 

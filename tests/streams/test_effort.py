@@ -188,3 +188,46 @@ def test_at_least_once_knows_no_time_of_a_transaction() -> None:
     assert not bench.void(Task(done=1))
     bench.work(301)
     assert bench.void(Task(done=1))
+
+
+def test_the_time_of_a_transaction_ends_with_its_commit() -> None:
+    bench = Bench()
+    for offset in range(4):
+        bench.work(2.4)
+        assert not bench.effort.is_enough, "less than a quarter since the last commit"
+        bench.commit(Task(offset, done=1))
+    bench.work(9)
+    assert not bench.void(Task(4, done=1))
+
+
+def test_aborts_are_counted_from_the_last_commit_on() -> None:
+    bench = Bench()
+    for offset in range(5):
+        for _ in range(3):
+            bench.void(Task(offset, done=1))
+        bench.commit(Task(offset, done=1))
+    assert bench.log.events == []
+
+
+def test_a_quarter_of_the_time_between_polls_ends_a_turn() -> None:
+    """Its commits do not help, as the group waits for a poll."""
+    bench = Bench(settings={"consumer.max.poll.interval.ms": 8_000})
+    bench.work(1.9)
+    bench.commit(Task(0, done=1))
+    assert not bench.effort.is_enough
+    bench.work(0.1)
+    assert bench.effort.is_enough
+    bench.effort.polled()
+    assert not bench.effort.is_enough
+
+
+def test_a_commit_without_a_record_is_one_of_those_on_their_own() -> None:
+    """A punctuator was in vain: there is no record whose commit could end the care."""
+    bench = Bench()
+    for done in (0, 2):
+        bench.work(11)
+        bench.void(Task(done=done))
+    for _ in range(2):
+        assert bench.effort.is_careful
+        bench.commit(Task())
+    assert not bench.effort.is_careful

@@ -14,11 +14,14 @@ from streams.exit_codes import ExitCode, exit_code_of, is_crash
 from streams.lost_offsets import (
     ReadBefore,
     StateWithoutOffsetsError,
+    effects_of,
     lost_inputs,
     read_before,
 )
+from streams.memory_clients import MemoryConsumer
 from streams.plan import plan_application
 from streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from streams.restore import ChangelogFacts
 from streams.testing import TopologyTestDriver
 from topology import Materialized, StreamsBuilder, Topology, serdes
 
@@ -179,6 +182,27 @@ def test_a_table_that_is_restored_from_its_source_is_state_too() -> None:
     assert outputs(driver) == ["vv"]
 
 
+def test_offsets_that_are_there_at_a_second_look_were_not_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another worker may have had the task, and what it committed purged, meanwhile."""
+    driver = TopologyTestDriver(merged("a", "b"), SETTINGS)
+    run(driver, "a", "b")
+    driver.crash()
+    right, looks = MemoryConsumer.committed, 0
+
+    def committed(self: MemoryConsumer, places: Any, timeout_s: float) -> Any:
+        nonlocal looks
+        looks += 1
+        found = right(self, places, timeout_s)
+        return {**(found or {}), B: None} if looks == 1 else found
+
+    monkeypatch.setattr(MemoryConsumer, "committed", committed)
+    run(driver, "b")
+    assert looks == 2
+    assert outputs(driver) == [1, 2, 3]
+
+
 # -- what is legitimate --------------------------------------------------------------------------
 
 
@@ -287,6 +311,23 @@ def test_numbers_that_fit_nothing_leave_it_to_what_is_deployed() -> None:
     assert lost_inputs(committed, ReadBefore(frozenset("abc"))) == [B]
 
 
+def test_numbers_that_disagree_leave_it_to_what_is_deployed() -> None:
+    """One of the two was set back to what an older version had committed."""
+    old, new = (Progress(1, {INPUTS: inputs_number(topics)}).encode() for topics in ("ac", "abc"))
+    committed = {A: CommittedOffset(1, old), B: None, C: CommittedOffset(1, new)}
+    assert lost_inputs(committed, ReadBefore()) == [B]
+    assert lost_inputs(committed, ReadBefore(frozenset("ac"))) == []
+
+
+def test_what_follows_is_said_by_what_there_is_to_read() -> None:
+    facts = {place: ChangelogFacts("id", 0, end, 0) for place, end in ((A, 4), (B, 4))}
+    start = {A: CommittedOffset(3), B: CommittedOffset(4)}
+    assert effects_of([A, B], start, facts) == {
+        "a-0": "offsets 3 to 3 are processed, those too that were before",
+        "b-0": "begins at its end, 4; what came since its last commit is left out",
+    }
+
+
 def test_a_task_without_state_reads_it_again_and_says_so() -> None:
     driver = TopologyTestDriver(passed_on("a", "b"), SETTINGS)
     run(driver, "a", "b")
@@ -324,6 +365,18 @@ def test_what_is_counted_behind_a_repartition_topic_is_not_written_to_it_again()
     assert "has no committed offsets for b-0:" in message
     assert "--group app --topic b:0 --reset-offsets" in message
     assert outputs(driver) == [1, 2, 3]
+
+
+def test_without_state_anywhere_what_is_passed_on_is_counted_nowhere() -> None:
+    builder = StreamsBuilder()
+    both = builder.stream(["a", "b"], key=serdes.string, value=serdes.string)
+    both.repartition(name="again").to("out")
+    driver = TopologyTestDriver(builder.build(), SETTINGS, partitions=1)
+    run(driver, "a", "b")
+    lose(driver, B)
+    driver.run()
+    (event,) = events(driver, "records_processed_again")
+    assert list(event["partitions"]) == ["b-0"]
 
 
 def test_at_least_once_says_what_is_counted_twice_behind_a_repartition_topic() -> None:
@@ -376,6 +429,30 @@ def test_a_commit_that_is_aborted_is_made_again() -> None:
     driver.run()
     assert driver.crashes == 1
     assert driver.committed_offsets("b") == {0: 0}
+
+
+def test_a_task_that_begins_anew_before_its_first_commit_is_committed_then() -> None:
+    driver = TopologyTestDriver(merged("a", "b"), SETTINGS, commit="manual")
+    driver.run()
+    driver.abort()
+    driver.run()
+    assert driver.committed_offsets("b") == {}
+    driver.commit()
+    assert driver.committed_offsets("b") == {0: 0}
+
+
+def test_a_new_input_begins_where_it_begins_beside_old_ones() -> None:
+    """Its first records are deleted already, and offset 0 is none of its own."""
+    driver = TopologyTestDriver(merged("a"), SETTINGS)
+    run(driver, "a")
+    after = next_version(driver, merged("a", "b"))
+    for _ in range(3):
+        after.cluster.append("b", b"v", b"k", 0, 0, None)
+    after.cluster.delete_before(B, 2)
+    after.run()
+    assert outputs(after) == [1, 2]
+    assert after.committed_offsets("b") == {0: 3}
+    assert events(after, "offset_lost") == []
 
 
 # -- at least once ---------------------------------------------------------------------------------

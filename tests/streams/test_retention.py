@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
+import pytest
+
+from streams.background import at_once
+from streams.clients import CommittedOffset, TopicPartition
+from streams.errors import FatalClientError
+from streams.memory_worker import EventLog, ManualClock
+from streams.progress import Progress
+from streams.retention import RetentionGuard, WindowTopic
 from streams.testing import TopologyTestDriver
 from topology import StreamsBuilder, TimeWindows, serdes
 
@@ -80,3 +91,130 @@ def test_a_restart_remembers_to_give_it_back() -> None:
     driver.advance(timedelta(seconds=2))
     driver.input("in").send("a", 1, timestamp=NOW, partition=0)
     assert retention(driver) == PLANNED
+
+
+# -- the guard by itself -------------------------------------------------------------------------
+
+HOUR = 60 * MINUTE
+LOG, IN = TopicPartition(TOPIC, 0), (TopicPartition("in", 0), TopicPartition("in", 1))
+KEPT = WindowTopic(TOPIC, sub_topology=0, retention_ms=30 * HOUR, kept_ms=10 * HOUR)
+
+
+@dataclass
+class Admin:
+    """Changes a topic's config, or is not allowed to."""
+
+    asked: list[str] = field(default_factory=list)
+    denied: bool = False
+
+    def alter_config(self, topic: str, config: Mapping[str, str]) -> None:
+        assert topic == TOPIC
+        self.asked.append(config["retention.ms"])
+        if self.denied:
+            raise FatalClientError("not allowed")
+
+
+@dataclass
+class Spec:
+    changelogs: dict[str, TopicPartition] = field(default_factory=lambda: {"per-minute": LOG})
+
+
+@dataclass
+class Task:
+    """As much of one as is asked: the oldest window that its next commit writes."""
+
+    oldest_ms: int
+    spec: Spec = field(default_factory=Spec)
+
+    def oldest_times(self) -> dict[str, int]:
+        return {"per-minute": self.oldest_ms}
+
+
+@dataclass
+class Guarded:
+    admin: Any = field(default_factory=Admin)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
+    log: EventLog = field(default_factory=EventLog)
+    times: list[int | None] = field(default_factory=lambda: [NOW, NOW])
+    """How far the tasks have come; None: nothing is committed."""
+
+    def __post_init__(self) -> None:
+        self.guard = RetentionGuard(
+            self.admin,
+            {TOPIC: KEPT},
+            set(),
+            lambda sub_topology: IN,
+            lambda places, within_s: {
+                place: None if time is None else CommittedOffset(1, Progress(time).encode())
+                for place, time in zip(places, self.times, strict=True)
+            },
+            60,
+            at_once,
+            self.clock,
+            self.log,
+        )
+
+    def protect(self, *, age_ms: int) -> list[str]:
+        task: Any = Task(NOW - age_ms)
+        self.guard.protect(task)
+        return list(self.admin.asked)
+
+    def give_back(self, *owned: int) -> list[str]:
+        self.clock.pass_ms(MINUTE)
+        self.guard.give_back(owned)
+        return list(self.admin.asked[1:])
+
+
+@pytest.fixture
+def guarded() -> Guarded:
+    return Guarded()
+
+
+def test_half_of_what_a_topic_keeps_beyond_its_store_is_left_for_clocks(guarded: Guarded) -> None:
+    """10 hours are the store's, and 10 of the other 20 the slack."""
+    assert guarded.protect(age_ms=20 * HOUR) == []
+    assert guarded.protect(age_ms=20 * HOUR + 1) == ["-1"]
+
+
+def test_it_is_given_back_once_all_are_within_the_slack_of_the_present(guarded: Guarded) -> None:
+    guarded.protect(age_ms=400 * DAY)
+    guarded.times = [NOW + MINUTE, NOW + MINUTE - 10 * HOUR - 1]
+    assert guarded.give_back(0) == []
+    guarded.times = [NOW + 2 * MINUTE, NOW + 2 * MINUTE - 10 * HOUR]
+    assert guarded.give_back(0) == [str(30 * HOUR)]
+
+
+@pytest.mark.parametrize("nothing", [None, -1])
+def test_a_partition_without_a_record_is_not_waited_for(
+    guarded: Guarded, nothing: int | None
+) -> None:
+    guarded.protect(age_ms=400 * DAY)
+    guarded.times = [NOW, nothing]
+    assert guarded.give_back(0) == [str(30 * HOUR)]
+
+
+def test_one_worker_alone_gives_it_back(guarded: Guarded) -> None:
+    """Who has the first task: others may not know yet that it was lifted again."""
+    guarded.protect(age_ms=400 * DAY)
+    assert guarded.give_back() == []
+    assert guarded.give_back(1) == []
+    assert guarded.give_back(0, 1) == [str(30 * HOUR)]
+
+
+def test_what_could_not_be_given_back_is_given_back_later(guarded: Guarded) -> None:
+    guarded.protect(age_ms=400 * DAY)
+    guarded.admin.denied = True
+    assert guarded.give_back(0) == [str(30 * HOUR)]
+    guarded.admin.denied = False
+    assert guarded.give_back(0) == [str(30 * HOUR)] * 2
+    assert guarded.give_back(0) == [str(30 * HOUR)] * 2
+    events = [event["event"] for event in guarded.log.events]
+    assert events == ["retention_suspended", "retention_not_given_back", "retention_given_back"]
+
+
+def test_what_may_not_be_lifted_is_asked_for_once(guarded: Guarded) -> None:
+    """Each commit with old windows would wait for the same answer."""
+    guarded.admin.denied = True
+    for _ in range(3):
+        assert guarded.protect(age_ms=400 * DAY) == ["-1"]
+    assert [event["event"] for event in guarded.log.events] == ["retention_not_suspended"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streams.errors import AbortableError, OutcomeUnknownError, StreamsError
 from streams.memory_clients import MemoryConsumer
 from streams.testing import TopologyTestDriver
 from tests.support.topologies import EXACTLY_ONCE
@@ -172,3 +173,64 @@ def test_a_batch_ends_where_an_input_has_become_empty() -> None:
     assert written(driver) == ["1", "2", "4", "5b"]
     driver.advance(5 * SECOND)
     assert written(driver) == ["1", "2", "4", "5b", "5", "6"]
+
+
+@pytest.mark.parametrize(
+    "error", [AbortableError("odd"), OutcomeUnknownError("timed out")], ids=["abort", "replace"]
+)
+def test_a_queue_is_bounded_after_an_abort_too(error: StreamsError) -> None:
+    """What was paused is read anew, and nothing of it is paused any more."""
+    settings = {**EXACTLY_ONCE, "max.task.idle.ms": 1000, "buffered.records.per.partition": 2}
+    driver = TopologyTestDriver(merged("a", "b"), settings)
+    driver.run()
+    source = driver.input("b")
+    for number in range(6):
+        source.send(None, str(number), timestamp=number)
+    worker, consumer = driver._worker, driver._consumer
+    assert worker is not None
+    assert consumer is not None
+    for _ in range(2):
+        consumer.fail(error)
+        driver.run()
+        assert sum(task.queued() for task in worker.tasks.running) == 2
+    driver.advance(SECOND)
+    assert written(driver) == [str(number) for number in range(6)]
+
+
+def test_what_is_paused_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their records are what it waits for."""
+    settings = {
+        **EXACTLY_ONCE,
+        "max.task.idle.ms": 1000,
+        "buffered.records.per.partition": 2,
+        "max.poll.records": 10,
+    }
+    driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
+    rooms: list[int] = []
+    poll = MemoryConsumer.poll
+
+    def recorded(self: MemoryConsumer, max_records: int, timeout_s: float) -> Any:
+        rooms.append(max_records)
+        return poll(self, max_records, timeout_s)
+
+    driver.run()
+    monkeypatch.setattr(MemoryConsumer, "poll", recorded)
+    driver.input("b").send(None, "1", timestamp=1)
+    driver.run()
+    assert rooms[-1] == 9
+    driver.input("b").send(None, "2", timestamp=2)
+    driver.run()
+    assert rooms[-1] == 10
+
+
+def test_a_task_that_begins_anew_waits_anew() -> None:
+    """What it had seen of its inputs before says nothing of what it reads now."""
+    driver = driver_of(5000)
+    driver.input("b").send(None, "2", timestamp=2)
+    driver.advance(4 * SECOND)
+    driver.abort()
+    driver.advance(4 * SECOND)
+    assert written(driver) == []
+    driver.input("a").send(None, "1", timestamp=1)
+    driver.advance(5 * SECOND)
+    assert written(driver) == ["1", "2"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from state.errors import StoreCorruptedError
-from streams.clients import CommittedOffset, ReceivedMessage, TopicPartition
-from streams.config import StreamsConfig
-from streams.driver_disk import MemoryDisk
 from streams.errors import (
     AbortableError,
     MemberFencedError,
@@ -24,145 +20,19 @@ from streams.errors import (
 from streams.facts import ClusterFacts
 from streams.inquiry import Inquiry
 from streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.memory_worker import Counts, EventLog, ManualClock, create_topics, make_memory_worker
-from streams.plan import plan_application
 from streams.task import TaskId
 from streams.topic_errors import TopicReplacedError
-from streams.worker import Worker
-from tests.support.topologies import NO_CACHE, key_count
-from topology import Topology, serdes
-
-HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
-CHANGELOG = TopicPartition("app-counts-changelog", 1)
-SETTINGS = {
-    **NO_CACHE,
-    "application.id": "app",
-    "bootstrap.servers": "nowhere:1",
-    "commit.interval.ms": 5_000,
-    "commit.when.idle": False,
-}
-
-
-class Member(MemoryConsumer):
-    """A consumer whose name in the group can change, as after a session that ended."""
-
-    name = "member"
-    before_poll: Callable[[], None] | None = None
-
-    def member_id(self) -> str:
-        return self.name
-
-    def poll(
-        self, max_records: int, timeout_s: float
-    ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        if self.before_poll is not None:
-            self.before_poll()
-        return super().poll(max_records, timeout_s)
-
-
-class Bench:
-    """A worker with a task of each partition of "in"; commits come when they are asked for."""
-
-    def __init__(self, topology: Topology | None = None, **settings: Any) -> None:
-        self.cluster = MemoryCluster(partitions=2)
-        self.config = StreamsConfig.parse({**SETTINGS, **settings})
-        self.plans = plan_application(topology or key_count(), self.config)
-        create_topics(self.cluster, self.plans, self.config)
-        self.counts, self.log, self.clock = Counts(), EventLog(), ManualClock(0)
-        self.failing: dict[str, StreamsError] = {}
-        """What the next step of a name fails with."""
-        self.disk = MemoryDisk()
-        self.consumer = Member(self.cluster, group="app", committed=True)
-
-    def start(self) -> Bench:
-        self.worker: Worker = make_memory_worker(
-            self.config,
-            self.plans,
-            cluster=self.cluster,
-            consumer=self.consumer,
-            disk=self.disk,
-            clock=self.clock,
-            counts=self.counts,
-            probe=self.probe,
-            log=self.log,
-        )
-        self.worker.begin()
-        self.turns()
-        return self
-
-    def probe(self, step: str) -> None:
-        if step in self.failing:
-            raise self.failing.pop(step)
-
-    def send(self, *keys: str, place: TopicPartition = HERE) -> None:
-        for key in keys:
-            self.cluster.append(place.topic, b"x", key.encode(), place.partition, 5, None)
-
-    def turns(self, count: int = 5) -> None:
-        for _ in range(count):
-            self.worker.turn()
-
-    def commit(self) -> None:
-        """Go on until everything is committed that can be."""
-        for _ in range(8):
-            self.worker.request_commit()
-            self.worker.turn()
-
-    def out(self, *, committed: bool = True) -> list[tuple[str, int]]:
-        """Keys and counts, partition by partition."""
-        found = [
-            message
-            for log in self.cluster.topics["out"].logs
-            for message in log.read(0, 1000, committed=committed)[0]
-        ]
-        decode = serdes.long.deserialize
-        return [((m.key() or b"").decode(), decode(m.value() or b"")) for m in found]
-
-    def offsets(self) -> dict[TopicPartition, int]:
-        """The committed offset of each partition."""
-        return {place: c.offset for place, c in self.cluster.offsets.get("app", {}).items()}
-
-    def owned(self) -> list[str]:
-        return [str(task_id) for task_id in self.worker.tasks.owned]
-
-    def running(self) -> list[str]:
-        return sorted(str(task.id) for task in self.worker.tasks.running)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [event for event in self.log.events if event["event"] == name]
-
-
-class Restoring(Bench):
-    """The second task is being restored: its changelog ends in an undecided transaction."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for number in range(3):
-            self.row(number)
-        self.undecided = Transaction()
-        self.row(3, self.undecided)
-        # Whoever wrote the rows has committed offsets too.
-        self.cluster.commit_offsets("app", {THERE: CommittedOffset(0)})
-        self.start()
-        assert self.running() == ["0_0"]
-
-    def row(self, number: int, transaction: Transaction | None = None) -> None:
-        key, value = b"old-%d" % number, serdes.long.serialize(number)
-        self.cluster.append(CHANGELOG.topic, value, key, 1, 5, None, transaction)
-
-    def decide(self) -> None:
-        self.cluster.end(self.undecided, Fate.COMMITTED)
+from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench().start()
+def bench() -> WorkerBench:
+    return WorkerBench().start()
 
 
 @pytest.fixture
-def restoring() -> Restoring:
-    return Restoring()
+def restoring() -> RestoringBench:
+    return RestoringBench()
 
 
 # -- the producer is replaced --------------------------------------------------------------------
@@ -174,7 +44,7 @@ REPLACING = pytest.mark.parametrize(
 
 @REPLACING
 def test_nothing_is_lost_or_doubled_when_the_producer_is_replaced(
-    bench: Bench, error: StreamsError
+    bench: WorkerBench, error: StreamsError
 ) -> None:
     bench.send("a", "a")
     bench.failing["offsets_sent"] = error
@@ -186,7 +56,7 @@ def test_nothing_is_lost_or_doubled_when_the_producer_is_replaced(
 
 @REPLACING
 def test_a_task_that_was_being_restored_sends_with_the_new_producer(
-    restoring: Restoring, error: StreamsError
+    restoring: RestoringBench, error: StreamsError
 ) -> None:
     """The old one is closed."""
     restoring.send("a")
@@ -200,7 +70,7 @@ def test_a_task_that_was_being_restored_sends_with_the_new_producer(
 
 
 def test_so_it_does_where_an_abort_has_failed(
-    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+    restoring: RestoringBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def abort(self: MemoryTransactionalProducer) -> None:
         monkeypatch.undo()
@@ -220,7 +90,7 @@ def test_so_it_does_where_an_abort_has_failed(
 # -- the group's word ----------------------------------------------------------------------------
 
 
-def test_a_fenced_member_lets_its_tasks_go_and_joins_anew(bench: Bench) -> None:
+def test_a_fenced_member_lets_its_tasks_go_and_joins_anew(bench: WorkerBench) -> None:
     """Somebody else may have them, so nothing that was done may be committed."""
     bench.send("a")
     bench.turns()
@@ -234,7 +104,7 @@ def test_a_fenced_member_lets_its_tasks_go_and_joins_anew(bench: Bench) -> None:
     assert bench.out() == [("a", 1)]
 
 
-def test_what_is_lost_is_not_committed_with_the_rest(bench: Bench) -> None:
+def test_what_is_lost_is_not_committed_with_the_rest(bench: WorkerBench) -> None:
     bench.send("a")
     bench.send("b", place=THERE)
     bench.turns()
@@ -245,7 +115,7 @@ def test_what_is_lost_is_not_committed_with_the_rest(bench: Bench) -> None:
     assert HERE not in bench.offsets()
 
 
-def test_what_is_revoked_is_committed_before_it_goes(bench: Bench) -> None:
+def test_what_is_revoked_is_committed_before_it_goes(bench: WorkerBench) -> None:
     bench.send("a")
     bench.send("b", place=THERE)
     bench.turns()
@@ -258,7 +128,9 @@ def test_what_is_revoked_is_committed_before_it_goes(bench: Bench) -> None:
     assert bench.out() == [("a", 1), ("b", 1), ("b", 2)]
 
 
-def test_a_directory_is_let_go_with_its_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_let_go_with_its_task(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process of this host may be its new owner."""
     closed: list[str] = []
     for number in (0, 1):
@@ -268,7 +140,7 @@ def test_a_directory_is_let_go_with_its_task(bench: Bench, monkeypatch: pytest.M
     assert closed == ["closed"]
 
 
-def test_work_of_an_old_membership_is_void_at_a_revocation(bench: Bench) -> None:
+def test_work_of_an_old_membership_is_void_at_a_revocation(bench: WorkerBench) -> None:
     """Others may have had the partitions in between."""
     bench.send("a")
     bench.turns()
@@ -279,7 +151,7 @@ def test_work_of_an_old_membership_is_void_at_a_revocation(bench: Bench) -> None
     assert not bench.cluster.open
 
 
-def test_work_of_an_old_membership_is_done_again_under_the_new_one(bench: Bench) -> None:
+def test_work_of_an_old_membership_is_done_again_under_the_new_one(bench: WorkerBench) -> None:
     bench.send("a")
     bench.turns()
     bench.consumer.name = "another"
@@ -290,7 +162,7 @@ def test_work_of_an_old_membership_is_done_again_under_the_new_one(bench: Bench)
     assert bench.out(committed=False) == [("a", 1), ("a", 1)]
 
 
-def test_the_group_is_heard_before_a_commit(bench: Bench) -> None:
+def test_the_group_is_heard_before_a_commit(bench: WorkerBench) -> None:
     """What it says after the last poll of the turn would refuse the commit."""
     bench.send("a")
     bench.turns()
@@ -313,7 +185,7 @@ def test_the_group_is_heard_before_a_commit(bench: Bench) -> None:
 # -- offsets and changelogs that are gone --------------------------------------------------------
 
 
-def test_a_committed_offset_that_is_lost_twice_stops_the_worker(bench: Bench) -> None:
+def test_a_committed_offset_that_is_lost_twice_stops_the_worker(bench: WorkerBench) -> None:
     """Once it may be another worker's doing, who has the partition by now."""
     bench.send("a")
     bench.turns()
@@ -326,7 +198,7 @@ def test_a_committed_offset_that_is_lost_twice_stops_the_worker(bench: Bench) ->
         bench.turns()
 
 
-def test_offsets_are_lost_as_often_as_the_committed_one_moves(bench: Bench) -> None:
+def test_offsets_are_lost_as_often_as_the_committed_one_moves(bench: WorkerBench) -> None:
     for _ in range(3):
         bench.consumer.fail(OffsetLostError(str(HERE), "it is gone"))
         bench.send("a")
@@ -334,7 +206,7 @@ def test_offsets_are_lost_as_often_as_the_committed_one_moves(bench: Bench) -> N
     assert bench.out() == [("a", 1), ("a", 2), ("a", 3)]
 
 
-def test_lost_offsets_of_a_partition_that_nobody_reads_here_stop_nobody(bench: Bench) -> None:
+def test_lost_offsets_of_a_partition_that_nobody_reads_here_stop_nobody(bench: WorkerBench) -> None:
     bench.worker.on_lost([HERE])
     for _ in range(3):
         bench.consumer.fail(OffsetLostError(str(HERE), "it is gone"))
@@ -343,7 +215,7 @@ def test_lost_offsets_of_a_partition_that_nobody_reads_here_stop_nobody(bench: B
 
 
 def test_a_changelog_that_is_shortened_under_a_restore_is_read_from_its_new_start(
-    restoring: Restoring,
+    restoring: RestoringBench,
 ) -> None:
     consumer = restoring.worker._restorer._consumer
     assert isinstance(consumer, MemoryConsumer)
@@ -360,7 +232,7 @@ def test_a_changelog_that_is_shortened_under_a_restore_is_read_from_its_new_star
 # -- local state that is broken ------------------------------------------------------------------
 
 
-def test_a_corrupted_task_is_rebuilt_and_the_others_keep_their_rows(bench: Bench) -> None:
+def test_a_corrupted_task_is_rebuilt_and_the_others_keep_their_rows(bench: WorkerBench) -> None:
     for place in (HERE, THERE):
         bench.send("a", place=place)
     bench.commit()
@@ -373,7 +245,9 @@ def test_a_corrupted_task_is_rebuilt_and_the_others_keep_their_rows(bench: Bench
     assert [event["tasks"] for event in bench.events("state_rebuilt")] == [["0_1"]]
 
 
-def test_rows_of_a_corrupted_task_that_its_changelog_does_not_have_are_gone(bench: Bench) -> None:
+def test_rows_of_a_corrupted_task_that_its_changelog_does_not_have_are_gone(
+    bench: WorkerBench,
+) -> None:
     bench.send("a", place=THERE)
     bench.commit()
     home = bench.disk.open(TaskId(0, 1), ())
@@ -386,7 +260,7 @@ def test_rows_of_a_corrupted_task_that_its_changelog_does_not_have_are_gone(benc
 
 
 def test_nothing_is_kept_of_what_was_restored_of_a_corrupted_task(
-    restoring: Restoring, monkeypatch: pytest.MonkeyPatch
+    restoring: RestoringBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To make it durable fails as well, and the task would be emptied a second time."""
     state = restoring.disk.open(TaskId(0, 1), ()).state
@@ -408,7 +282,7 @@ def test_nothing_is_kept_of_what_was_restored_of_a_corrupted_task(
 # -- the end -------------------------------------------------------------------------------------
 
 
-def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: Bench) -> None:
+def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: WorkerBench) -> None:
     """Its last callback commits what is running, and nothing may be of what has failed."""
     bench.send("a")
     bench.turns()
@@ -421,7 +295,7 @@ def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: B
     assert not bench.cluster.open
 
 
-def test_after_an_error_nothing_is_committed_at_the_close(bench: Bench) -> None:
+def test_after_an_error_nothing_is_committed_at_the_close(bench: WorkerBench) -> None:
     bench.send("a")
     bench.turns()
     before = bench.offsets()
@@ -434,7 +308,7 @@ def test_after_an_error_nothing_is_committed_at_the_close(bench: Bench) -> None:
 # -- commits -------------------------------------------------------------------------------------
 
 
-def test_a_request_is_for_one_commit(bench: Bench) -> None:
+def test_a_request_is_for_one_commit(bench: WorkerBench) -> None:
     bench.send("a")
     bench.worker.request_commit()
     bench.turns()
@@ -445,7 +319,7 @@ def test_a_request_is_for_one_commit(bench: Bench) -> None:
     assert bench.out() == [("a", 1)]
 
 
-def test_each_commit_has_a_larger_number(bench: Bench) -> None:
+def test_each_commit_has_a_larger_number(bench: WorkerBench) -> None:
     numbers = [bench.worker._commit_id]
     for _ in range(3):
         bench.send("a")
@@ -458,7 +332,7 @@ def test_each_commit_has_a_larger_number(bench: Bench) -> None:
 
 
 def test_a_task_that_went_while_its_facts_were_asked_for_does_not_begin() -> None:
-    bench = Bench()
+    bench = WorkerBench()
     questions: list[Callable[[], None]] = []
 
     def later(job: Callable[[], None]) -> bool:
@@ -490,12 +364,12 @@ def test_the_ids_of_topics_are_older_than_their_first_offsets(
             return right(self, names)
 
         monkeypatch.setattr(ClusterFacts, name, ask)
-    Bench().start()
+    WorkerBench().start()
     assert asked == ["topic_ids", "first_offsets"]
 
 
 def test_a_topic_is_compared_with_what_was_read_though_nothing_is_committed(
-    bench: Bench,
+    bench: WorkerBench,
 ) -> None:
     bench.cluster.offsets.clear()
     bench.send("a")
@@ -507,9 +381,9 @@ def test_a_topic_is_compared_with_what_was_read_though_nothing_is_committed(
         bench.turns()
 
 
-def test_an_abort_leaves_every_restore_where_it_is(restoring: Restoring) -> None:
+def test_an_abort_leaves_every_restore_where_it_is(restoring: RestoringBench) -> None:
     restored = restoring.counts.restored
     restoring.consumer.fail(AbortableError("odd"))
     restoring.turns()
     assert restoring.counts.restored == restored
-    assert Counter(restoring.running()) == {"0_0": 1}
+    assert restoring.running() == ["0_0"]
