@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from spark_bridge.archives import AMONG_EQUALS, Archive, before
 from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
+from spark_bridge.executor_errors import sealed
 from spark_bridge.job import Application, Archived, Job
 from spark_bridge.outputs import Row
 from spark_bridge.packs import (
@@ -25,6 +26,7 @@ from spark_bridge.packs import (
     packed_records,
     packs_to_arrow,
 )
+from spark_bridge.plan import BackfillPlan
 from streams.clients import TopicPartition
 from topology.operators.source import stampers
 
@@ -75,6 +77,12 @@ class _Numbered:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         application, plan = self._job.open()
+        with sealed(full=application.config.log_errors == "full"):
+            yield from self._numbered(application, plan, batches)
+
+    def _numbered(
+        self, application: Application, plan: BackfillPlan, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
         make_stamper = _stamper_of(application, self._topic, plan.now_ms)
         sources = {place: i for i, place in enumerate(plan.inputs)}
         largest, previous, count, stamper = -1, -(1 << 62), 0, None

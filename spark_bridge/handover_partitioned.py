@@ -28,6 +28,7 @@ from spark_bridge.job import Application
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.read import consumer_opener
 from spark_bridge.records import Results
+from spark_bridge.stage_errors import denied
 from streams.backfill_gate import BackfillNote
 from streams.clients import Offsets, Probe, TopicPartition, no_probe
 from streams.errors import (
@@ -205,11 +206,13 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
     except StreamsError:
         raise
     except Exception as error:
-        raise BackfillError(
-            f"a part of backfill {results.plan.id} could not be written: {_said(error)}; the plan "
-            "stays open, and so the application does not start: correct the cause and run the "
-            f"backfill again with the same id, or drop it, {DEADLINE}"
-        ) from error
+        what = f"a part of backfill {results.plan.id} could not be written"
+        way_out = (
+            "; the plan stays open, and so the application does not start: correct the cause and "
+            f"run the backfill again with the same id, or drop it, {DEADLINE}"
+        )
+        lacking = denied(what, error, way_out)
+        raise lacking or BackfillError(f"{what}: {_said(error)}{way_out}") from error
     counts = UnitCounts()
     for row in rows:
         counts.add(UnitCounts(row["changelog"], row["sink"], row["tombstones"]))

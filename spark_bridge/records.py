@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
+from spark_bridge.executor_errors import sealed
 from spark_bridge.packs import HEADERS, opened
 from spark_bridge.plan import BackfillPlan
 
@@ -114,7 +115,8 @@ class _Unpacking:
         self._work = work
 
     def __call__(self, batches: Batches) -> Batches:
-        return self._work(unpacked(batches))
+        with sealed(full=False):
+            yield from self._work(unpacked(batches))
 
 
 def unpacked(batches: Batches) -> Batches:

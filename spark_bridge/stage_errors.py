@@ -7,20 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_bridge.errors import BackfillError
+from streams.access_errors import AccessError
 from streams.errors import StreamsError
 
-__all__ = ["archive_error", "said_of_results", "stage_error"]
+__all__ = ["archive_error", "denied", "said_of_results", "stage_error"]
 
 _OWN_ERROR = re.compile(
     r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
 )
+_DENIED = re.compile(
+    r"^streams\.access_errors\.(?:AccessError|GroupDeniedError): (.+?)(?=^\s*$|\Z)", re.M | re.S
+)
 _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.M)
 
 
-def stage_error(stage: tuple[int, ...], error: Exception) -> BackfillError:
+def stage_error(stage: tuple[int, ...], error: Exception) -> StreamsError:
     """Say what happened in an executor, without the frames of Spark around it."""
     subs = ", ".join(map(str, stage))
-    return BackfillError(f"sub-topology {subs} could not be computed: {_said(error)}")
+    what = f"sub-topology {subs} could not be computed"
+    return denied(what, error) or BackfillError(f"{what}: {_said(error)}")
+
+
+def denied(what: str, error: Exception, way_out: str = "") -> AccessError | None:
+    """The error of an executor that lacks a right, or is not let in; None where it is another."""
+    found = _DENIED.findall(str(error))
+    return AccessError(f"{what}: {_on_one_line(found[-1])}{way_out}") if found else None
 
 
 def archive_error(topic: str, error: Exception) -> BackfillError:
@@ -61,5 +72,9 @@ def _said(error: Exception) -> str:
             "Python with PYSPARK_PYTHON or the setting spark.pyspark.python, and run the backfill "
             "again"
         )
-    what = found[-1].strip() if found else f"{type(error).__name__}: {error}"
+    what = _on_one_line(found[-1]) if found else f"{type(error).__name__}: {error}"
     return f"{what}; nothing is visible: correct the cause and run the backfill again"
+
+
+def _on_one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.strip().splitlines())

@@ -23,6 +23,7 @@ import structlog
 from spark_bridge.changelog_rows import changelog_rows
 from spark_bridge.cleanup import and_then
 from spark_bridge.errors import BackfillError
+from spark_bridge.executor_errors import sealed
 from spark_bridge.history_tables import load_global_tables
 from spark_bridge.job import Application, Job
 from spark_bridge.merging import merged_packs, open_packs
@@ -60,10 +61,20 @@ class run_stage:  # noqa: N801 - called as a function
         context = TaskContext.get()
         assert context is not None, "not in a Spark task"
         application, plan = self._job.open()
+        with sealed(full=application.config.log_errors == "full"):
+            yield from self._run(application, plan, context.partitionId(), batches)
+
+    def _run(
+        self,
+        application: Application,
+        plan: BackfillPlan,
+        number: int,
+        batches: Iterator[pa.RecordBatch],
+    ) -> Iterator[pa.RecordBatch]:
         config = application.config
         opener = consumer_opener(config, committed=config.reads_committed)
         tables = consumer_opener(config)
-        run = StageRun(self._job, application, plan, context.partitionId(), opener, tables)
+        run = StageRun(self._job, application, plan, number, opener, tables)
         with _collector_off():
             yield from run.run(batches)
 
@@ -254,7 +265,10 @@ class StageRun:
         try:
             done = task.process(count)
         except RecordError as error:
-            raise self._explained(error, block) from error
+            explained = self._explained(error, block)
+            if explained is error:
+                raise  # an error that is its own cause would lose the one behind it
+            raise explained from error
         assert done == count, f"{place}: {done} of {count} records were processed"
         self._records[task.id] += count
         self._flush_when_full(task)

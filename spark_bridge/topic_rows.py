@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from spark_bridge.columns import TIMESTAMP, Column, ddl_of, times
+from spark_bridge.executor_errors import sealed
 from spark_bridge.latest import Row, Version, latest, not_expired, versions
 from spark_bridge.packs import HEADERS
 from spark_bridge.read import OpenConsumer, consumer_opener, read_range
@@ -189,9 +190,10 @@ class TopicRows:
     def rows(self, one: Range, open_consumer: OpenConsumer) -> Iterator[Any]:
         """Read one range."""
         timeout_s = self._config.task_timeout_ms / 1000
-        found: Iterator[Any] = read_range(
-            open_consumer, one.place, one.start, one.end, timeout_s=timeout_s
-        )
-        if self._changed is not None:
-            found = map(self._changed, found)
-        return self._form.batches(one.place, found)
+        with sealed(full=self._config.log_errors == "full"):
+            found: Iterator[Any] = read_range(
+                open_consumer, one.place, one.start, one.end, timeout_s=timeout_s
+            )
+            if self._changed is not None:
+                found = map(self._changed, found)
+            yield from self._form.batches(one.place, found)

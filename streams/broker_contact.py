@@ -45,7 +45,7 @@ _SURE_AFTER_S = 1.0
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
 _SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
 """Lines of the log on brokers that take requests and do not answer."""
-_TOLD = frozenset({"ADDPARTS", "FATAL", "GETPID", "TXNERR"})
+_TOLD = frozenset({"ADDOFFSETS", "ADDPARTS", "FATAL", "GETPID", "TXNERR"})
 """Lines of the log on what a call raises too, or repeats by itself."""
 _ALARMING = frozenset(
     {

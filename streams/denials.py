@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
@@ -26,6 +27,10 @@ _RIGHT = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write",
 }
+_UNREAD = re.compile(
+    r"commit offsets to transaction.*?([\w.-]+)(?:\([^\[]*\))?\[\d+\]\(Broker: Topic authorization"
+)
+"""Offsets of a topic are taken of those who may read it; the text alone says which one it was."""
 
 
 def denial(
@@ -58,6 +63,9 @@ grant it
             "sasl.username and sasl.password",
             principal=who,
         )
+    unread = _UNREAD.search(error.str())
+    if unread is not None:
+        topic, right = unread[1], "Read"
     right = right or _RIGHT.get(code, "Write")
     group = group or str(config.get("group.id") or "that it commits for")
     resource = {

@@ -29,7 +29,7 @@ from topology.errors import (
     TopologyError,
 )
 
-__all__ = ["Failure", "describe_failure", "is_the_users", "log_failure"]
+__all__ = ["Failure", "describe_failure", "is_ours", "is_the_users", "log_failure"]
 
 _OURS = (StreamsError, TopologyError, SerdeError, RegistryError, BadRecordError, StateError)
 _PACKAGES = ("state", "topology", "streams", "spark_bridge")
@@ -73,7 +73,7 @@ def describe_failure(error: BaseException, *, full: bool) -> Failure:
     """
     chain = list(_chain(error))
     cause = chain[-1]
-    told = isinstance(error, _OURS) or full
+    told = is_ours(error) or full
     name = type(error).__name__
     reason = str(error) if told else f"{name}; set log.errors=full to have its text in the log"
     return Failure(
@@ -152,6 +152,11 @@ def _lines(chain: list[BaseException]) -> list[str]:
             text = "".join(traceback.format_exception_only(error)).strip()[:_TEXT_MAX]
             lines += text.splitlines()
     return lines
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error's text is written here, and quotes no record."""
+    return isinstance(error, _OURS)
 
 
 def is_the_users(filename: str) -> bool:

@@ -12,6 +12,7 @@ _STARTS_SPARK = (
     "test_archive_faults_on_broker.py",
     "test_archives_on_broker.py",
     "test_backfill_on_broker.py",
+    "test_canary_on_broker.py",
     "test_driver_memory.py",
     "test_empty_on_broker.py",
     "test_example_on_broker.py",

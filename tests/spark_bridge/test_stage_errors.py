@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from spark_bridge.cli_errors import code_of
 from spark_bridge.stage_errors import stage_error
+from streams.exit_codes import ExitCode
 
 WRAPPED = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -35,3 +37,18 @@ def test_a_module_that_executors_lack_is_named_with_the_ways_out() -> None:
 
 def test_what_is_not_known_is_said_whole() -> None:
     assert "RuntimeError: Job aborted" in said("OSError: disk full")
+
+
+def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
+    """So the command ends with the code of a missing right, and nobody starts it again."""
+    lacks = "User:app lacks the right Read on the topic orders: Broker: denied; grant it"
+    error = RuntimeError(WRAPPED.format(error=f"streams.access_errors.AccessError: {lacks}"))
+    found = stage_error((0,), error)
+    assert code_of(found) is ExitCode.ACCESS
+    assert str(found) == f"sub-topology 0 could not be computed: {lacks}"
+
+
+def test_where_a_function_of_the_user_failed_is_said_on_the_same_line() -> None:
+    note = "raised at my_app.py:9 step"
+    found = said(f"streams.errors.RecordError: a user function raised ValueError\n{note}")
+    assert f"raised ValueError; {note}; nothing is visible" in found

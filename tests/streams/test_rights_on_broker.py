@@ -10,86 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
 
 from streams.access_errors import AccessError
 from streams.cli import main
 from streams.devbroker import DevBroker
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.rights import Right, of_application
+from streams.rights import Right
 from tests.support.live import Live, live
-from tests.support.patience import PATIENCE_S
-from topology import StreamsBuilder, TimeWindows, Topology, serdes
-
-
-@dataclass
-class Tenant:
-    """A user of the secured broker with an application that counts words."""
-
-    broker: DevBroker
-    home: Path
-    name: str
-    guarantee: str
-
-    @property
-    def source(self) -> str:
-        return f"{self.name}-in"
-
-    @property
-    def output(self) -> str:
-        return f"out-of-{self.name}"
-
-    @property
-    def application(self) -> str:
-        return f"app-{self.name}"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            **self.broker.settings(self.name),
-            "application.id": self.application,
-            "processing.guarantee": self.guarantee,
-            "state.dir": self.home,
-            "commit.interval.ms": 100,
-            "repartition.purge.interval.ms": 200,
-            "consumer.session.timeout.ms": 6000,
-            "task.timeout.ms": 20_000,
-        }
-
-    @property
-    def topology(self) -> Topology:
-        builder = StreamsBuilder()
-        words = builder.stream(self.source, key=serdes.string, value=serdes.string)
-        grouped = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
-        grouped.count(store="counts").to_stream().to(self.output)
-        return builder.build()
-
-    @property
-    def rights(self) -> list[Right]:
-        """Those of the page."""
-        return of_application(self.application, sources=[self.source], outputs=[self.output])
-
-    def prepare(self, *, timestamp: int = 0) -> None:
-        self.broker.grant(self.name)
-        admin = AdminClient({**self.broker.settings(), "log_level": 2})
-        new = [NewTopic(name, 1) for name in (self.source, self.output)]
-        for future in admin.create_topics(new).values():
-            future.result(PATIENCE_S)
-        self.write("a b a", timestamp=timestamp)
-
-    def write(self, words: str, *, timestamp: int = 0) -> None:
-        producer = Producer({**self.broker.settings(), "log_level": 2})
-        for word in words.split():
-            producer.produce(self.source, word, word, timestamp=timestamp)
-        assert producer.flush(30) == 0
-
+from tests.support.tenant import Tenant
+from topology import StreamsBuilder, TimeWindows, serdes
 
 Take = Callable[[Right], bool]
 """Whether this right is taken away."""

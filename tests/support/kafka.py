@@ -49,8 +49,13 @@ def write(
     assert not failed, failed
 
 
-def reader(bootstrap: str, isolation: Isolation = "read_committed") -> confluent_kafka.Consumer:
-    """A consumer without a group that says at once where there are no more records."""
+def reader(
+    bootstrap: str, isolation: Isolation = "read_committed", **more: str
+) -> confluent_kafka.Consumer:
+    """A consumer without a group that says at once where there are no more records.
+
+    A secured broker needs `more` settings.
+    """
     return confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -62,6 +67,7 @@ def reader(bootstrap: str, isolation: Isolation = "read_committed") -> confluent
             "fetch.queue.backoff.ms": 2,
             # The end of a partition is told after an empty answer.
             "fetch.wait.max.ms": 10,
+            **more,
         }
     )
 
@@ -97,10 +103,10 @@ def _partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
 
 
 def read_all(
-    bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed"
+    bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed", **more: str
 ) -> dict[str, list[Record]]:
     """Read topics from their starts to their ends: for read_committed the last stable offsets."""
-    consumer = reader(bootstrap, isolation)
+    consumer = reader(bootstrap, isolation, **more)
     found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
         places = [
@@ -122,9 +128,11 @@ def read_all(
     return found
 
 
-def read(bootstrap: str, topic: str, isolation: Isolation = "read_committed") -> list[Record]:
+def read(
+    bootstrap: str, topic: str, isolation: Isolation = "read_committed", **more: str
+) -> list[Record]:
     """Read one topic, as `read_all` does."""
-    return read_all(bootstrap, [topic], isolation)[topic]
+    return read_all(bootstrap, [topic], isolation, **more)[topic]
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
