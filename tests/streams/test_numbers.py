@@ -6,6 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from state.memory import MemoryTaskState
+from streams.clients import CommittedOffset, TopicPartition
+from streams.config import StreamsConfig
+from streams.plan import plan_application
+from streams.progress import MAX_BYTES, Progress
+from streams.task import Task
 from streams.testing import TopologyTestDriver
 from topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 
@@ -18,3 +24,33 @@ def test_more_numbers_than_fit_beside_an_offset_are_refused_before_the_first_rec
         grouped.windowed_by(windows).count(store=f"store-{n}", name=f"{'long-name' * 5}-{n}")
     with pytest.raises(TopologyError, match=r"sub-topology 0 has 60 times .* shorter names"):
         TopologyTestDriver(builder.build()).run()
+
+
+@pytest.mark.parametrize("numbers", [(5, 3), (3, 5)])
+def test_of_a_number_that_two_inputs_bear_the_largest_counts(numbers: tuple[int, int]) -> None:
+    """As in Kafka Streams: one of them may have been set back to what was committed before."""
+    builder = StreamsBuilder()
+    builder.stream(["a", "b"], key=serdes.string, value=serdes.string).to("out")
+    config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "nowhere:1"})
+    (plan,) = plan_application(builder.build(), config)
+    start = {
+        TopicPartition(topic, 0): CommittedOffset(1, Progress(1, {"theirs": number}).encode())
+        for topic, number in zip("ab", numbers, strict=True)
+    }
+    task = Task(
+        spec=plan.task(0, 1 << 20),
+        state=MemoryTaskState([]),
+        start=start,
+        send=lambda *_: None,
+        dropped=lambda *_: None,
+    )
+    texts = [committed.metadata for committed in task.offsets({}, 7).values()]
+    assert [Progress.decode(text).values["theirs"] for text in texts] == [5, 5]
+
+
+def test_a_text_leaves_room_for_the_zero_that_the_client_puts_behind_it() -> None:
+    """The brokers' bound on an offset's metadata is 4096 bytes."""
+    fits = Progress(1, {"n" * 3044: 1}).encode()
+    assert MAX_BYTES - 4 < len(fits) <= MAX_BYTES
+    with pytest.raises(ValueError, match="takes 4096 bytes"):
+        Progress(1, {"n" * 3047: 1}).encode()

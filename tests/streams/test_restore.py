@@ -351,6 +351,18 @@ def test_a_long_tail_is_restored_in_bulk_over_the_rows_that_are_there(
     assert bench.held("rows") == list(range(10))
 
 
+def test_what_comes_after_the_plan_is_not_in_the_rows(bench: Bench) -> None:
+    """Of an input it would be processed a second time."""
+    bench.write(5)
+    restorer, task, _ = bench.begin()
+    bench.write(2)
+    assert restorer.advance(1, 0) == [task]
+    assert bench.held("rows") == list(range(5))
+    position = bench.state.position("rows")
+    assert position is not None
+    assert position.offset == 5
+
+
 def test_a_record_without_a_key_is_refused_as_no_row(bench: Bench) -> None:
     bench.cluster.append(ROWS.topic, b"v", None, 0, 5, None)
     with pytest.raises(ValueError, match="has a record without a key at offset 0"):
@@ -396,6 +408,57 @@ class TestInterruptions:
         assert bench.restore() == 6
         bench.hold({"rows": [10]}, rows=at(ROWS, 11))
         assert bench.held("rows") == list(range(11))
+
+    @pytest.mark.parametrize("bulk", [False, True])
+    def test_rows_of_a_restore_that_is_given_up_are_as_old_as_they_were(
+        self, bulk: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Deletions that they have not seen may be in the part that was not read."""
+        monkeypatch.setattr(restore, "BULK_RECORDS", 5 if bulk else 100)
+        bench.write(10)
+        bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2, NOW_MS - 1000))
+        restorer, task, _ = bench.begin(batch=4)
+        restorer.advance(0, 0)
+        bench.clock.pass_ms(50)
+        restorer.forget(task)
+        position = bench.state.position("rows")
+        assert position is not None
+        assert (position.offset, position.wall_ms) == (6, NOW_MS - 1000)
+
+    def test_rows_of_a_first_restore_that_is_given_up_are_as_old_as_its_begin(
+        self, bench: Bench
+    ) -> None:
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=4)
+        bench.clock.pass_ms(50)
+        restorer.advance(0, 0)
+        restorer.forget(task)
+        position = bench.state.position("rows")
+        assert position is not None
+        assert (position.offset, position.wall_ms) == (4, NOW_MS)
+
+    def test_a_task_that_moves_away_after_its_restore_is_not_handed_out(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its restore ended in the slice in which another one failed."""
+        bench.write(10)
+        other = Bench(tmp_path / "other", cluster=bench.cluster, partition=1)
+        other.write(10)
+        restorer, broken_task, _ = bench.begin()
+        moving = other.task()
+        restorer.begin(moving, other.facts())
+
+        def fail(*_: object) -> None:
+            raise StoreCorruptedError("block checksum mismatch")
+
+        monkeypatch.setattr(bench.state, "restore", fail)
+        with pytest.raises(TaskCorruptedError, match="0_0"):
+            restorer.advance(1, 0)
+        assert restorer.is_active
+        restorer.forget(moving)
+        restorer.forget(broken_task, keep=False)
+        assert restorer.advance(1, 0) == []
+        other.state.close()
 
     def test_a_restore_that_is_given_up_for_wrong_rows_keeps_nothing(self, bench: Bench) -> None:
         bench.write(10)

@@ -123,6 +123,27 @@ def test_ids_that_another_writer_gave_to_all_inputs_of_a_task_are_told_apart() -
     assert committed_id("customers", merged) == other
 
 
+def test_half_an_id_is_none() -> None:
+    one = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
+    for name in one:
+        half = {other: number for other, number in one.items() if other != name}
+        assert committed_id("orders", half) is None
+
+
+def test_nothing_is_committed_while_an_output_is_not_there() -> None:
+    """Its records would wait in the client for it to come back."""
+    driver = TopologyTestDriver(upper(), EXACTLY_ONCE, commit="manual")
+    feed(driver, 5)
+    driver.run()
+    worker = driver._present()
+    worker._inputs._outputs = ["out", "gone"]
+    driver.commit(rounds=1)
+    assert driver.output("out").is_empty
+    worker._inputs._outputs = ["out"]
+    driver.commit()
+    assert len(driver.output("out").read_all()) == 5
+
+
 def test_a_broker_that_does_not_answer_holds_no_commit_up() -> None:
     driver = TopologyTestDriver(key_count(), EXACTLY_ONCE, commit="manual")
     feed(driver, 5)

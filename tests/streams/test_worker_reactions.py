@@ -23,6 +23,7 @@ from streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
 from streams.task import TaskId
 from streams.topic_errors import TopicReplacedError
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
+from topology.task_facts import TaskFacts
 
 
 @pytest.fixture
@@ -42,8 +43,12 @@ REPLACING = pytest.mark.parametrize(
 )
 
 
-@REPLACING
-def test_nothing_is_lost_or_doubled_when_the_producer_is_replaced(
+@pytest.mark.parametrize(
+    "error",
+    [AbortableError("odd"), OutcomeUnknownError("timed out"), ProducerFencedError("fenced")],
+    ids=repr,
+)
+def test_nothing_is_lost_or_doubled_when_a_transaction_fails(
     bench: WorkerBench, error: StreamsError
 ) -> None:
     bench.send("a", "a")
@@ -85,6 +90,7 @@ def test_so_it_does_where_an_abort_has_failed(
     restoring.commit()
     assert restoring.out() == [("a", 1), ("old-3", 4)]
     assert restoring.counts.processed == 2
+    assert len(restoring.events("producer_replaced")) == 1
 
 
 # -- the group's word ----------------------------------------------------------------------------
@@ -326,6 +332,16 @@ def test_each_commit_has_a_larger_number(bench: WorkerBench) -> None:
         bench.commit()
         numbers.append(bench.worker._commit_id)
     assert numbers == list(range(numbers[0], numbers[0] + 4))
+
+
+def test_a_poll_does_not_outlast_what_a_punctuator_may_wait(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bench.consumer.waited_s == pytest.approx(0.1)
+    due = property(lambda _: bench.clock.now_ms() + 30)
+    monkeypatch.setattr(TaskFacts, "wall_due_ms", due)
+    bench.turns(1)
+    assert bench.consumer.waited_s == pytest.approx(0.03)
 
 
 # -- tasks on their way --------------------------------------------------------------------------

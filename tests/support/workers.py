@@ -33,6 +33,8 @@ class Member(MemoryConsumer):
 
     name = "member"
     before_poll: Callable[[], None] | None = None
+    waited_s = 0.0
+    """How long the last poll might have waited."""
 
     def member_id(self) -> str:
         return self.name
@@ -40,6 +42,7 @@ class Member(MemoryConsumer):
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        self.waited_s = timeout_s
         if self.before_poll is not None:
             self.before_poll()
         return super().poll(max_records, timeout_s)
