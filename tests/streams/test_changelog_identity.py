@@ -17,7 +17,7 @@ from streams.progress import MAX_BYTES, Progress
 from streams.start_check import StartCheck
 from streams.testing import TopologyTestDriver
 from streams.topic_errors import ChangelogLostError
-from streams.topic_identity import without_ids
+from streams.topic_identity import id_values, without_ids
 from streams.topic_plan import plan_internal_topics, topic_names
 from tests.streams.test_local_changelogs import Lost, tool_of
 from tests.support.topologies import EXACTLY_ONCE, key_count
@@ -115,6 +115,30 @@ def test_offsets_without_numbers_of_changelogs_are_taken_as_they_are() -> None:
     driver.restart()
     found = Progress.decode(driver.cluster.offsets["test"][IN].metadata)
     assert numbers.items() <= found.values.items()
+
+
+def test_the_rows_that_the_offsets_are_of_are_not_dropped_where_no_number_tells() -> None:
+    """The worker that has them has committed the offsets, so they may be all rows that are left."""
+    driver = stopped(EXACTLY_ONCE)
+    committed = driver.cluster.offsets["test"][IN]
+    progress = Progress.decode(committed.metadata)
+    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
+    make_anew(driver, CHANGELOG)
+    with pytest.raises(ChangelogLostError, match=r"store counts.*task 0_0"):
+        driver.run()
+    assert sum(driver.store("counts").values()) == 300
+    of_another_worker(driver)
+    driver.run()
+    assert dict(driver.store("counts")) == {}
+
+
+def test_numbers_of_other_changelogs_go_and_those_of_inputs_stay() -> None:
+    topic_id = "mIZ3c7IdTReMqgcwdmKasA"
+    before = {**id_values("in", topic_id), **changelog_numbers({"gone": topic_id}), "theirs": 1}
+    found = Progress.decode(with_changelogs(Progress(5, before).encode(), {CHANGELOG: topic_id}))
+    own = changelog_numbers({CHANGELOG: topic_id})
+    assert found == Progress(5, {**id_values("in", topic_id), "theirs": 1, **own})
 
 
 def test_writing_from_local_rows_and_taking_over_without_them_goes_on(tmp_path: Path) -> None:
