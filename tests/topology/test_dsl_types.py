@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import pytest
-from mypy import api
 
+from tests.support.type_checker import type_check
 from topology import serdes
 from topology.branched import BranchedKStream
 from topology.builder import StreamsBuilder
@@ -95,7 +95,8 @@ def test_mypy_agrees() -> None:
         "registered_avro",
         "processor_types",
         "table_types",
+        "window_types",
     )
     files = [__file__, *(str(beside / f"test_{name}.py") for name in more)]
-    report, errors, status = api.run(["--strict", "--no-error-summary", *files])
+    report, errors, status = type_check("--strict", "--no-error-summary", *files)
     assert (report, errors, status) == ("", "", 0)

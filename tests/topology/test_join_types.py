@@ -6,8 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
-from mypy import api
-
+from tests.support.type_checker import type_check
 from topology import JoinWindows, KStream, KTable, StreamsBuilder, serdes
 
 MINUTE = JoinWindows(time_difference=timedelta(minutes=1))
@@ -71,6 +70,6 @@ def test_what_cannot_work_is_refused_by_a_type_checker(tmp_path: Path) -> None:
     script = tmp_path / "joins.py"
     lines = ["from tests.topology.test_join_types import *", "a, b, t = streams()"]
     script.write_text("\n".join([*lines, *REFUSED.values()]) + "\n")
-    report, _, _ = api.run(["--strict", "--no-incremental", "--hide-error-context", str(script)])
+    report, _, _ = type_check("--strict", "--hide-error-context", str(script))
     for number, (what, line) in enumerate(REFUSED.items(), start=len(lines) + 1):
         assert f"joins.py:{number}: error" in report, (what, line, report)

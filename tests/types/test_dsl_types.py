@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
-from mypy import api
 
 from tests.support.processes import ROOT
+from tests.support.type_checker import type_check
 
 TYPES = Path(__file__).with_name("dsl_types.py")
 
@@ -30,7 +30,7 @@ class Wrong(ast.NodeTransformer):
 def _errors(file: Path) -> list[str]:
     """What mypy says with the settings that `make lint` uses."""
     config = f"--config-file={ROOT / 'pyproject.toml'}"
-    report, trouble, _ = api.run([config, "--no-error-summary", str(file)])
+    report, trouble, _ = type_check(config, "--no-error-summary", str(file))
     assert not trouble
     return report.splitlines()
 
