@@ -51,7 +51,7 @@ class Options:
 def parse(arguments: Sequence[str]) -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="five minutes instead of forty")
+    parser.add_argument("--quick", action="store_true", help="four minutes instead of forty")
     parser.add_argument("--seed", type=int, help="of faults and input; random without")
     parser.add_argument(
         "--guarantee", choices=("exactly_once_v2", "at_least_once"), default="exactly_once_v2"
@@ -78,13 +78,13 @@ def parse(arguments: Sequence[str]) -> Options:
         seed=seed,
         guarantee=given.guarantee,
         each=_or(given.each, 1 if quick else 8),
-        faults=_or(given.faults, 12 if quick else 150),
-        records=_or(given.records, 30_000 if quick else 1_000_000),
+        faults=_or(given.faults, 8 if quick else 150),
+        records=_or(given.records, 20_000 if quick else 1_000_000),
         rate=_or(given.rate, 250 if quick else 700),
-        fault_s=_or(given.fault_seconds, 170.0 if quick else 2_400.0),
+        fault_s=_or(given.fault_seconds, 115.0 if quick else 2_400.0),
         drain_s=90.0 if quick else 180.0,
         directory=directory,
-        # How many fit into five minutes depends on the machine and what else runs there.
+        # How many fit into two minutes depends on the machine and what else runs there.
         complete=not quick,
         kinds=tuple(given.kind),
         caches=_or(given.caches, bool(seed % 2)),

@@ -15,8 +15,15 @@ from tests.support.live import live
 from tests.support.topics import Topics
 
 
-@pytest.mark.parametrize("handover", ["driver", "partitioned"])
-@pytest.mark.parametrize("empty", ["topic", "lines"])
+@pytest.mark.parametrize(
+    ("empty", "handover"),
+    [
+        ("topic", "driver"),
+        ("lines", "partitioned"),
+        pytest.param("topic", "partitioned", marks=pytest.mark.long),
+        pytest.param("lines", "driver", marks=pytest.mark.long),
+    ],
+)
 def test_a_history_without_words_is_handed_over(
     spark: Any, topics: Topics, tmp_path: Path, handover: Any, empty: str
 ) -> None:

@@ -60,7 +60,13 @@ class SparkRows:
         return self._frame.mapInArrow(work, ddl).collect()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.long) if kind == "raise_half_way" else kind
+        for kind in KINDS
+    ],
+)
 def test_a_task_that_fails_is_run_again_and_nothing_is_lost_or_doubled(
     spark: Any, handed: Handed, tmp_path: Path, kind: Kind
 ) -> None:
@@ -84,8 +90,16 @@ def test_a_task_that_fails_is_run_again_and_nothing_is_lost_or_doubled(
     handed.go_on_live()
 
 
-@pytest.mark.parametrize("step", ["handover_opened", "unit_0", "unit_2", "handover_written",
-                                  "handover_checked"])  # fmt: skip
+@pytest.mark.parametrize(
+    "step",
+    [
+        "handover_opened",
+        pytest.param("unit_0", marks=pytest.mark.long),
+        "unit_2",
+        pytest.param("handover_written", marks=pytest.mark.long),
+        "handover_checked",
+    ],
+)
 def test_the_next_driver_with_the_same_id_does_the_rest(
     handed: Handed, tmp_path: Path, step: str
 ) -> None:
@@ -125,7 +139,14 @@ def test_a_driver_that_died_after_the_flip_left_nothing_to_do(
     handed.go_on_live()
 
 
-@pytest.mark.parametrize("step", ["handover_opened", "handover_written", "handover_checked"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "handover_opened",
+        pytest.param("handover_written", marks=pytest.mark.long),
+        "handover_checked",
+    ],
+)
 def test_of_a_driver_that_died_with_its_one_transaction_nothing_is_visible(
     handed: Handed, tmp_path: Path, step: str
 ) -> None:
