@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 
@@ -60,7 +61,7 @@ class Newcomer:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -158,12 +159,12 @@ def test_the_tutorial_works_as_it_is_written(topics: Topics, tmp_path: Path) -> 
         newcomer.wait_until_running()
         newcomer.run("orders.py")
         once = {f"customer-{n}": CENTS for n in range(CUSTOMERS)}
-        wait_until(lambda: _sums(newcomer) == once, seconds=120, what="all orders are counted")
+        wait_until(lambda: _sums(newcomer) == once, what="all orders are counted")
         newcomer.run("orders.py")
         process.kill()
     with newcomer.running("revenue.py") as process:
         twice = {f"customer-{n}": 2 * CENTS for n in range(CUSTOMERS)}
-        wait_until(lambda: _sums(newcomer) == twice, seconds=120, what="all orders are counted")
+        wait_until(lambda: _sums(newcomer) == twice, what="all orders are counted")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, newcomer.log()
 

@@ -16,6 +16,7 @@ from examples.word_count import word_count
 from streams import TopologyTestDriver, serdes
 from streams.app_loader import load_app
 from tests.support import kafka
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 
@@ -74,7 +75,7 @@ def test_it_runs_on_kafka_and_ends_cleanly_on_sigterm(topics: Topics, tmp_path: 
             what=f"all counts; {log}",
         )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
     assert _counts(topics.bootstrap, counts) == COUNTS
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from tests.support import kafka, oracle
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
 
@@ -77,7 +78,7 @@ class Run:
                     found.append(event)
         return found
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = PATIENCE_S) -> int:
         """Wait for the end; returns the exit code."""
         try:
             return self.process.wait(seconds)

@@ -8,6 +8,47 @@ import pytest
 
 File = list[pytest.Item]
 
+MEASURED_S = {
+    "tests/chaos/test_checker_on_broker.py": 90,
+    "tests/examples/test_demo_support.py": 25,
+    "tests/examples/test_on_kafka.py": 25,
+    "tests/examples/test_word_count.py": 60,
+    "tests/reference/test_what_is_found.py": 45,
+    "tests/simulation/test_fakes_on_broker.py": 100,
+    "tests/simulation/test_found_bugs.py": 60,
+    "tests/simulation/test_planted_bugs.py": 50,
+    "tests/simulation/test_seeds.py": 180,
+    "tests/simulation/test_several.py": 40,
+    "tests/simulation/test_standing_still.py": 35,
+    "tests/simulation/test_steps.py": 70,
+    "tests/spark_bridge/test_classes_of_a_script.py": 30,
+    "tests/spark_bridge/test_cli_on_broker.py": 120,
+    "tests/spark_bridge/test_handover_on_broker.py": 130,
+    "tests/spark_bridge/test_retention_on_broker.py": 70,
+    "tests/streams/test_broker_contact.py": 90,
+    "tests/streams/test_canary_on_broker.py": 80,
+    "tests/streams/test_crashes_on_broker.py": 150,
+    "tests/streams/test_devbroker.py": 90,
+    "tests/streams/test_driver_properties.py": 65,
+    "tests/streams/test_errors_on_broker.py": 50,
+    "tests/streams/test_global_tables_on_broker.py": 80,
+    "tests/streams/test_processors_on_broker.py": 45,
+    "tests/streams/test_run_cli.py": 120,
+    "tests/streams/test_run_on_broker.py": 60,
+    "tests/streams/test_secure_broker.py": 20,
+    "tests/streams/test_slow_broker.py": 70,
+    "tests/streams/test_slow_work_on_broker.py": 55,
+    "tests/streams/test_source_changelog_on_broker.py": 120,
+    "tests/streams/test_tables_on_broker.py": 40,
+    "tests/streams/test_takeover_on_broker.py": 60,
+    "tests/streams/test_topics_cli.py": 40,
+    "tests/test_demo.py": 110,
+    "tests/test_readme.py": 55,
+    "tests/topology/test_compiler_properties.py": 40,
+    "tests/topology/test_guarded_code.py": 35,
+}
+"""Of files that take long, on a busy machine: what matters is which of them is the longer one."""
+
 
 def in_turns(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Let files that wait for a broker and files that compute take turns, the longest first.
@@ -24,9 +65,10 @@ def in_turns(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [item for _, file in sorted(turns, key=lambda turn: turn[0]) for item in file]
 
 
-def _length(file: File) -> tuple[bool, int]:
-    """How long a file may take: what is marked as slow, and how many tests there are."""
-    return _is_any(file, "slow"), len(file)
+def _length(file: File) -> float:
+    """How many seconds a file may take: as measured, else guessed from what it holds."""
+    name = file[0].nodeid.partition("::")[0]
+    return MEASURED_S.get(name, 0.2 * len(file) + (10 if _is_any(file, "slow") else 0))
 
 
 def _is_any(file: File, mark: str) -> bool:
