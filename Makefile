@@ -11,10 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test spark chaos mutants lint docs demo bench clean
+.PHONY: help setup test test-long spark chaos mutants lint docs demo bench clean
 
 help:  ## Show these lines
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: $(STAMP)  ## Make .venv with all that development needs
 
@@ -39,19 +39,25 @@ $(STAMP): pyproject.toml
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
 # tests/support/turns.py has the files in the order in which they are given out.
-test: setup  ## Run all tests but those on Spark, those on a real broker included
-	$(BIN)/pytest -m "not spark" -n $(TEST_PROCESSES) --dist loadfile \
+test: setup  ## Run all tests but long ones and those on Spark, those on a real broker included
+	$(BIN)/pytest -m "not spark and not long" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
-# QUICK=1 takes five minutes of the quarter of an hour, and leaves out Spark on several machines.
+test-long: setup  ## Run the tests that take long and seldom tell: three nodes, what a broker forgets
+	$(BIN)/pytest -m "long and not spark" $(PYTEST_ARGS)
+
+# Their brokers are to be up soon, and never get to run fast.
+test test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
+# QUICK=1 takes six minutes of the quarter of an hour, and leaves out Spark on several machines.
 SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \
 	example_on_broker handover_faults page_on_broker read_store_on_broker \
-	script_on_broker text_files) -k "not spark_cluster"
+	script_on_broker text_files) -k "not spark_cluster" -m "spark and not long"
 
 spark: setup  ## Run the tests that start Spark, one after the other
-	$(BIN)/pytest -m spark $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge) $(PYTEST_ARGS)
+	$(BIN)/pytest $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge -m spark) $(PYTEST_ARGS)
 
-# QUICK=1 takes five minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
+# QUICK=1 takes four minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)

@@ -118,7 +118,22 @@ def test_a_wrong_count_is_named_and_fails_the_demo(
     assert "intruder: counted 10, recounted 0" in running.said()
 
 
-def test_ctrl_c_leaves_no_process_behind_and_the_next_run_succeeds(
+def test_ctrl_c_leaves_no_process_behind(topics: Topics, text: Path, tmp_path: Path) -> None:
+    options = ("--bootstrap-servers", topics.bootstrap, "--name", topics.name("demo"))
+    with demo(tmp_path / "log", *options, "--file", str(text), "--dir", str(tmp_path)) as running:
+        wait_until(
+            lambda: bool(running.pids()) or running.process.poll() is not None,
+            seconds=TIMEOUT_S,
+            what="the word count starts",
+        )
+        running.process.send_signal(signal.SIGINT)
+        assert running.wait() == 130, running.said()
+    assert running.pids()
+    assert not any(map(psutil.pid_exists, running.pids()))
+
+
+@pytest.mark.long
+def test_ctrl_c_stops_the_broker_of_the_demo_and_the_next_run_succeeds(
     text: Path, tmp_path: Path
 ) -> None:
     """On a Kafka of the demo's own, which keeps its directory from one run to the next."""

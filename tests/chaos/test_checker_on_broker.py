@@ -126,7 +126,7 @@ def open_transaction(run: Run, *, timeout_ms: int = 60_000) -> Iterator[confluen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("caches", [False, True])
+@pytest.mark.parametrize("caches", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_run_is_found_sound_and_then_what_was_done_to_it(
     topics: Topics, tmp_path: Path, caches: bool
 ) -> None:

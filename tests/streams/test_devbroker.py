@@ -191,6 +191,7 @@ def test_the_log_of_a_node_that_dies_in_start_is_shown(stopped: DevBroker) -> No
 
 
 @pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_nodes_take_writes_while_one_is_dead(tmp_path: Path) -> None:
     with DevBroker(tmp_path / "three", nodes=3, port=0) as cluster:

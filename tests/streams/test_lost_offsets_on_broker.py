@@ -96,6 +96,7 @@ def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic
         yield Topics(broker.start())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_quiet_input_keeps_its_offset_at_a_broker_that_forgets(
     forgetful: Topics, tmp_path: Path

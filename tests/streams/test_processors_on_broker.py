@@ -51,7 +51,13 @@ def found(bootstrap: str, topic: str) -> dict[str, list[int]]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("keep", [True, False], ids=["state-kept", "state-lost"])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        pytest.param(True, id="state-kept"),
+        pytest.param(False, id="state-lost", marks=pytest.mark.long),
+    ],
+)
 def test_counts_windows_and_ticks_are_exact_when_a_worker_is_killed_in_its_commits(
     topics: Topics, tmp_path: Path, keep: bool
 ) -> None:

@@ -90,6 +90,7 @@ def test_an_open_broker_has_no_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.slow
 def test_three_secured_nodes_know_each_other(tmp_path: Path) -> None:
     with DevBroker(tmp_path / "three", nodes=3, port=0, secure=True) as cluster:

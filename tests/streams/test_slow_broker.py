@@ -93,7 +93,9 @@ def has_gone_on(scenario: Scenario, count: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize(
+    "guarantee", ["exactly_once_v2", pytest.param("at_least_once", marks=pytest.mark.long)]
+)
 def test_what_waits_for_a_slow_broker_is_bounded(
     guarantee: str, own_topics: tuple[DevBroker, Topics], tmp_path: Path
 ) -> None:

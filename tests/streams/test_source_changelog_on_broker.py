@@ -90,8 +90,15 @@ class Rows:
             app.kill()
 
 
-@pytest.mark.parametrize("state", ["kept", "deleted"])
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    ("guarantee", "state"),
+    [
+        ("at_least_once", "kept"),
+        ("exactly_once_v2", "deleted"),
+        pytest.param("at_least_once", "deleted", marks=pytest.mark.long),
+        pytest.param("exactly_once_v2", "kept", marks=pytest.mark.long),
+    ],
+)
 def test_rows_are_those_of_the_committed_offset(
     guarantee: str, state: str, topics: Topics, tmp_path: Path
 ) -> None:
