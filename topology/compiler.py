@@ -457,7 +457,7 @@ class _Assembler:
         if node.name in self._functions:
             return
         nodes = by_name(self._gen.sub.nodes)
-        old = "old" if all(tells_old(nodes, parent) for parent in node.parents) else None
+        old = "old" if any(tells_old(nodes, parent) for parent in node.parents) else None
         inner = Flow("key", None, None, "value", None, None, old=old)
         self._function(node, inner, "key, value, old, timestamp, headers")
 

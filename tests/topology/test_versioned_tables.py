@@ -104,6 +104,29 @@ def test_changes_out_of_order_are_no_business_of_foreign_key_joins() -> None:
     assert results(driver) == [("aA", 20)]
 
 
+@pytest.mark.parametrize("parents", [("rows",), ("rows", "read")])
+def test_changes_out_of_order_are_no_business_of_a_step_of_several_parents(
+    parents: tuple[str, ...],
+) -> None:
+    """Also where the others are streams, which tell no old values."""
+    texts: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+    builder = StreamsBuilder()
+    builder.table("in", store=VERSIONED, name="rows", **texts)
+    builder.stream("other", name="read", **texts)
+
+    def pass_on(record: Record[Any, Any], context: Any) -> None:
+        context.forward(record)
+
+    topology = builder.build().add_processor("step", pass_on, *parents)
+    topology = topology.add_sink("write", "out", "step", **texts)
+    driver = TopologyTestDriver(topology, NO_CACHE)
+    send(driver, ("k", "new", 20), ("k", "old", 10))
+    assert results(driver) == [("new", 20)]
+    if "read" in parents:
+        driver.input("other").send("k", "other", timestamp=5)
+        assert results(driver) == [("new", 20), ("other", 5)]
+
+
 def test_filters_and_maps_pass_on_what_came_out_of_order_as_such() -> None:
     """Trap 7: what follows from a filtered table is skipped or told as behind the table itself."""
 
@@ -141,6 +164,17 @@ def test_a_change_that_changes_nothing_is_stored_and_not_told() -> None:
     assert results(driver) == [("a", 10), (None, 30)]
     stored = driver.output("app-rows-changelog").read_all()
     assert {record.timestamp for record in stored} == {10, 20, 15, 5, 30}
+
+
+def test_an_equal_value_of_another_class_is_a_change() -> None:
+    """1, 1.0 and true are three documents."""
+    builder = StreamsBuilder()
+    table = builder.table("in", key=serdes.string, value=serdes.json, store=VERSIONED)
+    table.to_stream().to("out", value=serdes.json)
+    driver = TopologyTestDriver(builder.build(), {"default.key.serde": "string", **NO_CACHE})
+    for time, value in enumerate((1, 1, 1.0, True)):
+        driver.input("in").send("k", value, timestamp=time)
+    assert [repr(value) for value, _ in results(driver)] == ["1", "1.0", "True"]
 
 
 def test_a_stream_becomes_a_versioned_table_too() -> None:
