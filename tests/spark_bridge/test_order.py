@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from spark_bridge.order import Block, merged, orders_of
 from spark_bridge.outputs import Row
 from streams.clients import TopicPartition
+from streams.testing import TopologyTestDriver
+from topology import StreamsBuilder, serdes
 
 Timestamps = st.lists(st.lists(st.integers(0, 8), max_size=12), min_size=1, max_size=4)
 
@@ -93,3 +96,28 @@ def test_three_inputs_end_a_run_at_the_lowest_of_the_others() -> None:
     three = Block("y", [(3, 2, 0)])
     runs = merged([iter([one]), iter([two]), iter([three])], limit=lambda: 9)
     assert [run.records for run in runs] == ["a", "y", "b", "x", "c"]
+
+
+def test_records_of_equal_times_go_by_their_partition_live_and_in_a_backfill() -> None:
+    """Whatever the order in which the inputs are handed over."""
+    times = {"a": [5, 5, 6], "b": [1, 5, 6]}
+    live = [(5, "a"), (5, "a"), (5, "b"), (6, "a"), (6, "b")]
+    live.insert(0, (1, "b"))
+    assert _live(times) == live
+    sources = [blocks(number, times[topic], 3) for number, topic in enumerate(times)]
+    runs = merged(sources[::-1], limit=lambda: 10)
+    assert [(r.timestamp()[1], "ab"[r.partition()]) for run in runs for r in run.records] == live
+
+
+def _live(times: dict[str, list[int]]) -> list[tuple[int, str]]:
+    """The records of two topics as a task takes them that has all of them."""
+    builder = StreamsBuilder()
+    texts: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+    one, other = (builder.stream(topic, **texts) for topic in times)
+    one.merge(other).to("out", **texts)
+    driver = TopologyTestDriver(builder.build(), commit="manual")
+    for topic, found in times.items():
+        for time in found:
+            driver.cluster.append(topic, topic.encode(), None, 0, time, None)
+    driver.commit()
+    return [(record.timestamp, record.value) for record in driver.output("out").read_all()]

@@ -11,7 +11,7 @@ from streams.errors import RecordError
 from streams.handlers import Answer, Failure
 from streams.testing import TopologyTestDriver
 from topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
-from topology.windows import TimeWindows
+from topology.windows import JoinWindows, TimeWindows
 
 DEAD = "dead-letters"
 CONTINUE = {
@@ -39,6 +39,24 @@ def odd(value: Any) -> Any:
 
 def values(driver: TopologyTestDriver, topic: str = "out", **options: Any) -> list[Any]:
     return [record.value for record in driver.output(topic, **options).read_all()]
+
+
+def test_a_null_result_that_fails_holds_back_none_of_the_others() -> None:
+    """They come with the next record, as those do that were not reached."""
+
+    def pair(value: Any, other: Any) -> Any:
+        return [odd(value), other]
+
+    builder = StreamsBuilder()
+    left, right = builder.stream("left"), builder.stream("right")
+    windows = JoinWindows(time_difference=10 * MS)
+    left.left_join(right, pair, windows, name="join").to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    for key, number in (("a", 13), ("b", 1), ("c", 2)):
+        driver.input("left").send(key, number, timestamp=0)
+    for time in (20, 21):
+        driver.input("right").send("z", 0, timestamp=time)
+    assert values(driver) == [[1, None], [2, None]]
 
 
 def test_a_windowed_fold_that_fails_leaves_its_windows_as_they_were() -> None:

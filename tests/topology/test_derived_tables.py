@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from topology import serdes
+import pytest
+
+from streams.testing import TopologyTestDriver
+from tests.support.operators import pairs
+from topology import Materialized, serdes
 from topology.builder import StreamsBuilder
 from topology.codegen import CompileOptions
 from topology.compiler import TaskEnvironment, compile_sub_topology
@@ -86,3 +91,38 @@ def test_a_mapper_that_returns_none_deletes_the_row() -> None:
     b = StreamsBuilder()
     mapped = table(b).map_values(lambda value: None)
     assert run(mapped, b, [(b"k", b"a")]) == [(b"k", None)]
+
+
+def mapped_anew(table: KTable[str, int]) -> KTable[str, int]:
+    return table.map_values(lambda value: value, store="mapped", value=serdes.long)
+
+
+@pytest.mark.parametrize(("cached", "derive"), [(True, lambda table: table), (False, mapped_anew)])
+def test_a_cache_tells_the_value_of_the_last_commit_as_the_old_one(
+    cached: bool, derive: Callable[[Any], Any]
+) -> None:
+    builder = StreamsBuilder()
+    kept = Materialized("rows", cached=cached)
+    table = derive(builder.table("in", key=serdes.string, value=serdes.long, store=kept))
+    sums = table.group_by(lambda key, value: ("all", value), key=serdes.string)
+    total = sums.reduce(lambda one, two: one + two, lambda one, two: one - two, store="sums")
+    total.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), commit="manual")
+    for values in ((1,), (2, 3)):
+        for value in values:
+            driver.input("in").send("k", value)
+        driver.commit()
+    assert dict(driver.store("sums")) == {"all": 3}
+
+
+def test_a_cache_tells_nothing_of_a_row_that_came_and_went_since_the_last_commit() -> None:
+    """Where somebody below asks what was there before."""
+    builder = StreamsBuilder()
+    table = builder.table("in", key=serdes.string, value=serdes.long, store="rows")
+    table.group_by(lambda key, value: (key, value), key=serdes.string).count(store="counts")
+    table.to_stream().to("out", key=serdes.string, value=serdes.long)
+    driver = TopologyTestDriver(builder.build(), commit="manual")
+    for value in (1, None):
+        driver.input("in").send("k", value)
+    driver.commit()
+    assert pairs(driver) == []

@@ -188,3 +188,32 @@ def test_another_grace_period_after_a_restart_emits_each_window_once(
         everything = [g.start for g in got(second)]
         assert everything[: len(emitted)] == emitted
         assert everything == [0, 10, 20]
+
+
+def test_a_longer_grace_after_a_restart_opens_no_window_again_that_was_emitted() -> None:
+    """Trap 36: its row stays as it was emitted."""
+
+    def driver(grace: int) -> Any:
+        windows = TimeWindows(size=ms(10), grace=ms(grace))
+        kept = Materialized("s", retention=ms(50))
+        return driver_of(lambda group: group.windowed_by(windows, **CLOSE).count(store=kept))
+
+    with driver(0) as first:
+        send(first, [("a", "x", 1), ("a", "y", 12)])
+        assert [g.start for g in got(first)] == [0]
+        cluster = first.cluster
+    with driver(30) as second:
+        second.cluster = cluster
+        send(second, [("a", "late", 5), ("a", "in time", 13)])
+        rows = {window.window.start_ms: count for window, count in second.store("s").items()}
+        assert rows == {0: 1, 10: 2}
+        assert sum(second.dropped.values()) == 1
+
+
+def test_windows_that_begin_a_moment_apart_are_emitted_a_moment_apart() -> None:
+    windows = TimeWindows(size=ms(10), advance=ms(1))
+    with driver_of(joined(windows, **CLOSE)) as driver:
+        send(driver, [("a", "x", 20), ("b", "y", 21)])
+        assert [g.start for g in got(driver)] == [11]
+        send(driver, [("b", "z", 22)])
+        assert [(g.key, g.start) for g in got(driver)] == [("a", 11), ("a", 12), ("b", 12)]

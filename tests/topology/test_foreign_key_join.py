@@ -194,6 +194,25 @@ def test_rows_that_name_keys_with_the_same_beginning_are_told_apart() -> None:
     assert [r.key for r in driver.output("out").read_all()] == ["1", "b1"]
 
 
+@pytest.mark.parametrize("foreign", [-1, 255, 0])
+def test_rows_hear_of_a_change_whatever_bytes_their_keys_begin_with(foreign: int) -> None:
+    """Negative numbers begin with 0xff."""
+    builder = StreamsBuilder()
+    left_table = builder.table("left", key=serdes.long, value=serdes.long, store="l")
+    right_table = builder.table("right", key=serdes.long, value=serdes.string, store="r")
+    joined_rows = left_table.join(
+        right_table, "{}+{}".format, foreign_key=lambda v: v, value=serdes.string, name="fk"
+    )
+    joined_rows.to_stream().to("out")
+    driver = driver_of(topology=builder.build())
+    keys = (-1, -(1 << 56), 0, (1 << 63) - 1)
+    for key in keys:
+        driver.input("left").send(key, foreign)
+    driver.input("right").send(foreign, "A")
+    found = {record.key: record.value for record in driver.output("out").read_all()}
+    assert found == dict.fromkeys(keys, f"{foreign}+A")
+
+
 def test_a_row_whose_foreign_key_fails_may_be_let_go_and_come_back() -> None:
     """It counts as deleted, and its next change is joined."""
 

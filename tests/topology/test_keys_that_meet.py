@@ -258,6 +258,7 @@ UNEQUAL = [
     (serdes.integer, serdes.long),
     (serdes.long, serdes.double),
     (serdes.list_of(serdes.string), serdes.list_of(serdes.integer)),
+    (serdes.list_of(serdes.string), serdes.list_of(serdes.string, item_bytes=2)),
     (serdes.string, serdes.list_of(serdes.string)),
 ]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streams import TopologyTestDriver
-from topology import StreamsBuilder, Topology, serdes
-from topology.optimizer import REWRITES, optimize, share_repartitions
+from topology import Materialized, StreamsBuilder, Topology, serdes
+from topology.optimizer import REWRITES, optimize, reuse_table_sources, share_repartitions
 
 
 def two_aggregations() -> Topology:
@@ -56,3 +56,30 @@ def test_a_rewrite_leaves_a_topology_alone_that_it_has_nothing_to_do_in() -> Non
     topology = builder.build()
     for rewrite in REWRITES:
         assert rewrite(topology) is topology
+
+
+def test_repartitions_of_other_serdes_or_partition_counts_stay_apart() -> None:
+    """Of one stream with new keys: the same key is in another partition."""
+    builder = StreamsBuilder()
+    rekeyed = builder.stream("in", value=serdes.string).select_key(lambda _, v: v)
+    rekeyed.group_by_key(key=serdes.string).count(store="strings")
+    rekeyed.group_by_key(key=serdes.json).count(store="documents")
+    rekeyed.repartition(partitions=2).to("two")
+    rekeyed.repartition(partitions=3).to("three")
+    topology = builder.build()
+    assert share_repartitions(topology) is topology
+
+
+def test_a_table_that_is_not_logged_is_not_restored_from_its_topic_either() -> None:
+    builder = StreamsBuilder()
+    builder.table("in", store=Materialized("rows", logged=False))
+    topology = builder.build()
+    assert reuse_table_sources(topology) is topology
+
+
+def test_a_topic_is_the_changelog_of_one_store_alone() -> None:
+    builder = StreamsBuilder()
+    for store in ("one", "two"):
+        builder.stream("in", key=serdes.string, value=serdes.string).to_table(store=store)
+    found = {s.name: s.source_topic for s in reuse_table_sources(builder.build()).stores}
+    assert found == {"one": "in", "two": None}

@@ -528,3 +528,57 @@ def test_the_types_follow_those_of_the_functions() -> None:
         return one + other
 
     assert_type(visits.aggregate(float, total, both), KTable[Windowed[str], float])
+
+
+def test_a_record_as_old_as_the_last_open_session_may_be_is_not_late() -> None:
+    found = changes(driver_with(("b", 1, 10), ("a", 2, 5), ("c", 3, 4)))
+    assert found == [("b", 10, 10, [1]), ("a", 5, 5, [2])]
+
+
+def test_a_session_that_is_about_to_close_is_found_after_a_restart() -> None:
+    driver = driver_with(("a", 1, 0), ("b", 2, 7), step=sessions_of(grace=2))
+    driver.restart()
+    driver.input("in").send("a", 3, timestamp=5)
+    assert ("a", 0, 5, [1, 3]) in changes(driver)
+
+
+def test_a_row_that_comes_and_goes_again_after_a_commit_is_deleted_on_disk_too() -> None:
+    def latest(_key: str, value: Any, _: Any) -> Any:
+        return value
+
+    def step(sessions: Any) -> Any:
+        return sessions.aggregate(int, latest, lambda _, one, other: other, store="sessions")
+
+    driver = driver_with(("a", 1, 0), step=sessions_of(step), chosen=BIG_CACHE, commit="manual")
+    driver.commit()
+    for value in (None, 2, None):
+        driver.input("in").send("a", value, timestamp=0)
+    driver.commit()
+    assert rows(driver, committed=True) == []
+    driver.crash(keep=False)
+    driver.run()
+    assert rows(driver) == []
+
+
+def test_on_close_a_longer_grace_opens_no_session_again_that_was_emitted() -> None:
+    """Trap 36."""
+
+    def driver(grace: int) -> TopologyTestDriver:
+        kept = Materialized("sessions", retention=100 * MS)
+        step = sessions_of(
+            lambda s: s.aggregate(list, append, merge, store=kept),
+            grace=grace,
+            emit="on_window_close",
+        )
+        return driver_with(step=step)
+
+    first = driver(0)
+    for time in (0, 10):
+        first.input("in").send("a", time, timestamp=time)
+    assert changes(first) == [("a", 0, 0, [0])]
+    first.close()
+    second = driver(50)
+    second.cluster = first.cluster
+    for time in (2, 11):
+        second.input("in").send("a", time, timestamp=time)
+    assert rows(second) == [("a", 0, 0, [0]), ("a", 10, 11, [10, 11])]

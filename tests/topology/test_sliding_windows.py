@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from streams.testing import TopologyTestDriver
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
-from topology import Materialized, SlidingWindows, TopologyError, serdes
+from topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
 
 TEN = SlidingWindows(time_difference=ms(10), grace=ms(100))
 STRICT = SlidingWindows(time_difference=ms(10))
@@ -161,3 +162,34 @@ def test_rows_are_kept_for_twice_the_time_difference_and_the_grace_period() -> N
         send(driver, [("a", "x", 20)])
         config = driver.cluster.topics["test-s-changelog"].config
         assert config["retention.ms"] == str(120 + 86_400_000)
+
+
+def test_a_right_window_is_not_made_of_records_of_one_time() -> None:
+    found = results(joined(TEN), ("a", "x", 8), ("a", "y", 12), ("a", "z", 12))
+    assert last(found) == [(0, 10, "x"), (2, 12, "xyz"), (9, 19, "yz")]
+
+
+def test_a_right_window_that_is_there_takes_nothing_of_a_record_before_it() -> None:
+    records = (("a", "w", 8), ("a", "x", 12), ("a", "y", 15), ("a", "z", 12))
+    found = results(joined(TEN), *records)
+    assert last(found) == [
+        (0, 10, "w"),
+        (2, 12, "wxz"),
+        (5, 15, "wxyz"),
+        (9, 19, "xyz"),
+        (13, 23, "y"),
+    ]
+
+
+def test_keys_have_windows_of_their_own_where_rows_of_one_lie_between_those_of_another() -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key=serdes.bytes, value=serdes.string).group_by_key()
+    joined(TEN)(grouped).to_stream().to("out")
+    longer = b"k" + (15).to_bytes(8, "big") + b"more"
+    with TopologyTestDriver(builder.build(), {"default.value.serde": "string"}) as driver:
+        for key, value, time in ((b"k", "x", 20), (longer, "y", 22), (b"k", "z", 25)):
+            driver.input("in").send(key, value, timestamp=time)
+        values = [
+            (r.key.key, r.key.window.start_ms, r.value) for r in driver.output("out").read_all()
+        ]
+    assert values == [(b"k", 10, "x"), (longer, 12, "y"), (b"k", 21, "z"), (b"k", 15, "xz")]

@@ -26,6 +26,7 @@ from topology import (
     serdes,
 )
 from topology.stores import StoreBuilder, in_memory
+from topology.versioned_store import IS_LATEST, NOT_PUT
 
 MS = timedelta(milliseconds=1)
 RETENTION = 100
@@ -446,3 +447,24 @@ def test_a_session_is_gone_when_the_latest_end_is_a_retention_ahead() -> None:
         [52, 100, 101, 102, 151],
         [301],
     ]
+
+
+def test_the_time_of_a_versioned_store_goes_on_with_its_latest_version_over_a_restart() -> None:
+    """An older version moves neither the history nor what a restart finds of it."""
+    store = Stores.versioned("s", key=serdes.string, value=serdes.string, history=100 * MS)
+
+    def put(record: Record[str, str], context: Any) -> None:
+        done = context.store("s").put(record.key, record.value, record.timestamp)
+        context.forward(record.with_value(done))
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.string)
+    stream.process_values(put, stores=[store]).to("out", value=serdes.long)
+    with TopologyTestDriver(builder.build()) as driver:
+        for value, time in (("new", 1000), ("older", 950)):
+            driver.input("in").send("k", value, timestamp=time)
+        driver.crash(keep=False)
+        for value, time in (("too old", 899), ("just in time", 900)):
+            driver.input("in").send("k", value, timestamp=time)
+        found = [record.value for record in driver.output("out").read_all()]
+    assert found == [IS_LATEST, 1000, NOT_PUT, 950]

@@ -233,6 +233,22 @@ def test_a_deletion_goes_on_only_where_the_row_has_been_there() -> None:
     assert pairs(driver) == [("j", "x"), ("z", "y"), ("j", None)]
 
 
+def test_a_row_that_came_back_waits_from_its_return_on() -> None:
+    records = ("k", "a", 0), ("k", None, 1), ("k", "b", 5)
+    driver = table_driver(*records, until=limit(10))
+    feed(driver, ("z", "z", 10))
+    assert pairs(driver) == []
+    feed(driver, ("z", "y", 15))
+    assert pairs(driver) == [("k", "b")]
+
+
+def test_after_a_restart_rows_go_on_by_their_time_not_by_their_key() -> None:
+    driver = table_driver(("a", "later", 20), ("b", "earlier", 10), until=limit(10))
+    driver.crash(keep=False)
+    feed(driver, ("z", "z", 20))
+    assert pairs(driver) == [("b", "earlier")]
+
+
 def test_a_buffer_that_is_full_sends_on_the_oldest_rows() -> None:
     """As run with Kafka Streams 4.3.1, but for the deletion of a row that was never there."""
     until = limit(100, max_records=2)

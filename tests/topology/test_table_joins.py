@@ -171,6 +171,16 @@ def test_a_cache_sends_one_result_of_each_key_a_commit() -> None:
     assert outputs(driver) == {"k": ["32", None]}
 
 
+def test_a_row_that_came_and_went_within_one_commit_takes_back_no_result() -> None:
+    topology = two_tables(lambda left, right: left.join(right, both), cached=False)
+    driver = driver_of(topology, {}, commit="manual")
+    send(driver, ("r", 2))
+    driver.commit()
+    send(driver, ("l", 1), ("l", None))
+    driver.commit()
+    assert outputs(driver) == {}
+
+
 def test_a_stream_finds_the_rows_of_a_join_that_is_not_stored() -> None:
     builder = StreamsBuilder()
     left, right = (builder.table(t, key=serdes.string) for t in ("left", "right"))

@@ -340,3 +340,18 @@ def test_what_is_no_window_or_no_way_to_emit_is_refused() -> None:
         group.windowed_by(TEN, emit="final")
     with pytest.raises(TopologyError, match="never closed"):
         group.windowed_by(UnlimitedWindows(), emit="on_window_close")
+
+
+def test_a_record_that_is_late_for_one_window_is_in_the_one_that_is_open_by_a_moment() -> None:
+    windows = TimeWindows(size=ms(10), advance=ms(5))
+    found = results(joined(windows), ("b", "x", 24), ("a", "y", 17))
+    assert [g for g in found if g.key == "a"] == [Got("a", 15, 25, "y", 17)]
+
+
+def test_a_window_that_is_held_back_goes_on_with_the_headers_of_its_last_record() -> None:
+    with driver_of(joined(TimeWindows(size=ms(10))), commit="manual") as driver:
+        for time, name in ((1, "first"), (2, "last")):
+            driver.input("in").send("a", "x", timestamp=time, headers=[(name, b"")])
+        driver.commit()
+        (record,) = driver.output("out").read_all()
+        assert (record.value, record.headers) == ("xx", [("last", b"")])
