@@ -13,7 +13,38 @@ from typing import Any
 
 from topology.errors import NeverRunError
 
-__all__ = ["looked_at"]
+__all__ = ["holds", "looked_at", "refuse_never_run"]
+
+
+def refuse_never_run(result: object) -> None:
+    """Raise if something would have to be awaited or asked, which nobody does.
+
+    Args:
+        result: what the user's function returned.
+
+    Raises:
+        NeverRunError: it is a coroutine, a generator or the like.
+    """
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+        raise NeverRunError(type(result).__name__)
+    if inspect.isawaitable(result) or inspect.isasyncgen(result):
+        raise NeverRunError(type(result).__name__)
+
+
+def holds(result: object) -> bool:
+    """Whether what a predicate returned is true; for one that is called within another function.
+
+    Args:
+        result: what it returned.
+
+    Raises:
+        NeverRunError: it is a coroutine, a generator or the like.
+    """
+    if result is True or result is False:
+        return result
+    refuse_never_run(result)
+    return bool(result)
 
 
 def looked_at(
@@ -28,11 +59,7 @@ def looked_at(
 
     def call(*values: Any) -> Any:
         result = function(*values)
-        if inspect.iscoroutine(result) or inspect.isgenerator(result):
-            result.close()
-            raise NeverRunError(type(result).__name__)
-        if inspect.isawaitable(result) or inspect.isasyncgen(result):
-            raise NeverRunError(type(result).__name__)
+        refuse_never_run(result)
         keep(function)
         return result
 

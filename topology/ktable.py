@@ -10,6 +10,7 @@ from topology import grouped_table, kstream
 from topology.arguments import checked
 from topology.draft import Edge
 from topology.errors import TopologyError
+from topology.first_result import holds
 from topology.foreign_key_join import Partitioner, foreign_key_join
 from topology.graph import AnySerde, Function, Operator, Stateless, Store, by_name, is_versioned
 from topology.materialized import Materialized
@@ -80,7 +81,7 @@ class KTable(Generic[K, V]):
         """
 
         def kept(key: K, value: V | None) -> V | None:
-            return value if value is not None and predicate(key, value) else None
+            return value if value is not None and holds(predicate(key, value)) else None
 
         return self._mapped(FILTER, kept, store, key, value, name)
 
@@ -122,7 +123,7 @@ class KTable(Generic[K, V]):
         """
 
         def kept(key: K, value: V | None) -> V | None:
-            return None if value is None or predicate(key, value) else value
+            return None if value is None or holds(predicate(key, value)) else value
 
         return self._mapped(FILTER, kept, store, key, value, name)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from topology.first_result import refuse_never_run
 from topology.punctuation import Schedule, Schedules
 
 __all__ = ["Close", "Start", "TaskFacts", "TimeKind"]
@@ -127,7 +128,7 @@ class TaskFacts:
         self.timestamp = now_ms
         self.is_punctuating = True
         try:
-            schedule.callback(now_ms)
+            refuse_never_run(schedule.callback(now_ms))
         except Exception as error:
             self.failed(schedule.node, error)
         finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from topology.errors import TopologyError
+from topology.first_result import refuse_never_run
 from topology.operators.context import Headers, Operator, OperatorContext, StreamSpec
 from topology.processors import (
     FixedKeyProcessorContext,
@@ -56,9 +57,23 @@ def supplied(given: Any) -> Supplied:
         )
     if not callable(getattr(one, "process", None)):
         raise TopologyError(f"{given!r} returned {type(one)}, which has no method process()")
+    _refuse_never_run(one)
     # The object is asked where a class makes itself, so that every kind of attribute works.
     stores = getattr(one if isinstance(given, type) else given, "stores", ())
     return Supplied(given, _store_builders(stores() if callable(stores) else stores, given))
+
+
+def _refuse_never_run(processor: Any) -> None:
+    """A method that nobody awaits, or asks for what it yields, would do nothing at all."""
+    for name in ("init", "process", "close"):
+        method = getattr(processor, name, None)
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            how = "is a coroutine function, and nothing awaits it; write it without async"
+        elif inspect.isgeneratorfunction(method):
+            how = "yields, and nothing asks for it; pass records on with context.forward(...)"
+        else:
+            continue
+        raise TopologyError(f"{type(processor).__qualname__}.{name}() would never run: it {how}")
 
 
 def _required_arguments(given: Any) -> int:
@@ -101,7 +116,7 @@ class _FunctionProcessor:
         self._context = context
 
     def process(self, record: Any) -> None:
-        self._function(record, self._context)
+        refuse_never_run(self._function(record, self._context))
 
     def close(self) -> None:
         pass
