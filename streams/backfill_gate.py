@@ -9,8 +9,11 @@ a transaction is open, `open` is what was there before.
 
 A worker looks before anything is created, and again once it is in the group, before a task begins
 (see `streams.gate_watch`): whoever hands over writes the note first and looks for members then, so
-one of the two sees the other. The first look is at all topics. The second one, which tasks wait
-for, is at those of this program and of what is deployed, and where the first one has found notes.
+one of the two sees the other. Both looks are at all topics, as another program may be handed over
+meanwhile, whose topics this one does not know. Tasks wait for the second look, so it is one request
+of bounded size: on a cluster of more than 2,000 topics it is at those of this program and of what is
+deployed, and where the first one has found notes. There a hand-over of a program with other inputs
+that begins between the two looks is not seen by the worker; the hand-over still sees its group.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_
 NoteState = Literal["open", "dropping", "done", "dropped"]
 """What has become of a hand-over; `dropping` and `open` keep the application from running."""
 
+TOPICS_MAX = 2_000
+"""Of how many topics a cluster may be for a look while tasks wait to be at all of them."""
 _MAGIC = "headrace.backfill"
 _STATES: tuple[str, ...] = get_args(NoteState)
 _END = "."
@@ -103,9 +108,9 @@ class _Group(Protocol):
 
 class _Placed(_Group, Protocol):
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places."""
+        """The offsets of a group at some places, and at all heads of so many topics."""
 
 
 def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
@@ -169,14 +174,18 @@ class BackfillGate:
         self._refuse(found)
 
     def check_at(self, topics: Iterable[str]) -> None:
-        """Look again, at partition 0 of some topics and where notes were.
+        """Look again: everywhere, or at partition 0 of some topics and where notes were.
 
         Raises:
             BackfillOpenError: a backfill is open.
         """
         places = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
         self._refuse(
-            self._ask(lambda: self._cluster.committed_at(self._group, places, decided=False))
+            self._ask(
+                lambda: self._cluster.committed_at(
+                    self._group, places, decided=False, topics_max=TOPICS_MAX
+                )
+            )
         )
 
     def _ask(

@@ -45,6 +45,9 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 _NOTHING: Batches = {}
 _RETRY_WAIT_S = 0.1
 _METADATA_S = 2.0
+_JOIN_WAIT_S = 10.0
+"""How long a member that leaves waits for its joining to end; the others join once they hear of it,
+with their next heartbeat, and one that is dead holds them up until its session ends."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -74,6 +77,7 @@ class LiveConsumer:
         self._timeout_s = timeout_s
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
+        self._is_leaving = False
         self._is_closed = False
         self._in_hand: tuple[TopicPartition, int] | None = None
         """Place and offset of a record that was read and is not handed out yet."""
@@ -90,7 +94,8 @@ class LiveConsumer:
         def assigned(client: Any, partitions: Any) -> None:
             # A call of one's own, even an empty one, keeps the client from its default: to read.
             client.incremental_assign([])
-            listener.on_assigned(_places(partitions))
+            if not self._is_leaving:
+                listener.on_assigned(_places(partitions))
 
         def revoked(client: Any, partitions: Any) -> None:
             # What a client that was replaced had is dropped already.
@@ -250,15 +255,34 @@ class LiveConsumer:
 
     def close(self, *, leave: bool) -> None:
         """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+        if self._is_closed:
+            return
         # A client that met a fatal error refuses the calls; the group knows it no more in any case.
         with contextlib.suppress(KafkaException):
             if leave:
+                self._is_leaving = True
+                self._end_joining()
                 self._client.unsubscribe()
                 # The leave request goes out, and the last callbacks run, in a poll.
                 self._client.poll(0.1)
         with contextlib.suppress(KafkaException):
             self._client.close()
         self._is_closed = True
+
+    def _end_joining(self) -> None:
+        """Wait until the group has said what this member is called.
+
+        Whoever leaves before that leaves nothing: the group takes it in afterwards, and the others
+        wait for a whole session for somebody who is gone.
+        """
+        deadline = self._clock.monotonic_s() + _JOIN_WAIT_S
+        while self._subscribed is not None and not self.member_id():
+            if self._clock.monotonic_s() > deadline or self._waiting():
+                return
+            message = self._client.poll(_RETRY_WAIT_S)
+            error = None if message is None else message.error()
+            if error is not None and error.fatal():
+                return
 
 
 def _by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:

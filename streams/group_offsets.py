@@ -74,7 +74,12 @@ class MemberlessGroup:
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
+        self,
+        group: str,
+        places: Iterable[TopicPartition],
+        *,
+        decided: bool = True,
+        topics_max: int = 0,
     ) -> dict[TopicPartition, CommittedOffset]:
         """The offsets of a group at some places.
 
@@ -82,6 +87,7 @@ class MemberlessGroup:
             group: its name.
             places: where.
             decided: wait until no open transaction may change one of them.
+            topics_max: ask at partition 0 of every topic too, where there are no more than these.
         """
         asked = list(places)
 
@@ -89,6 +95,10 @@ class MemberlessGroup:
             consumer: confluent_kafka.Consumer, within_s: float
         ) -> list[confluent_kafka.TopicPartition]:
             wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
+            topics = consumer.list_topics(timeout=_REQUEST_S).topics if topics_max else {}
+            if len(topics) <= topics_max:
+                heads = {TopicPartition(name, 0) for name in topics} - set(asked)
+                wanted += [confluent_kafka.TopicPartition(*place) for place in sorted(heads)]
             return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))

@@ -209,6 +209,8 @@ class Worker:
             # on their topics too, and nothing is read behind it.
             self._transactions.init()
             self.global_tables.bootstrap(self._stop.is_set)
+            if self._stop.is_set():
+                return  # nobody needs to hear of a member that comes to leave
             self._membership.join(self.tasks.lead_topics, self)
             return
         # Joining goes on in the background meanwhile; no offset is read before the next poll.

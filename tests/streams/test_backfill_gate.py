@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from streams.access_errors import GroupDeniedError
 from streams.backfill_gate import (
+    TOPICS_MAX,
     BackfillGate,
     BackfillNote,
     NoteState,
@@ -37,11 +38,12 @@ class Kept:
     def __init__(self, *texts: str) -> None:
         self.texts = list(texts)
         self.asked: list[TopicPartition] = []
+        self.topics_max = 0
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
-        self.asked = list(places)
+        self.asked, self.topics_max = list(places), topics_max
         found = self.committed(group, decided=decided)
         return {place: found[place] for place in self.asked if place in found}
 
@@ -101,7 +103,7 @@ def test_without_the_right_to_look_the_application_starts_and_says_so() -> None:
     assert [entry["event"] for entry in logs] == ["backfill_not_looked_for"]
 
 
-def test_the_second_look_is_at_what_is_needed_alone() -> None:
+def test_the_second_look_is_at_what_is_needed_in_any_case() -> None:
     """The topics of the program, and where the first look has found notes."""
     kept = Kept(note("done"))
     gated = gate(kept)
@@ -112,6 +114,7 @@ def test_the_second_look_is_at_what_is_needed_alone() -> None:
         TopicPartition("in", 0),
         TopicPartition("t0", 0),
     ]
+    assert kept.topics_max == TOPICS_MAX
     kept.texts[0] = note("open")
     with pytest.raises(BackfillOpenError):
         gated.check_at(["in"])
@@ -138,6 +141,17 @@ def put(topics: Topics, application: str, topic: str, state: NoteState) -> None:
     group.set_offsets(backfill_group(application), {TopicPartition(topic, 0): offset})
 
 
+def test_a_look_at_places_is_at_every_topic_where_there_are_few(topics: Topics) -> None:
+    application, asked, other = topics.name("app"), topics.create("in"), topics.create("other")
+    put(topics, application, other, "open")
+    settings = {"bootstrap.servers": topics.bootstrap}
+    cluster = MemberlessGroup(settings, timeout_s=20, stopping=lambda: False)
+    group, places = backfill_group(application), [TopicPartition(asked, 0)]
+    found = cluster.committed_at(group, places, decided=False, topics_max=10_000)
+    assert found.keys() == {TopicPartition(other, 0)}
+    assert cluster.committed_at(group, places, decided=False, topics_max=1) == {}
+
+
 def test_an_application_refuses_on_a_broker_before_it_makes_a_topic(
     topics: Topics, tmp_path: Path
 ) -> None:
@@ -152,12 +166,14 @@ def test_an_application_refuses_on_a_broker_before_it_makes_a_topic(
         app.wait_running()
 
 
+@pytest.mark.parametrize("of", ["this program", "another program"])
 def test_a_hand_over_that_begins_while_a_worker_starts_is_seen_before_its_first_record(
-    topics: Topics, tmp_path: Path
+    topics: Topics, tmp_path: Path, of: str
 ) -> None:
     """The note is written behind the first look, before the worker is in the group."""
     settings = settings_of(topics, tmp_path)
     source = topics.create("in")
+    head = source if of == "this program" else topics.create("other")
     kafka.write(topics.bootstrap, source, [(b"k", b"v")])
     app = Live(topology(source), settings)
     original = app.app._memberless_group
@@ -169,7 +185,7 @@ def test_a_hand_over_that_begins_while_a_worker_starts_is_seen_before_its_first_
         def committed(name: str, *, decided: bool) -> Any:
             found = looked(name, decided=decided)
             if name == backfill_group(settings["application.id"]):
-                put(topics, settings["application.id"], source, "open")
+                put(topics, settings["application.id"], head, "open")
             return found
 
         cluster.committed = committed  # type: ignore[method-assign, assignment]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from streams.clients import CommittedOffset, TopicPartition
 from streams.config import StreamsConfig
@@ -33,6 +35,7 @@ def member(topics: Topics) -> Iterator[Make]:
         made.append(LiveConsumer(config.consumer_config(identity), timeout_s=30))
         return made[-1]
 
+    make.group = config.application_id  # type: ignore[attr-defined]
     yield make
     for consumer in made:
         # Also of a client that met a fatal error.
@@ -103,6 +106,35 @@ def test_a_commit_of_a_fenced_member_asks_for_a_new_one_as_a_poll_does(
         return None
 
     wait_until(lambda: refused() is MemberFencedError, what="the commit says that it is fenced")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_member_that_is_closed_while_it_joins_leaves_nothing_behind(
+    member: Make, topics: Topics, reads: bool
+) -> None:
+    """The group lets nobody in before the others have joined again, and a leave is void before."""
+    topic = topics.create("in", partitions=2)
+    first, second = member("w-0"), member("w-1")
+    listener, closed = Silent(), Silent()
+    first.subscribe([topic], listener)
+    wait_until(lambda: first.poll(1, 0.1) == {} and bool(listener.assigned), what="assigned")
+    admin = AdminClient({"bootstrap.servers": topics.bootstrap})
+
+    def identities() -> set[str | None]:
+        group = member.group  # type: ignore[attr-defined]
+        found = admin.describe_consumer_groups([group])[group].result(30)
+        return {one.group_instance_id for one in found.members}
+
+    second.subscribe([topic], closed)
+    wait_until(lambda: len(identities()) == 2, what="the second joins")
+    assert not second.member_id(), "it has joined already; nothing is tested"
+    if reads:
+        second.poll(1, 0.1)
+    closing = threading.Thread(target=lambda: second.close(leave=True))
+    closing.start()
+    wait_until(lambda: first.poll(1, 0.1) == {} and not closing.is_alive(), what="closed")
+    assert {identity for identity in identities() if identity and "w-1" in identity} == set()
+    assert closed.assigned == set(), "partitions for a member that was closed"
 
 
 def test_positions_begin_anew_when_a_partition_is_added_again(member: Make, topics: Topics) -> None:
