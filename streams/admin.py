@@ -41,6 +41,7 @@ K = TypeVar("K", bound=Hashable)
 _REQUEST_TIMEOUT_S = 5.0
 _WAIT_MIN_S = 0.1
 _WAIT_MAX_S = 2.0
+_CONFIGS_AGAIN_S = 0.5
 _GONE_AFTER_S = 10.0
 """How long a topic may be unknown to a broker, which may only not have heard of it yet."""
 
@@ -139,26 +140,49 @@ class LiveAdmin:
             return {resource.name: future for resource, future in futures.items()}
 
         # Reading configs is a right of its own, and what they are is of use but not needed.
-        entries = self._ask("describe the configs of", names, send, ignored=_GONE | DENIED)
-        self._say_unknown(set(names) - entries.keys())
+        ask = partial(self._ask, "describe the configs of", send=send, ignored=_GONE | DENIED)
+        refused: dict[str, KafkaError] = {}
+        entries = ask(names, refused=refused)
+        again = sorted(refused.keys() - self._configs_unknown)
+        if again:
+            # The broker that answers may not have heard yet of a topic, or of a right, that is new.
+            time.sleep(_CONFIGS_AGAIN_S)
+            refused = {}
+            entries.update(ask(again, refused=refused))
+            self._say_unknown(refused)
         return {
             name: {entry: found[entry].value for entry in _CONFIGS if entry in found}
             for name, found in entries.items()
         }
 
-    def _say_unknown(self, names: set[str]) -> None:
-        """Say which topics cannot be checked, once for each."""
-        new = sorted(names - self._configs_unknown)
-        if not new:
-            return
-        self._configs_unknown.update(new)
+    def _say_unknown(self, refused: Mapping[str, KafkaError]) -> None:
+        """Say which topics cannot be checked, once for each, and why."""
+        self._configs_unknown.update(refused)
+        denied = sorted(name for name, error in refused.items() if error.code() in DENIED)
         who = principal_of(self._config)
+        if denied:
+            self._warn_unknown(
+                denied,
+                f"{who} lacks the right DescribeConfigs on them",
+                "grant it: a topic that is not kept as it must be can lose state",
+            )
+        others = sorted(refused.keys() - set(denied))
+        if others:
+            said = "; ".join(sorted({refused[name].str() for name in others}))
+            self._warn_unknown(
+                others,
+                f"the brokers did not say, asked twice: {said}",
+                "no right is missing; topics that are new or were just deleted look like this, "
+                "and the next start asks again",
+            )
+
+    def _warn_unknown(self, topics: Sequence[str], reason: str, advice: str) -> None:
         structlog.get_logger().warning(
             "topic_configs_unknown",
-            topics=new,
-            reason=f"{who} lacks the right DescribeConfigs on them",
+            topics=topics,
+            reason=reason,
             unchecked="cleanup.policy, retention.ms, max.message.bytes",
-            advice="grant it: a topic that is not kept as it must be can lose state",
+            advice=advice,
         )
 
     def names(self) -> frozenset[str]:
@@ -350,8 +374,11 @@ class LiveAdmin:
         *,
         ignored: frozenset[int] = frozenset(),
         usable: Callable[[Any], bool] = lambda _: True,
+        refused: dict[K, KafkaError] | None = None,
     ) -> dict[K, Any]:
         """Ask about each item until each has an answer; those with an ignored error have none.
+
+        Those errors are put into `refused`.
 
         An answer that is not usable is none yet: where a partition has no leader, the client gives
         some offsets as -1001, without an error.
@@ -369,6 +396,8 @@ class LiveAdmin:
                     error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
                 if error is not None and error.code() not in ignored:
                     failed[item] = error
+                elif error is not None and refused is not None:
+                    refused[item] = error
             elapsed_s = time.monotonic() - begun_at
             if failed:
                 self._client.poll(0)  # it may say that it reaches no broker, and why

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
 
 from streams.admin import LiveAdmin
 from streams.clients import TopicPartition
@@ -89,3 +90,71 @@ def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch
     """It never learns of the new one: each of its requests carries the leader's old epoch."""
     asked = admin(monkeypatch, Stale(), Stale(), Answers({0: 5}))
     assert asked.end_offsets([HERE]) == {HERE: 5}
+
+
+class Configs(Quiet):
+    """A client of topics that exist, whose configs are asked for."""
+
+    def __init__(self, *rounds: Mapping[str, int | None]) -> None:
+        self._rounds = list(rounds)
+        self.asked: list[list[str]] = []
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        return {name: _done(SimpleNamespace(partitions=[0], topic_id=name)) for name in ("a", "b")}
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, Future[Any]]:
+        codes = self._rounds.pop(0) if len(self._rounds) > 1 else self._rounds[0]
+        self.asked.append([one.name for one in resources])
+        return {one: _answer(codes[one.name]) for one in resources}
+
+
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+def _answer(code: int | None) -> Future[Any]:
+    if code is None:
+        return _done({"cleanup.policy": SimpleNamespace(value="delete")})
+    future: Future[Any] = Future()
+    future.set_exception(KafkaException(KafkaError(code)))
+    return future
+
+
+KNOWN = {"a": None, "b": None}
+UNHEARD_OF = {"a": None, "b": KafkaError.UNKNOWN_TOPIC_OR_PART}
+DENIED_TOO = {"a": KafkaError.TOPIC_AUTHORIZATION_FAILED, "b": KafkaError.UNKNOWN_TOPIC_OR_PART}
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.admin._CONFIGS_AGAIN_S", 0.0)
+
+
+def test_configs_of_a_topic_that_a_broker_has_not_heard_of_yet_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says so of a topic that was made a moment ago, which is no missing right."""
+    client: Any = Configs(UNHEARD_OF, KNOWN)
+    with capture_logs() as logs:
+        facts = admin(monkeypatch, client).describe(["a", "b"])
+    assert facts["b"].config == {"cleanup.policy": "delete"}
+    assert client.asked == [["a", "b"], ["b"]]
+    assert logs == []
+
+
+def test_no_answer_about_configs_is_told_from_a_missing_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = admin(monkeypatch, Configs(DENIED_TOO))  # type: ignore[arg-type]
+    with capture_logs() as logs:
+        facts = [asked.describe(["a", "b"]) for _ in range(2)]
+    assert [one["a"].config for one in facts] == [{}, {}]
+    assert [(e["event"], e["topics"]) for e in logs] == [
+        ("topic_configs_unknown", ["a"]),
+        ("topic_configs_unknown", ["b"]),
+    ]
+    assert "lacks the right DescribeConfigs" in logs[0]["reason"]
+    assert "lacks the right" not in logs[1]["reason"]
+    assert "Unknown topic or partition" in logs[1]["reason"]
