@@ -40,6 +40,7 @@ from streams.secrets import guarded
 from streams.start_check import StartCheck
 from streams.system_clock import SystemClock
 from streams.task import TaskId
+from streams.unreached import Unreached
 from streams.worker import SilentListener, Worker, WorkerListener
 from topology.graph import Topology
 
@@ -137,6 +138,7 @@ class KafkaStreams:
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._logs_failure = True
+        self._on_unreached: Callable[[Unreached], bool] = lambda _: False
         self._before_lost = State.REBALANCING
         self._connections = Connections()
         self._lock = threading.RLock()
@@ -174,6 +176,7 @@ class KafkaStreams:
         worker_listener: WorkerListener,
         restore_listener: RestoreListener,
         logs_failure: bool = True,
+        on_unreached: Callable[[Unreached], bool] = lambda _: False,
     ) -> KafkaStreams:
         """Make another application of the same topology and listeners; this one does not run.
 
@@ -182,6 +185,7 @@ class KafkaStreams:
             worker_listener: hears of assignments and commits too.
             restore_listener: hears how local state is restored too.
             logs_failure: whether it logs what stops it; its caller does otherwise.
+            on_unreached: told that no broker can be reached; returns whether its caller logs it.
 
         Raises:
             ConfigError: the settings are wrong.
@@ -196,6 +200,7 @@ class KafkaStreams:
             probe=self._probe,
         )
         made._logs_failure = logs_failure
+        made._on_unreached = on_unreached
         return made
 
     # -- running -----------------------------------------------------------------------------
@@ -308,7 +313,11 @@ class KafkaStreams:
     def _work(self) -> None:
         log_unequal_keys(self._topology, self.config, self._log)
         contact = BrokerContact(
-            self.config.admin_config(), self._log, on_lost=self._lose, on_reached=self._find
+            self.config.admin_config(),
+            self._log,
+            on_lost=self._lose,
+            on_reached=self._find,
+            say=self._on_unreached,
         )
         try:
             contact.reach(self._stopping.is_set)

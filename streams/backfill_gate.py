@@ -11,9 +11,9 @@ A worker looks before anything is created, and again once it is in the group, be
 (see `streams.gate_watch`): whoever hands over writes the note first and looks for members then, so
 one of the two sees the other. Both looks are at all topics, as another program may be handed over
 meanwhile, whose topics this one does not know. Tasks wait for the second look, so it is one request
-of bounded size: on a cluster of more than 2,000 topics it is at those of this program and of what is
-deployed, and where the first one has found notes. There a hand-over of a program with other inputs
-that begins between the two looks is not seen by the worker; the hand-over still sees its group.
+of bounded size: on a cluster of more than 2,000 topics it is at those of this program and of what
+is deployed, and where the first one has found notes. There a hand-over of a program with other
+inputs that begins between the two looks is not seen by the worker.
 """
 
 from __future__ import annotations

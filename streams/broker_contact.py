@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,15 +29,16 @@ from streams.errors import FatalClientError, StopRequestedError, StreamsError
 from streams.kafka_clients import new_admin
 from streams.rights import principal_of
 from streams.system_clock import SystemClock
+from streams.unreached import Unreached
 
 __all__ = ["BrokerContact", "Heard", "reach"]
 
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
-TOOLS_WAIT_S = 5.0
+TOOLS_WAIT_S = 3.0
 """How long a command waits for brokers, at which somebody sits."""
-_SILENT_FACTOR = 4
-"""How much longer it waits while nothing is heard at all."""
+_SILENT_FACTOR = 3
+"""How much longer it waits while one of them has not failed yet."""
 _SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
 """Brokers that are there answer in milliseconds."""
 _REQUEST_S = 5.0
@@ -138,6 +140,11 @@ class _Probe:
             return False
         return True
 
+    @property
+    def all_failed(self) -> bool:
+        """Whether none of them is left that may only be slow."""
+        return len(self.heard.failures) >= len(self._servers)
+
     def final(self, now_s: float) -> BrokerFailure | None:
         """What no further try would change, if that is sure."""
         found = next((failure for failure in self.heard.failures if failure.is_final), None)
@@ -157,6 +164,7 @@ class BrokerContact(Heard):
         log: bound to the application.
         on_lost: called when no broker can be reached any more.
         on_reached: called when one can be again.
+        say: says for several processes at once that none is reached; returns whether it does.
         clock: time, for tests.
     """
 
@@ -167,12 +175,14 @@ class BrokerContact(Heard):
         *,
         on_lost: Callable[[], None] = lambda: None,
         on_reached: Callable[[], None] = lambda: None,
+        say: Callable[[Unreached], bool] = lambda _: False,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(log)
         self._config = config
         self._on_lost = on_lost
         self._on_reached = on_reached
+        self._say = say
         self._clock = clock or SystemClock()
         self._watching = threading.Lock()
         self._ended = threading.Event()
@@ -214,20 +224,27 @@ class BrokerContact(Heard):
         """Look no more."""
         self._ended.set()
 
-    def reach(self, stopping: Callable[[], bool], *, within_s: float | None = None) -> None:
+    def reach(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None = None,
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Wait until a broker answers.
 
         Args:
             stopping: whether nobody waits for it any more.
-            within_s: for how long at most where brokers cannot be used, and four times as long
-                where nothing is heard at all; None waits for as long as it takes.
+            within_s: for how long at most where no broker can be used, and three times as long
+                where one of them may be slow; None waits for as long as it takes.
+            on_slow: told once after `within_s` what is waited for, where it goes on.
 
         Raises:
             AccessError: the brokers do not let this client in, or it does not trust them.
             FatalClientError: none has answered in time.
             StopRequestedError: `stopping` said so.
         """
-        self._await(stopping, within_s=within_s, on_late=lambda: None)
+        self._await(stopping, within_s=within_s, on_late=lambda: None, on_slow=on_slow)
         self._was_reached = True
 
     def _watch(self) -> None:
@@ -263,8 +280,10 @@ class BrokerContact(Heard):
         *,
         within_s: float | None,
         on_late: Callable[[], None],
+        on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
         probe = _Probe(self._config, self._log)
+        is_told = False
         begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
         while not probe.answers():
             now_s = self._clock.monotonic_s()
@@ -274,26 +293,31 @@ class BrokerContact(Heard):
                 raise self._not_admitted(final)
             if stopping():
                 raise StopRequestedError("stopped while waiting for the brokers")
-            # Brokers that refuse nothing may be slow.
-            patience = 1 if probe.heard.failures else _SILENT_FACTOR
-            if within_s is not None and waited_s >= patience * within_s:
-                raise FatalClientError(self._unreached(probe.heard.failures, waited_s))
+            if within_s is not None and waited_s >= within_s:
+                said = self._unreached(probe.heard.failures, waited_s)
+                # Brokers that refuse nothing may be slow.
+                if probe.all_failed or waited_s >= _SILENT_FACTOR * within_s:
+                    raise FatalClientError(said)
+                if not is_told:
+                    is_told = True
+                    on_slow(f"{said}; waiting for up to {_SILENT_FACTOR * within_s:.0f} s")
             if waited_s >= warn_after_s:
                 on_late()
                 if within_s is None:
-                    self._warn(probe.heard.failures, waited_s)
+                    self._warn(probe.heard.failures, waited_s, pause_s)
                 warn_after_s = waited_s + pause_s
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _warn(self, failures: list[BrokerFailure], waited_s: float) -> None:
-        advice = failures[0].advice if failures else _NOTHING_HEARD
-        self._log.warning(
-            "brokers_not_reached",
-            servers=self._config.get("bootstrap.servers"),
+    def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
+        unreached = Unreached(
+            servers=str(self._config.get("bootstrap.servers")),
             reason="; ".join(map(str, failures)) or "nothing answers",
             waited_s=round(waited_s, 1),
-            advice=advice,
+            again_in_s=pause_s,
+            advice=failures[0].advice if failures else _NOTHING_HEARD,
         )
+        log = self._log.debug if self._say(unreached) else self._log.warning
+        log("brokers_not_reached", **unreached.fields())
 
     def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
         said = "; ".join(map(str, failures)) or "nothing answers"
@@ -321,12 +345,20 @@ _NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
 def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
     """See that a tool's cluster answers, before anything is asked of it.
 
+    Where nothing is heard, the error output says so once before this gives up.
+
     Args:
         config: librdkafka's settings, of any client.
-        within_s: how long somebody waits.
+        within_s: how long somebody waits, in seconds; three times as long for who may be slow.
 
     Raises:
         AccessError: the brokers do not let this client in, or it does not trust them.
         FatalClientError: none has answered in time.
     """
-    BrokerContact(config).reach(lambda: False, within_s=within_s)
+    contact = BrokerContact(config)
+    contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)
+
+
+def _say_to_somebody(said: str) -> None:
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()

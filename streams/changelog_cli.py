@@ -7,6 +7,7 @@ import time
 
 import click
 
+from streams.broker_contact import reach
 from streams.cli_options import load, said_errors, settings_option, target_argument
 from streams.group_admin import GroupAdmin
 from streams.local_changelog_plan import lines
@@ -45,6 +46,7 @@ def restore_from_local(
         app = load(target, settings)
         config = app.config
         timeout_s = config.task_timeout_ms / 1000
+        reach(config.admin_config())
         cluster = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
         work = LocalChangelogs(
             config,

@@ -15,6 +15,7 @@ from streams.clients import Clock, Log
 from streams.errors import AbortableError
 from streams.task import Task
 from streams.topic_errors import require_same
+from streams.topic_identity import same_topic
 
 __all__ = ["AskIds", "InputIdentity"]
 
@@ -67,11 +68,38 @@ class InputIdentity:
         What is returned raises a `TopicReplacedError` where an input is another topic, and an
         `AbortableError` where an output is not there.
         """
-        known = {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
+        known = _ids_of(tasks)
         if not known or self._clock.monotonic_s() < self._next_s:
             return _do_nothing
-        answer = self._ask([*known, *(name for name in self._outputs if name not in known)])
+        answer = self._ask(self._names(known))
         return lambda: self._compare(known, answer(WAIT_S))
+
+    def cause(self, tasks: Iterable[Task]) -> str:
+        """Ask what the topics have to do with an error of a client, which does not say it.
+
+        Args:
+            tasks: whose inputs may be concerned.
+
+        Returns:
+            A part of a sentence; empty where nothing is wrong with them, or nobody answers.
+        """
+        known = _ids_of(tasks)
+        if self._clock.monotonic_s() < self._next_s or not (names := self._names(known)):
+            return ""
+        found = self._ask(names)(WAIT_S)
+        if found is None:
+            self._next_s = self._clock.monotonic_s() + PAUSE_S
+            return ""
+        for name in names:
+            how = "read" if name in known else "written"
+            if name not in found:
+                return f"topic {name}, which is {how}, is not there"
+            if name in known and not same_topic(known[name], found[name]):
+                return f"topic {name}, which is {how}, was deleted and created anew"
+        return ""
+
+    def _names(self, known: Mapping[str, str]) -> list[str]:
+        return [*known, *(name for name in self._outputs if name not in known)]
 
     def _compare(self, known: Mapping[str, str], found: Mapping[str, str] | None) -> None:
         if found is None:
@@ -84,6 +112,10 @@ class InputIdentity:
             self._missing()
         if gone:
             raise AbortableError(f"topic {gone[0]}, which is written, is not there")
+
+
+def _ids_of(tasks: Iterable[Task]) -> dict[str, str]:
+    return {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
 
 
 def _do_nothing() -> None:

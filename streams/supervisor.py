@@ -24,12 +24,17 @@ from streams.exit_codes import TABLE, ExitCode, is_crash
 from streams.failures import Failure, log_failure
 from streams.restarts import RestartLimits, Restarts
 from streams.status import WorkerStatus
+from streams.unreached import Unreached
 from streams.worker_reports import Failed, Loaded, Report
 
 __all__ = ["StatusDisplay", "Supervisor", "WorkerProcess"]
 
 SHUTDOWN_TIMEOUT_S = 30.0
 """Until a worker has said what its settings are."""
+REACHED = frozenset({"rebalancing", "running"})
+"""States of an application whose brokers answer."""
+EARLY = 0.75
+"""Of the time until a worker says something again; those that began later do not count."""
 AGAIN_AFTER_S = 0.25
 """Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
 
@@ -121,6 +126,8 @@ class Supervisor:
     _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
     """Signals that no turn has looked at yet."""
     _signalled_s: float | None = field(init=False, default=None)
+    _unreached_again_s: float = field(init=False, default=0.0)
+    """When it may be said again that no broker is reached."""
     _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
     """Failures of workers that are in the log."""
 
@@ -192,7 +199,11 @@ class Supervisor:
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
             elif isinstance(report, Failed):
                 self._failed(slot, report.failure())
+            elif isinstance(report, Unreached):
+                self._unreached(report)
             else:
+                if report.state in REACHED:
+                    self._unreached_again_s = 0.0
                 slot.status.reported(report, self.monotonic())
         if code is not None:
             process.close()
@@ -222,6 +233,13 @@ class Supervisor:
         if failure.kind not in self._said:
             self._said.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
+
+    def _unreached(self, report: Unreached) -> None:
+        """Say it once for all workers, and again when the first of them would."""
+        now_s = self.monotonic()
+        if now_s >= self._unreached_again_s:
+            self._unreached_again_s = now_s + EARLY * report.again_in_s
+            self.log.warning("brokers_not_reached", **report.fields())
 
     def _crashed(self, slot: _Slot, log_fields: dict[str, object]) -> None:
         now_s = self.monotonic()

@@ -474,8 +474,8 @@ class Worker:
         try:
             yield
         except (AbortableError, TaskMigratedError) as error:
-            self._log.warning("transaction_aborted", reason=str(error))
             # A topic that was deleted may be why, and the client does not say which.
+            self._log.warning("transaction_aborted", reason=self._with_cause(str(error)))
             self._topic_watch.look_soon()
             self._abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
@@ -483,7 +483,7 @@ class Worker:
             self._transactions.replace(error)
             self._begin_all_anew()
         except MemberFencedError as error:
-            self._log.warning("member_replaced", reason=str(error))
+            self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
             self._abort()
             self._let_go(self.tasks.owned)
             self._membership.replace(error)
@@ -524,8 +524,15 @@ class Worker:
             if (error.where, begun_at) in self._lost:
                 raise error
             self._lost.add((error.where, begun_at))
-        self._log.warning("offset_lost", partition=error.where, reason=error.reason)
+        self._topic_watch.look_soon()
+        reason = self._with_cause(error.reason)
+        self._log.warning("offset_lost", partition=error.where, reason=reason)
         self._abort()
+
+    def _with_cause(self, reason: str) -> str:
+        """What a client says, and what is wrong with the topics, if anything is."""
+        cause = self._inputs.cause(self.tasks.running)
+        return f"{reason}; {cause}" if cause and cause not in reason else reason
 
     def _begin_all_anew(self) -> None:
         """Begin all tasks anew after the producer was replaced, as they send with it."""
@@ -541,6 +548,11 @@ _REACTED_TO = (
     OutcomeUnknownError,
     MemberFencedError,
     TaskCorruptedError,
+)
+_MEMBER_REPLACED = (
+    "nothing is lost: it joins again and goes on behind the last commit, as after brokers that "
+    "were away for longer than consumer.session.timeout.ms; act if it comes again while they are "
+    "up: then another live worker has the same worker.id, and each needs its own"
 )
 _HELD_BACK_BYTES = 250
 """What one held-back update costs, roughly; its value is counted with the uncommitted rows."""

@@ -83,7 +83,7 @@ class _Leash(threading.Thread):
             os._exit(ExitCode.STOP_TIMEOUT)
 
 
-def _load(launch: Launch, index: int, activity: Activity) -> KafkaStreams:
+def _load(launch: Launch, index: int, activity: Activity, reports: ReportPipe) -> KafkaStreams:
     """The application with what the command adds, and an identity of this worker's own."""
     app = load_app(launch.target)
     settings: dict[str, object] = {**launch.settings}
@@ -91,7 +91,11 @@ def _load(launch: Launch, index: int, activity: Activity) -> KafkaStreams:
     if worker_id:
         settings["worker.id"] = f"{worker_id}-{index}"
     return app.derived(
-        settings, worker_listener=activity, restore_listener=activity, logs_failure=False
+        settings,
+        worker_listener=activity,
+        restore_listener=activity,
+        logs_failure=False,
+        on_unreached=lambda unreached: reports.send_surely(unreached.bounded()),
     )
 
 
@@ -109,7 +113,7 @@ def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _
     leash.start()
     try:
         activity = Activity(SystemClock())
-        app = _load(launch, index, activity)
+        app = _load(launch, index, activity, reports)
         if app.config.log_errors is not None:
             says.full = app.config.log_errors == "full"
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000

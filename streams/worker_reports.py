@@ -18,6 +18,7 @@ from typing import Any
 from streams.clients import Clock, TopicPartition
 from streams.failures import Failure
 from streams.task import TaskId
+from streams.unreached import Unreached
 
 __all__ = ["Activity", "Failed", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
 
@@ -96,8 +97,13 @@ def _half(text: str) -> str:
     return text[: len(text) // 2]
 
 
-Report = Loaded | Status | Failed
-_KINDS: dict[str, type[Report]] = {"loaded": Loaded, "status": Status, "failed": Failed}
+Report = Loaded | Status | Failed | Unreached
+_KINDS: dict[str, type[Report]] = {
+    "loaded": Loaded,
+    "status": Status,
+    "failed": Failed,
+    "unreached": Unreached,
+}
 
 
 def encode(report: Report) -> bytes:

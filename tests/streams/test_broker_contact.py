@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from streams.devbroker import DevBroker
 from streams.devbroker.ports import choose_base
 from streams.errors import ConfigError, FatalClientError, StopRequestedError
 from streams.exit_codes import ExitCode, exit_code_of, is_crash
+from streams.unreached import Unreached
 from tests.support import kafka
 from tests.support.live import Live, live
 from tests.support.patience import PATIENCE_S
@@ -79,6 +81,7 @@ def test_an_application_waits_for_brokers_and_says_what_it_tried(
     assert first["servers"] == servers
     assert [part for part in said if part not in first["reason"]] == []
     assert first["advice"]
+    assert first["next"].startswith("waits for as long as it takes, and tries all the time; said")
     assert app.states == [State.CONNECTING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]
 
 
@@ -98,6 +101,44 @@ def test_the_warning_comes_again_with_back_off() -> None:
         thread.join()
     first, second, third = (entry["waited_s"] for entry in named(logs, "brokers_not_reached"))
     assert third - second > 1.5 * (second - first)
+
+
+def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_debugging() -> None:
+    stop, told = threading.Event(), []
+
+    def say(unreached: Unreached) -> bool:
+        told.append(unreached)
+        stop.set()
+        return True
+
+    with capture_logs() as logs, pytest.raises(StopRequestedError):
+        BrokerContact({"bootstrap.servers": CLOSED}, say=say).reach(stop.is_set)
+    assert [unreached.servers for unreached in told] == [CLOSED]
+    assert [entry["log_level"] for entry in named(logs, "brokers_not_reached")] == ["debug"]
+
+
+def test_a_command_says_that_a_silent_broker_does_not_answer_before_it_gives_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One that takes connections and never answers may only be slow."""
+    with socket.create_server(("localhost", 0)) as silent:
+        servers = f"localhost:{silent.getsockname()[1]}"
+        with pytest.raises(FatalClientError, match=f"no broker of {servers} answers within"):
+            reach({"bootstrap.servers": servers}, within_s=0.5)
+    said = capsys.readouterr().err
+    assert f"no broker of {servers} answers within" in said
+    assert "waiting for up to 2 s" in said
+    assert len([line for line in said.splitlines() if "no broker" in line]) == 1
+
+
+def test_one_broker_that_refuses_does_not_end_the_wait_for_another_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("localhost", 0)) as silent:
+        servers = f"{CLOSED},localhost:{silent.getsockname()[1]}"
+        with pytest.raises(FatalClientError, match="Connection refused"):
+            reach({"bootstrap.servers": servers}, within_s=0.5)
+    assert "waiting for up to 2 s" in capsys.readouterr().err
 
 
 def test_a_line_of_a_clients_log_is_an_event_unless_a_call_raises_the_same() -> None:
@@ -161,6 +202,7 @@ COMMANDS = {
     "topics": ["topics", "create", "in"],
     "check": ["check", "app.py:app", "--deployed"],
     "reset": ["reset", "app.py:app", "--yes"],
+    "changelog": ["changelog", "restore-from-local", "app.py:app", "--dry-run"],
     "plan": ["backfill", "app.py:app", "--dry-run"],
     "drop": ["backfill", "app.py:app", "--drop", "--id", "b"],
     "backfill": ["backfill", "app.py:app"],

@@ -14,6 +14,7 @@ from streams.exit_codes import ExitCode
 from streams.restarts import RestartLimits
 from streams.status import WorkerStatus
 from streams.supervisor import Supervisor
+from streams.unreached import Unreached
 from streams.worker_reports import Failed, Loaded, Report, Status
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -396,3 +397,43 @@ def test_the_display_has_the_last_status_of_each_worker() -> None:
     scene.process(1).code = -KILL
     scene.turn()
     assert (second.state, second.pid, second.last) == ("killed by SIGKILL", None, None)
+
+
+def unreached(waited_s: float, again_in_s: float) -> Unreached:
+    return Unreached("kafka:9092", "refused", waited_s, again_in_s, "start them")
+
+
+def status(state: str) -> Status:
+    return Status(state, 0, 0, 0, 0, 0, None, 0.0)
+
+
+def test_that_no_broker_is_reached_is_said_once_for_all_workers() -> None:
+    scene = Scene(workers=3)
+    scene.all_running()
+
+    def all_say(waited_s: float, again_in_s: float) -> None:
+        for index in range(3):
+            scene.process(index).unread.append(unreached(waited_s, again_in_s))
+            scene.turn(0.1)
+
+    all_say(2.0, 4.0)
+    assert [e["waited_s"] for e in scene.log.named("brokers_not_reached")] == [2.0]
+    scene.turn(3.6)
+    all_say(6.0, 8.0)
+    said = scene.log.named("brokers_not_reached")
+    assert [e["waited_s"] for e in said] == [2.0, 6.0]
+    assert said[1]["next"] == (
+        "waits for as long as it takes, and tries all the time; said again in 8 s"
+    )
+
+
+def test_brokers_that_go_away_again_are_said_at_once() -> None:
+    scene = Scene(workers=1)
+    scene.all_running()
+    for state in ("connecting", "running"):
+        scene.process(0).unread += [status(state), unreached(2.0, 60.0)]
+        scene.turn(0.1)
+    assert len(scene.log.named("brokers_not_reached")) == 2
+    scene.process(0).unread += [status("connecting"), unreached(2.0, 60.0)]
+    scene.turn(0.1)
+    assert len(scene.log.named("brokers_not_reached")) == 2
