@@ -134,7 +134,7 @@ class Benchmark:
     def _spawn(self, variant: Variant, name: str, state: str) -> dict[str, float]:
         command = [sys.executable, "-m", variant.module, self._job.name]
         command += ["--bootstrap", self._cluster.bootstrap, "--run", name, "--source", self._source]
-        if variant.module == "benchmarks.apps":
+        if variant.module != HAND.module:
             command += ["--state-dir", state]
         command += ["--until", str(self._expected.processed)]
         done = subprocess.run(

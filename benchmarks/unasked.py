@@ -1,0 +1,21 @@
+"""The jobs as in `benchmarks.apps`, with commits that do not ask which topics there are.
+
+For `benchmarks.question` alone: such an application does not notice that a topic was replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from benchmarks.apps import main
+from streams.input_identity import InputIdentity
+from streams.task import Task
+
+
+def _ask_nothing(self: InputIdentity, tasks: Iterable[Task]) -> Callable[[], None]:  # noqa: ARG001
+    return lambda: None
+
+
+if __name__ == "__main__":
+    InputIdentity.ask = _ask_nothing  # type: ignore[method-assign]
+    main()
