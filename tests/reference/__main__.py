@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _lines(program: object) -> Iterator[str]:
-    for part in ("steps", "events", "mutable", "keys"):
+    for part in ("steps", "events", "mutable", "keys", "values"):
         found = getattr(program, part)
         yield f"{part}:"
         yield from (f"    {item}" for item in (found if isinstance(found, tuple) else (found,)))

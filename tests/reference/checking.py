@@ -59,7 +59,11 @@ def program_of(seed: int, way: Way, ops: Sequence[str] = OPS) -> Program:
 
 def settings_of(program: Program, way: Way) -> dict[str, object]:
     """The application's settings."""
-    return {**way.settings, "default.key.serde": program.keys.default}
+    serdes = {
+        "default.key.serde": program.keys.default,
+        "default.value.serde": program.values.default,
+    }
+    return {**way.settings, **serdes}
 
 
 def check(program: Program, way: Way) -> Outcome:
@@ -138,9 +142,7 @@ def _replay(
     for event in program.events:
         if event.topic == GLOBAL and GLOBAL in engine.inputs:
             engine.read(GLOBAL, "0_0", event.key, event.value, event.timestamp)
-    config = StreamsConfig.parse(
-        {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings_of(program, way)}
-    )
+    config = _config(program, way)
     sources: dict[str, Source] = {}
     for plan in plan_application(topology, config):
         for source in plan.program.sub_topology.sources:
@@ -152,6 +154,12 @@ def _replay(
         value = _decoded(source.value or config.default_value_serde, message.value())
         if message.topic() in engine.inputs:  # not what foreign-key joins say to each other
             engine.read(message.topic(), task, key, value, message.timestamp()[1])
+
+
+def _config(program: Program, way: Way) -> StreamsConfig:
+    return StreamsConfig.parse(
+        {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings_of(program, way)}
+    )
 
 
 def _decoded(serde: Any, data: bytes | None) -> Any:
@@ -188,7 +196,9 @@ def _values(rows: dict[Any, Any]) -> dict[Any, Any]:
 def _compare_outputs(
     driver: TopologyTestDriver, engine: Engine, topology: Topology, program: Program, way: Way
 ) -> None:
-    for sink in (n for n in topology.nodes if isinstance(n, Sink)):
+    plans = plan_application(topology, _config(program, way))
+    nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
+    for sink in (n for n in nodes if isinstance(n, Sink)):
         assert isinstance(sink.topic, str)
         if sink.internal and sink.topic.removesuffix("-topic").endswith(_OF_FOREIGN_KEYS):
             continue
@@ -201,7 +211,7 @@ def _compare_outputs(
                 "",
                 place.partition,
                 _decoded(sink.key or program.keys.default, message.key()),
-                _decoded(sink.value, message.value()),
+                _decoded(sink.value or program.values.default, message.value()),
                 message.timestamp()[1],
             )
             for place in driver.cluster.places(topic)

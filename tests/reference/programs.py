@@ -36,6 +36,15 @@ GLOBAL = "all"
 """The topic of the global table; it is written before all others are, as its rows have no time."""
 
 KeySerde = Serde[Any] | None
+ValueSerde = Serde[Any] | None
+NUMBERS: tuple[Serde[Any], ...] = (
+    serdes.long,
+    serdes.integer,
+    serdes.json,
+    serdes.json_of(int),
+    serdes.serde_from(serialize=lambda n: str(n).encode(), deserialize=int, name="digits"),
+)
+"""Several that write a whole number, each in bytes that others cannot read or read otherwise."""
 STRINGS = (serdes.string, StringSerde(name="names"))
 """Two that are not equal and write the same bytes."""
 
@@ -53,6 +62,21 @@ class Keys:
     default: Serde[Any] = serdes.string
     sources: tuple[KeySerde, ...] = (serdes.string, serdes.string)
     calls: tuple[KeySerde, ...] = (serdes.string,)
+
+
+@dataclass(frozen=True)
+class Values:
+    """The serdes of a program's values, all of which are whole numbers; None as for keys.
+
+    Args:
+        default: the setting.
+        sources: of each source.
+        calls: of each place that takes one, in turn.
+    """
+
+    default: Serde[Any] = serdes.long
+    sources: tuple[ValueSerde, ...] = (serdes.long, serdes.long)
+    calls: tuple[ValueSerde, ...] = (serdes.long,)
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,7 @@ class Program:
     """Whether updates are held back: what goes on of a table then depends on when it commits, and
     a fold of that would depend on it too, so tables are not read as streams by others."""
     keys: Keys = Keys()
+    values: Values = Values()
 
 
 def random_program(
@@ -119,7 +144,12 @@ def random_program(
         value = rng.randrange(20) if rng.random() < 0.9 else None
         events.append(Event("send", rng.choice(SOURCES), key, value, time))
     mutable = rng.random() < 0.5
-    return Program(steps, tuple(events), mutable, cached, Keys() if plain else _keys(rng))
+    if plain:
+        usual = serdes.json if mutable else serdes.long
+        values = Values(usual, (usual, usual), (usual,))
+        return Program(steps, tuple(events), mutable, cached, Keys(), values)
+    keys = _keys(rng)
+    return Program(steps, tuple(events), mutable, cached, keys, _values(rng, mutable=mutable))
 
 
 def _global_rows(rng: random.Random) -> list[Event]:
@@ -147,10 +177,22 @@ def _keys(rng: random.Random) -> Keys:
     return Keys(default, sources, tuple(drawn(0.5) for _ in range(8)))
 
 
+def _values(rng: random.Random, *, mutable: bool) -> Values:
+    usual = serdes.json if mutable else rng.choice(NUMBERS)
+
+    def drawn() -> ValueSerde:
+        number = rng.random()
+        if number < 0.2:
+            return None
+        return usual if number < 0.6 else rng.choice(NUMBERS)
+
+    default = usual if rng.random() < 0.5 else rng.choice(NUMBERS)
+    return Values(default, tuple(drawn() for _ in SOURCES), tuple(drawn() for _ in range(11)))
+
+
 def write(program: Program, builder: Any) -> None:
     """Call the DSL, or its mirror."""
-    value = serdes.json if program.mutable else serdes.long
-    written = Written(builder, value, program.keys, cached=program.cached)
+    written = Written(builder, program.values, program.keys, cached=program.cached)
     for place, step in enumerate(program.steps):
         written.step(step, place)
     written.end()
@@ -159,14 +201,16 @@ def write(program: Program, builder: Any) -> None:
 class Written:
     """The streams and tables that a program has made so far."""
 
-    def __init__(self, builder: Any, value: Any, keys: Keys, *, cached: bool) -> None:
+    def __init__(self, builder: Any, values: Values, keys: Keys, *, cached: bool) -> None:
         self._cached = cached
         self._builder = builder
-        self._value = value
+        self._values = values
+        self._taken = 0
+        """How many serdes of values were asked for."""
         self._keys = keys
         self._streams = [
             builder.stream(topic, key=key, value=value, name=f"read-{topic}")
-            for topic, key in zip(SOURCES, keys.sources, strict=True)
+            for topic, key, value in zip(SOURCES, keys.sources, values.sources, strict=True)
         ]
         self._named: list[Any] = list(self._streams)
         """The streams whose node has a name that is known here."""
@@ -177,6 +221,7 @@ class Written:
 
     def step(self, step: Step, place: int) -> None:
         """Make one call; one that needs a table where there is none makes nothing."""
+        self._taken = 3 * place  # whatever other steps there are
         call: Callable[[Any, Step, int], None] = getattr(self, f"_{step.op}")
         if step.op.startswith("table_"):
             if self._tables:
@@ -194,6 +239,12 @@ class Written:
 
     def _other_table(self, step: Step) -> Any:
         return self._tables[step.other % len(self._tables)]
+
+    @property
+    def _value(self) -> ValueSerde:
+        """The serde that a place names, another one each time; None if it names none."""
+        self._taken += 1
+        return self._values.calls[self._taken % len(self._values.calls)]
 
     def _key(self, step: Step) -> dict[str, Any]:
         """The serde that a call names, if it names one."""
@@ -354,8 +405,13 @@ class Written:
 
     def _looked_up(self, stream: Any, table: Any, step: Step, place: int) -> None:
         join = stream.left_join if step.n % 2 else stream.join
-        options = {"value": self._value, **self._name(step, place, stream), **self._key(step)}
+        name = self._name(step, place, stream)
+        options = {"value": self._joined(name), **name, **self._key(step)}
         self._streams.append(join(table, joined, **options))
+
+    def _joined(self, name: dict[str, Any]) -> ValueSerde:
+        """The serde of a join's values; those that may share a topic have one, as keys tell."""
+        return self._value if name else self._values.default
 
     def _name(self, step: Step, place: int, *streams: Any) -> dict[str, Any]:
         """A join's name; without one it shares a repartition topic with others."""
@@ -387,7 +443,8 @@ class Written:
 
     def _put_together(self, stream: Any, other: Any, step: Step, **name: str) -> None:
         join = (stream.join, stream.left_join, stream.outer_join)[step.n % 3]
-        options = {"value": self._value, "other_value": self._value, **name, **self._key(step)}
+        values = {"value": self._joined(name), "other_value": self._joined(name)}
+        options = {**values, **name, **self._key(step)}
         if step.n % 3 and step.index % 2:
             options["late_match"] = "drop"
         self._streams.append(join(other, joined, join_windows_of(step.n), **options))
@@ -455,6 +512,7 @@ _HELPERS = (
     "__",
     "_add",
     "_key",
+    "_value",
     "_name",
     "_grouped",
     "_maybe",
@@ -462,6 +520,7 @@ _HELPERS = (
     "_emission",
     "_windowed",
     "_looked",
+    "_joined",
     "_put",
 )
 OPS = tuple(
