@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import structlog
 
+from streams.failures import describe_failure
+
 __all__ = ["and_then"]
 
 
@@ -36,7 +38,8 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
             if first is None and not quietly:
                 first = error
                 continue
-            reason = f"{type(error).__name__}: {error}"
+            # In executors it may be a user's, and quote a record.
+            reason = describe_failure(error, full=False).reason
             structlog.get_logger().warning("cleanup_failed", reason=reason)
     if first is not None:
         raise first

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from spark_bridge.cleanup import and_then
+from streams.errors import FatalClientError
 
 
 class Gone(Exception):  # noqa: N818 - the word for it
@@ -33,3 +35,19 @@ def test_without_one_the_first_of_the_calls_is_raised_unless_nothing_depends_on_
     with and_then(fail, lambda: made.append(2), quietly=True):
         pass
     assert made == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ValueError("c4n4ry"), "ValueError; set log.errors"), (FatalClientError("gone"), "gone")],
+)
+def test_what_is_said_of_it_quotes_no_record(error: Exception, said: str) -> None:
+    def close() -> None:
+        raise error
+
+    with capture_logs() as logs, and_then(close, quietly=True):
+        pass
+    (entry,) = logs
+    assert entry["event"] == "cleanup_failed"
+    assert entry["reason"].startswith(said)
+    assert "c4n4ry" not in repr(entry)

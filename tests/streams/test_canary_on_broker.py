@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -10,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from streams import cli
+from streams.devbroker import DevBroker
 from streams.exit_codes import ExitCode
-from tests.streams.test_secrets import CANARY, SECRETS
-from tests.support import kafka
+from tests.support.secret_settings import CANARY, secret_settings, write_toml
 from tests.support.supervised import Run
-from tests.support.topics import Topics
+from tests.support.tenant import Tenant
 
 APP = """
 import time
@@ -38,21 +39,40 @@ app = KafkaStreams(builder.build(), {settings!r})
 """
 
 
+@dataclass
+class Saved:
+    """An application and its settings in files, which hold what nobody may see elsewhere."""
+
+    tenant: Tenant
+    home: Path
+    hidden: list[str]
+
+    @property
+    def options(self) -> list[str]:
+        return ["--settings", str(self.home / "secrets.toml")]
+
+    def shown_in(self, text: str) -> list[str]:
+        return [secret for secret in self.hidden if secret in text]
+
+
 @pytest.fixture
-def saved(topics: Topics, tmp_path: Path) -> str:
-    """Save an application and its settings; returns its input."""
-    source, sink = topics.create("in", partitions=2), topics.create("out", partitions=2)
+def saved(secured: DevBroker, tmp_path: Path) -> Saved:
+    tenant = Tenant(secured, tmp_path / "state", f"t{secrets.token_hex(4)}", "exactly_once_v2")
+    tenant.prepare(partitions=2)
+    secured.grant(tenant.name, tenant.rights)
+    login = secured.settings(tenant.name)
     settings = {
-        "application.id": topics.name("app"),
-        "bootstrap.servers": topics.bootstrap,
+        "application.id": tenant.application,
+        "bootstrap.servers": login["bootstrap.servers"],
         "state.dir": str(tmp_path / "state"),
         "commit.interval.ms": 20,
+        "repartition.purge.interval.ms": 60_000,
     }
-    text = APP.format(input=source, output=sink, settings=settings, canary=CANARY)
+    text = APP.format(input=tenant.source, output=tenant.output, settings=settings, canary=CANARY)
     (tmp_path / "my_app.py").write_text(text)
-    lines = [f'"{name}" = {json.dumps(value)}' for name, value in SECRETS.items()]
-    (tmp_path / "secrets.toml").write_text("\n".join(lines))
-    return source
+    more, hidden = secret_settings(tmp_path, key_in_file=True)
+    write_toml(tmp_path / "secrets.toml", {**login, **more})
+    return Saved(tenant, tmp_path, [*hidden, login["sasl.password"]])
 
 
 def shown_of(run: Run) -> str:
@@ -63,31 +83,35 @@ def shown_of(run: Run) -> str:
 
 @pytest.mark.parametrize(("value", "code"), [("poison", ExitCode.RECORD), ("ask", None)])
 def test_commands_and_processes_show_no_secret_and_no_key(
-    value: str, code: ExitCode | None, saved: str, topics: Topics, tmp_path: Path
+    value: str, code: ExitCode | None, saved: Saved, tmp_path: Path
 ) -> None:
-    options = ["--settings", str(tmp_path / "secrets.toml")]
     run = Run(tmp_path, "my_app:app", "--workers=2", "--log-level=debug", "--max-restarts=0",
-              "--status-every=0.3", *options)  # fmt: skip
+              "--status-every=0.3", *saved.options)  # fmt: skip
     try:
         run.wait_running(2)
-        assert CANARY not in shown_of(run)
-        key = f"{CANARY}-key".encode()
-        kafka.write(topics.bootstrap, saved, [(key, b"good"), (key, value.encode())])
+        assert not saved.shown_in(shown_of(run))
+        key = f"{CANARY}-key"
+        saved.tenant.write_records([(key, "good"), (key, value)])
         ended = run.wait()
         assert ended != ExitCode.STOPPED
         assert code in (ended, None), run.text()[-4000:]
         assert len(run.events("application_failed")) == 1
-        assert CANARY not in run.text()
+        assert not saved.shown_in(run.text())
     finally:
         run.discard()
     target = f"{tmp_path}/my_app.py:app"
     commands = [
-        ["check", target],
-        ["check", target, "--deployed"],
-        ["reset", target, "--dry-run"],
-        ["reset", target, "--set", "poll.ms=-1"],
-    ]
-    for command in commands:
-        done = CliRunner().invoke(cli.main, [*command, *options])
+        (["check", target], 0, ""),
+        (["check", target, "--deployed"], 0, ""),
+        (["reset", target, "--dry-run"], 0, "Nothing was done"),
+        (["reset", target, "--set", "poll.ms=-1"], ExitCode.CONFIGURATION, "poll.ms"),
+        # The file is read, and with the wrong password it is no key.
+        (["reset", target, "--dry-run", "--set", f"ssl.key.password={CANARY}-wrong"],
+         ExitCode.CONFIGURATION, "ssl.key.location"),
+        (["reset", target, "--yes"], 0, "Done."),
+    ]  # fmt: skip
+    for command, ends_with, said in commands:
+        done = CliRunner().invoke(cli.main, [*command, *saved.options])
+        assert (done.exit_code, said in done.output) == (ends_with, True), done.output
         assert done.output
-        assert CANARY not in done.output, command
+        assert not saved.shown_in(done.output), command
