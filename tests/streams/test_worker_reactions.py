@@ -334,6 +334,22 @@ def test_each_commit_has_a_larger_number(bench: WorkerBench) -> None:
     assert numbers == list(range(numbers[0], numbers[0] + 4))
 
 
+def test_a_turn_that_has_sent_something_waits_while_too_much_is_under_way(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def pressure(self: MemoryTransactionalProducer, timeout_s: float) -> None:
+        waits.append(timeout_s)
+
+    monkeypatch.setattr(MemoryTransactionalProducer, "pressure", pressure)
+    bench.turns()
+    assert waits == []
+    bench.send("a")
+    bench.turns()
+    assert waits == [bench.config.task_timeout_ms / 1000]
+
+
 def test_a_poll_does_not_outlast_what_a_punctuator_may_wait(
     bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
