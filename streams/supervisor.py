@@ -128,6 +128,8 @@ class Supervisor:
     _signalled_s: float | None = field(init=False, default=None)
     _unreached_again_s: float = field(init=False, default=0.0)
     """When it may be said again that no broker is reached."""
+    _waiting: set[int] = field(init=False, default_factory=set)
+    """The workers that reach none."""
     _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
     """Failures of workers that are in the log."""
 
@@ -200,14 +202,15 @@ class Supervisor:
             elif isinstance(report, Failed):
                 self._failed(slot, report.failure())
             elif isinstance(report, Unreached):
-                self._unreached(report)
+                self._unreached(slot, report)
             else:
                 if report.state in REACHED:
-                    self._unreached_again_s = 0.0
+                    self._reached(slot)
                 slot.status.reported(report, self.monotonic())
         if code is not None:
             process.close()
             slot.process = None
+            self._reached(slot)
             self._ended(slot, code, process.last_words())
 
     def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
@@ -234,12 +237,20 @@ class Supervisor:
             self._said.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
 
-    def _unreached(self, report: Unreached) -> None:
+    def _unreached(self, slot: _Slot, report: Unreached) -> None:
         """Say it once for all workers, and again when the first of them would."""
         now_s = self.monotonic()
+        self._waiting.add(slot.index)
         if now_s >= self._unreached_again_s:
             self._unreached_again_s = now_s + EARLY * report.again_in_s
             self.log.warning("brokers_not_reached", **report.fields())
+
+    def _reached(self, slot: _Slot) -> None:
+        """The next time is another one, once no worker waits any more; some notice it later."""
+        if slot.index in self._waiting:
+            self._waiting.remove(slot.index)
+            if not self._waiting:
+                self._unreached_again_s = 0.0
 
     def _crashed(self, slot: _Slot, log_fields: dict[str, object]) -> None:
         now_s = self.monotonic()

@@ -427,13 +427,21 @@ def test_that_no_broker_is_reached_is_said_once_for_all_workers() -> None:
     )
 
 
+def test_a_worker_that_has_not_noticed_yet_does_not_make_it_another_time() -> None:
+    scene = Scene(workers=2)
+    scene.all_running()
+    scene.process(0).unread += [status("connecting"), unreached(6.0, 8.0)]
+    scene.process(1).unread.append(status("running"))
+    scene.turn(0.1)
+    scene.process(1).unread += [status("connecting"), unreached(2.0, 4.0)]
+    scene.turn(0.1)
+    assert [e["waited_s"] for e in scene.log.named("brokers_not_reached")] == [6.0]
+
+
 def test_brokers_that_go_away_again_are_said_at_once() -> None:
     scene = Scene(workers=1)
     scene.all_running()
-    for state in ("connecting", "running"):
-        scene.process(0).unread += [status(state), unreached(2.0, 60.0)]
+    for before, times in (("connecting", 1), ("connecting", 1), ("running", 2), ("connecting", 2)):
+        scene.process(0).unread += [status(before), unreached(2.0, 60.0)]
         scene.turn(0.1)
-    assert len(scene.log.named("brokers_not_reached")) == 2
-    scene.process(0).unread += [status("connecting"), unreached(2.0, 60.0)]
-    scene.turn(0.1)
-    assert len(scene.log.named("brokers_not_reached")) == 2
+        assert len(scene.log.named("brokers_not_reached")) == times
