@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.reference.checking import Way, check, program_of, shrunk
+from tests.reference.disturbed import compare
 from tests.reference.programs import OPS
 
 WAYS = (
@@ -28,7 +29,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--ops", default="")
+    parser.add_argument("--restarts", action="store_true", help="with disturbances and without")
     options = parser.parse_args()
+    if options.restarts:
+        _compare_restarts(range(options.first, options.first + options.seeds))
+        return
     ops = tuple(options.ops.split()) or OPS
     outcomes: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
@@ -48,6 +53,11 @@ def main() -> None:
     compared, refused = outcomes["compared"], outcomes["refused"]
     unknown = outcomes["unknown"]
     print(f"{compared} topologies compared, {refused} refused by both, {unknown} are none")
+
+
+def _compare_restarts(seeds: range) -> None:
+    compared = sum(compare(seed) is not None for seed in seeds)
+    print(f"{compared} programs compared, {len(seeds) - compared} are none")
 
 
 def _lines(program: object) -> Iterator[str]:

@@ -65,6 +65,14 @@ class Setting:
         return settings
 
 
+SETTINGS = (
+    Setting(),
+    Setting(caching=True),
+    Setting(partitions=3),
+    Setting(partitions=3, caching=True),
+)
+
+
 class Disturbance(NamedTuple):
     """What happens at a commit: before it, at one of its steps, or behind it."""
 
@@ -110,8 +118,17 @@ class Comparison(NamedTuple):
     """How the stores lie on disk that had rows."""
 
 
-def compare(seed: int, setting: Setting) -> Comparison | None:
+def setting_of(seed: int) -> Setting:
+    """Draw how a program is run: with caches and without, with one partition and with several."""
+    return random.Random(f"setting {seed}").choice(SETTINGS)
+
+
+def compare(seed: int, setting: Setting | None = None) -> Comparison | None:
     """Compare a run with a disturbed one.
+
+    Args:
+        seed: decides the program, its input and what happens.
+        setting: None for one that the seed decides too.
 
     Returns:
         What was compared; None where the program is refused, or reads nothing.
@@ -119,7 +136,7 @@ def compare(seed: int, setting: Setting) -> Comparison | None:
     Raises:
         AssertionError: something differs; it says what, and what happened.
     """
-    course = course_of(seed)
+    course, setting = course_of(seed), setting or setting_of(seed)
     try:
         peaceful = run(course, setting.apart("peaceful"), {})
     except TopologyError:
@@ -333,4 +350,12 @@ def _stores(driver: TopologyTestDriver) -> list[Store]:
     return [store for plan in driver._plans for store in plan.program.sub_topology.stores]
 
 
-__all__ = ["BETWEEN", "COMMIT_STEPS", "Setting", "compare", "disturbances_of"]
+__all__ = [
+    "BETWEEN",
+    "COMMIT_STEPS",
+    "SETTINGS",
+    "Comparison",
+    "compare",
+    "disturbances_of",
+    "setting_of",
+]
