@@ -46,13 +46,31 @@ class Client:
     topics: Sequence[str] = ()
     callbacks: dict[str, Callable[..., None]] = field(default_factory=dict)
     commits: int = 0
+    listed: int = 0
+    left: bool = False
+    closed: bool = False
+    last_callback: str = ""
+    """The one that its close runs."""
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         self.topics, self.callbacks = topics, callbacks
 
     def incremental_assign(self, partitions: Sequence[Answer]) -> None: ...
 
-    def incremental_unassign(self, partitions: Sequence[Answer]) -> None: ...
+    def incremental_unassign(self, partitions: Sequence[Answer]) -> None:
+        assert not self.closed, "the client refuses it"
+
+    def memberid(self) -> str:
+        return "member"
+
+    def list_topics(self, timeout: float) -> None:
+        self.listed += 1
+
+    def unsubscribe(self) -> None:
+        self.left = True
+
+    def poll(self, timeout: float) -> Message | None:
+        return self.messages.pop(0) if self.messages else None
 
     def committed(self, partitions: Sequence[Answer], timeout: float) -> list[Answer]:
         return self.offsets
@@ -70,7 +88,10 @@ class Client:
         found, self.messages = self.messages[:count], self.messages[count:]
         return found
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if self.last_callback:
+            self.callbacks[self.last_callback](self, [Answer(*HERE)])
+        self.closed = True
 
 
 class Bench:
@@ -79,9 +100,8 @@ class Bench:
     def __init__(self, **config: Any) -> None:
         self.clients: list[Client] = []
         self.said: list[str] = []
-        self.consumer = LiveConsumer(
-            config, timeout_s=10, clock=ManualClock(0), make_client=self.make
-        )
+        self.clock = ManualClock(0)
+        self.consumer = LiveConsumer(config, timeout_s=10, clock=self.clock, make_client=self.make)
 
     @property
     def client(self) -> Client:
@@ -147,11 +167,11 @@ def test_what_a_replaced_client_says_at_its_end_is_not_believed(callback: str, t
     """Its partitions are dropped already, and may be the new client's by then."""
     bench = Bench()
     bench.consumer.subscribe(["in"], bench)
+    bench.client.last_callback = callback
     bench.consumer.rejoin()
-    old, new = bench.clients
-    old.callbacks[callback](old, [Answer(*HERE)])
+    assert [client.closed for client in bench.clients] == [True, False]
     assert bench.said == []
-    new.callbacks[callback](new, [Answer(*HERE)])
+    bench.client.callbacks[callback](bench.client, [Answer(*HERE)])
     assert bench.said == [told]
 
 
@@ -191,6 +211,68 @@ def test_offsets_beyond_the_log_are_lost() -> None:
     bench.client.messages = [Message(topic="in", partition=0, error=error)]
     with pytest.raises(OffsetLostError, match=r"in-0.*out of range"):
         bench.consumer.poll(100, 0)
+
+
+def record(partition: int, offset: int) -> Message:
+    return Message(topic="in", partition=partition, offset=offset)
+
+
+@pytest.mark.parametrize("wait_s", [0, 1])
+def test_a_poll_parts_records_by_partition_and_keeps_their_order(wait_s: float) -> None:
+    bench = Bench()
+    places = [(0, 5), (1, 7), (0, 6), (0, 9), (1, 8)]
+    bench.client.messages = [record(*place) for place in places]
+    if wait_s:
+        consume, bench.client.consume = bench.client.consume, lambda *_: []  # type: ignore[method-assign]
+
+        def poll(timeout: float) -> Message:
+            bench.client.consume = consume  # type: ignore[method-assign]
+            return bench.client.messages.pop(0)
+
+        bench.client.poll = poll  # type: ignore[method-assign]
+    found = bench.consumer.poll(100, wait_s)
+    offsets = {place: [message.offset() for message in batch] for place, batch in found.items()}
+    assert offsets == {HERE: [5, 6, 9], THERE: [7, 8]}
+
+
+def test_an_error_that_passes_takes_no_record_with_it() -> None:
+    bench = Bench()
+    passing = Message(error=KafkaError(KafkaError._TRANSPORT))
+    bench.client.messages = [record(0, 5), passing, record(0, 6)]
+    (batch,) = bench.consumer.poll(100, 0).values()
+    assert [message.offset() for message in batch] == [5, 6]
+    bench.client.messages = [passing]
+    assert bench.consumer.poll(100, 0) == {}
+
+
+def test_a_commit_is_not_repeated_for_ever() -> None:
+    bench = Bench()
+    bench.client.answers = [[Refused(*HERE)]] * 1000
+    with pytest.raises(FatalClientError, match="offset commit"):
+        bench.consumer.commit({HERE: CommittedOffset(1)})
+    assert 10 < bench.clock.monotonic_s() < 11
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_a_closed_client_is_asked_for_nothing_more(leave: bool) -> None:
+    """Tasks are let go of after it."""
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+    bench.consumer.close(leave=leave)
+    bench.consumer.remove([HERE])
+    assert (bench.client.left, bench.client.closed) == (leave, True)
+
+
+def test_new_partitions_are_heard_of_by_an_answer_about_all_topics() -> None:
+    bench = Bench()
+    assert bench.consumer.hear_of_partitions()
+    assert bench.client.listed == 1
+
+    def list_topics(timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    bench.client.list_topics = list_topics  # type: ignore[method-assign]
+    assert not bench.consumer.hear_of_partitions()
 
 
 def test_a_client_that_cannot_be_asked_is_done() -> None:

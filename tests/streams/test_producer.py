@@ -10,7 +10,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import FatalClientError, OutcomeUnknownError
+from streams.errors import (
+    FatalClientError,
+    MissingTopicError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 from streams.memory_worker import ManualClock
 from streams.producer import PlainProducer, TransactionalProducer
 
@@ -30,6 +35,8 @@ class Client:
     """Values and timestamps."""
     full: int = 0
     """How many sends find no room."""
+    refuses: int | None = None
+    """The code that each send fails with."""
     held: list[Report] = field(default_factory=list)
     reports: list[Callable[[], None]] = field(default_factory=list)
     """What the next poll serves."""
@@ -48,6 +55,8 @@ class Client:
         timestamp: int = 0,
         headers: object = None,
     ) -> None:
+        if self.refuses is not None:
+            raise KafkaException(KafkaError(self.refuses))
         if self.full:
             self.full -= 1
             raise BufferError
@@ -105,10 +114,12 @@ class Bench:
         self.client = Client(config, self.calls, self.clock)
         return self.client
 
-    def transactional(self) -> TransactionalProducer:
-        return TransactionalProducer({}, timeout_s=10, clock=self.clock, make_client=self.make)
+    def transactional(self, **limits: Any) -> TransactionalProducer:
+        return TransactionalProducer(
+            {}, timeout_s=10, clock=self.clock, make_client=self.make, **limits
+        )
 
-    def plain(self) -> PlainProducer:
+    def plain(self, **limits: Any) -> PlainProducer:
         def commit(offsets: Offsets) -> None:
             self.calls.append(f"commit {[c.offset for c in offsets.values()]}")
 
@@ -122,6 +133,7 @@ class Bench:
             make_client=self.make,
             commit_offsets=commit,
             end_offsets=ends,
+            **limits,
         )
 
     def fail_a_record(self) -> None:
@@ -167,6 +179,47 @@ def test_the_last_row_of_a_delta_waits_for_room_too(bench: Bench) -> None:
     bench.client.full = 1
     producer.send_changelog(ROWS, rows(5))
     assert [value for value, _ in bench.client.sent] == [b"0"]
+
+
+SENDS: dict[str, Callable[[Any], None]] = {
+    "a record": lambda producer: producer.send("rows", b"v", b"k", -1, 5, None),
+    "the last row": lambda producer: producer.send_changelog(ROWS, rows(5)),
+    "a row": lambda producer: producer.send_changelog(ROWS, rows(5, 5)),
+}
+
+
+@pytest.mark.parametrize("send", SENDS)
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, RecordTooLargeError),
+        (KafkaError._UNKNOWN_TOPIC, MissingTopicError),
+        (KafkaError._INVALID_ARG, FatalClientError),
+    ],
+)
+def test_what_the_client_refuses_is_not_passed_over(
+    bench: Bench, send: str, kind: str, code: int, error: type[Exception]
+) -> None:
+    producer = getattr(bench, kind)()
+    producer.begin()
+    bench.client.refuses = code
+    with pytest.raises(error):
+        SENDS[send](producer)
+
+
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_a_row_that_its_topic_does_not_take_is_refused_before_any_is_sent(
+    bench: Bench, kind: str
+) -> None:
+    """The broker would say so at the commit, and not which."""
+    producer = getattr(bench, kind)(topic_limits={"rows": 10})
+    producer.begin()
+    producer.send_changelog(ROWS, [(b"k", b"v" * 10, 5), (b"gone", None, 5)])
+    bench.client.sent.clear()
+    with pytest.raises(RecordTooLargeError, match="11 bytes"):
+        producer.send_changelog(ROWS, [(b"k", b"v", 5), (b"k", b"v" * 11, 5)])
+    assert bench.client.sent == []
 
 
 # -- exactly once --------------------------------------------------------------------------------

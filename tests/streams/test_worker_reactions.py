@@ -301,6 +301,31 @@ def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: W
     assert not bench.cluster.open
 
 
+def test_a_worker_that_ends_lets_go_of_its_producer_and_its_tasks(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(MemoryTransactionalProducer, "close", lambda _: closed.append("producer"))
+    bench.send("a")
+    bench.turns()
+    bench.worker.finish()
+    assert closed == ["producer"]
+    assert bench.owned() == []
+    assert bench.out() == [("a", 1)]
+
+
+def test_it_is_said_when_all_tasks_run(
+    restoring: RestoringBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(type(restoring.counts), "on_running", lambda _: said.append("running"))
+    restoring.turns()
+    assert said == []
+    restoring.decide()
+    restoring.turns()
+    assert said == ["running"]
+
+
 def test_after_an_error_nothing_is_committed_at_the_close(bench: WorkerBench) -> None:
     bench.send("a")
     bench.turns()
