@@ -171,6 +171,7 @@ def test_what_finds_no_room_is_sent_once_there_is_some(bench: Bench, kind: str) 
     bench.client.full = 1
     producer.send_changelog(ROWS, rows(5, 5))
     assert [value for value, _ in bench.client.sent] == [b"v", b"0", b"1"]
+    assert producer.waited_s == pytest.approx(3 * 0.05), "that is no time of the work"
 
 
 def test_the_last_row_of_a_delta_waits_for_room_too(bench: Bench) -> None:
