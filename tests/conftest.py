@@ -10,6 +10,7 @@ import pytest
 from streams.devbroker import DevBroker
 from tests.support.topics import Topics
 from tests.support.turns import in_turns
+from tests.support.warm import await_coordinators
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
 _REUSE_SECURED_VARIABLE = "HEADRACE_TEST_SECURED"
@@ -34,7 +35,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if reused:
         yield reused
         return
-    yield DevBroker(_directory(tmp_path_factory), port=0).start()
+    started = DevBroker(_directory(tmp_path_factory), port=0).start()
+    await_coordinators(started)
+    yield started
     # Clients of tests that nobody holds any more would go on looking for the broker.
     gc.collect()
 
