@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from streams.admin import LiveAdmin
@@ -18,10 +19,12 @@ from streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactio
 from streams.memory_cluster import MemoryCluster
 from streams.producer import TransactionalProducer
 from streams.topics import TopicAdmin
+from tests.support import kafka
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 
-QUIET_S = 1.0
-"""How long nothing must come before a live reader counts as being at the end."""
+QUIET_S = 0.3
+"""How long nothing must come to a live reader that is where the broker says that the end is."""
 
 Observed = list[Any]
 
@@ -35,6 +38,8 @@ class Kit:
     make_producer: Callable[[], Producer]
     make_consumer: Callable[[bool], Consumer]
     """Takes whether records of open and aborted transactions are left out."""
+    end_of: Callable[[bool], int]
+    """Where a reader ends that leaves out those records, or not; 0 where it is there at once."""
     quiet_s: float
 
     @property
@@ -51,12 +56,15 @@ class Kit:
         consumer = self.make_consumer(committed)
         consumer.add({self.place: offset})
         found: Observed = []
-        quiet_since = time.monotonic()
+        end = self.end_of(committed)
+        begun = quiet_since = time.monotonic()
         while True:
             for records in consumer.poll(100, min(0.1, self.quiet_s)).values():
                 found += [(m.offset(), m.key(), m.value(), m.headers()) for m in records]
                 quiet_since = time.monotonic()
-            if time.monotonic() - quiet_since >= self.quiet_s:
+            position = consumer.positions([self.place]).get(self.place)
+            is_there = end <= offset or position == end or time.monotonic() > begun + PATIENCE_S
+            if is_there and time.monotonic() - quiet_since >= self.quiet_s:
                 break
         position = consumer.positions([self.place]).get(self.place)
         consumer.close(leave=False)
@@ -194,8 +202,19 @@ def memory_kit() -> Kit:
         MemoryAdmin(cluster),
         lambda: MemoryTransactionalProducer(cluster, "id"),
         lambda committed: MemoryConsumer(cluster, group="g", committed=committed),
+        lambda committed: 0,
         quiet_s=0.0,
     )
+
+
+def end(bootstrap: str, topic: str, *, committed: bool) -> int:
+    """The last stable offset, or the high watermark."""
+    reader = kafka.reader(bootstrap, "read_committed" if committed else "read_uncommitted")
+    try:
+        place = confluent_kafka.TopicPartition(topic, 0)
+        return int(reader.get_watermark_offsets(place, timeout=PATIENCE_S)[1])
+    finally:
+        reader.close()
 
 
 @pytest.fixture
@@ -213,13 +232,14 @@ def live_kit(broker: str, topics: Topics) -> Kit:
         chosen = config.consumer_config("only")
         if not committed:
             chosen["isolation.level"] = "read_uncommitted"
-        return LiveConsumer(chosen, timeout_s=20)
+        return LiveConsumer(chosen, timeout_s=PATIENCE_S)
 
     return Kit(
         topic,
-        LiveAdmin(config.admin_config(), timeout_s=20),
-        lambda: TransactionalProducer(config.producer_config(topic), timeout_s=20),
+        LiveAdmin(config.admin_config(), timeout_s=PATIENCE_S),
+        lambda: TransactionalProducer(config.producer_config(topic), timeout_s=PATIENCE_S),
         consumer,
+        lambda committed: end(broker, topic, committed=committed),
         quiet_s=QUIET_S,
     )
 
