@@ -34,7 +34,7 @@ def committed(world: World, consumer: Any) -> Any:
 def write(producer: Any, world: World, *values: bytes) -> None:
     for value in values:
         producer.produce(world.topic, value, b"k", 0)
-    producer.flush(10)
+    producer.flush(60)
 
 
 def joined(world: World, identity: str) -> Heard:
@@ -47,15 +47,15 @@ def offsets_of_an_open_transaction(world: World) -> Seen:
     """They are undecided until it ends: a time-out that is not marked retriable."""
     producer, consumer = world.producer(), world.consumer()
     seen = [committed(world, consumer)]
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 10)
+    producer.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 60)
     seen.append(committed(world, consumer))
-    producer.abort_transaction(10)
+    producer.abort_transaction(60)
     seen.append(committed(world, consumer))
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at(world, 8), consumer.consumer_group_metadata(), 10)
-    producer.commit_transaction(10)
+    producer.send_offsets_to_transaction(at(world, 8), consumer.consumer_group_metadata(), 60)
+    producer.commit_transaction(60)
     until(world, lambda: committed(world, consumer) == 8)
     return [*seen, committed(world, consumer)]
 
@@ -63,11 +63,11 @@ def offsets_of_an_open_transaction(world: World) -> Seen:
 def positions_behind_markers(world: World) -> Seen:
     """A position passes trailing markers and aborted records; it begins without any."""
     producer, consumer = world.producer(), world.consumer()
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     for end in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         write(producer, world, b"1", b"2")
-        end(10)
+        end(60)
     place = [TopicPartition(world.topic, 0)]
     consumer.incremental_assign(at(world, 0))
     seen: Seen = [consumer.position(place)[0].offset]
@@ -83,7 +83,7 @@ def the_end_that_is_known(world: World) -> Seen:
     """The cached watermark is the high one, open transactions or not."""
     producer, consumer = world.producer(), world.consumer()
     place = TopicPartition(world.topic, 0)
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
     write(producer, world, b"1", b"2")
     consumer.incremental_assign(at(world, 0))
@@ -95,41 +95,41 @@ def the_end_that_is_known(world: World) -> Seen:
         ),
     )
     seen = [consumer.get_watermark_offsets(place, cached=True)[1]]
-    producer.commit_transaction(10)
+    producer.commit_transaction(60)
     return seen
 
 
 def fenced_by_a_successor(world: World) -> Seen:
     """The old producer's calls say so, and that it is done."""
     first, second = world.producer(), world.producer()
-    first.init_transactions(10)
+    first.init_transactions(60)
     first.begin_transaction()
     write(first, world, b"1")
-    second.init_transactions(10)
-    seen = [error_of(first.commit_transaction, 10), error_of(first.abort_transaction, 10)]
+    second.init_transactions(60)
+    seen = [error_of(first.commit_transaction, 60), error_of(first.abort_transaction, 60)]
     second.begin_transaction()
     write(second, world, b"2")
-    second.commit_transaction(10)
+    second.commit_transaction(60)
     return [*seen, error_of(first.begin_transaction)]
 
 
 def expired(world: World) -> Seen:
     """A transaction that is too old is aborted by the broker, and its producer fenced."""
     producer, consumer = world.producer(transaction_timeout_ms=1_000), world.consumer()
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 10)
+    producer.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 60)
     until(world, lambda: not isinstance(committed(world, consumer), tuple), tries=40)
-    return [committed(world, consumer), error_of(producer.commit_transaction, 10)]
+    return [committed(world, consumer), error_of(producer.commit_transaction, 60)]
 
 
 def offsets_after_a_successor(world: World) -> Seen:
     """Right after init_transactions of a successor, offsets are decided."""
     first, second, consumer = world.producer(), world.producer(), world.consumer()
-    first.init_transactions(10)
+    first.init_transactions(60)
     first.begin_transaction()
-    first.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 10)
-    second.init_transactions(10)
+    first.send_offsets_to_transaction(at(world, 7), consumer.consumer_group_metadata(), 60)
+    second.init_transactions(60)
     return [committed(world, consumer)]
 
 
@@ -143,13 +143,13 @@ def a_member_that_was_put_out(world: World) -> Seen:
     old = zombie.consumer.consumer_group_metadata()
     other = Heard(world, world.consumer(group_instance_id="b"))
     producer = world.producer()
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
     write(producer, world, b"1")
     world.be_late(zombie.consumer, other)
     until(world, lambda: other.poll() or len(other.has) == 2)  # type: ignore[func-returns-value]
-    told = error_of(producer.send_offsets_to_transaction, at(world, 7), old, 10)
-    producer.abort_transaction(10)
+    told = error_of(producer.send_offsets_to_transaction, at(world, 7), old, 60)
+    producer.abort_transaction(60)
     zombie.said.clear()
     until(
         world,
@@ -158,8 +158,8 @@ def a_member_that_was_put_out(world: World) -> Seen:
     producer.begin_transaction()
     fresh = zombie.consumer.consumer_group_metadata()
     not_mine = next(iter(other.has))
-    accepted = error_of(producer.send_offsets_to_transaction, at(world, 9, not_mine), fresh, 10)
-    producer.commit_transaction(10)
+    accepted = error_of(producer.send_offsets_to_transaction, at(world, 9, not_mine), fresh, 60)
+    producer.commit_transaction(60)
     return [told, zombie.said, accepted]
 
 
@@ -181,11 +181,11 @@ def an_old_generation(world: World) -> Seen:
         lambda: first.poll() or second.poll() or len(second.has) == 1,  # type: ignore[func-returns-value]
     )
     producer = world.producer()
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
     return [
-        error_of(producer.send_offsets_to_transaction, at(world, 7), old, 10),
-        error_of(producer.abort_transaction, 10),
+        error_of(producer.send_offsets_to_transaction, at(world, 7), old, 60),
+        error_of(producer.abort_transaction, 60),
     ]
 
 
@@ -252,17 +252,17 @@ def offsets_for_an_empty_group(world: World) -> Seen:
     zombie = joined(world, "a")
     old = zombie.consumer.consumer_group_metadata()
     producer = world.producer()
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at(world, 5, 1), old, 10)
-    producer.commit_transaction(10)
+    producer.send_offsets_to_transaction(at(world, 5, 1), old, 60)
+    producer.commit_transaction(60)
     world.be_late(zombie.consumer)
     fresh = zombie.consumer.consumer_group_metadata()
     producer.begin_transaction()
-    told = error_of(producer.send_offsets_to_transaction, at(world, 7), old, 10)
-    producer.abort_transaction(10)
+    told = error_of(producer.send_offsets_to_transaction, at(world, 7), old, 60)
+    producer.abort_transaction(60)
     producer.begin_transaction()
-    return [told, error_of(producer.send_offsets_to_transaction, at(world, 9), fresh, 10)]
+    return [told, error_of(producer.send_offsets_to_transaction, at(world, 9), fresh, 60)]
 
 
 SCRIPTS: list[Callable[[World], Seen]] = [

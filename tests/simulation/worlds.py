@@ -91,7 +91,7 @@ class RealWorld:
         time.sleep(seconds)
 
     def connect(self, consumer: Any) -> None:
-        consumer.list_topics(self.topic, timeout=10)
+        consumer.list_topics(self.topic, timeout=60)
 
     def be_late(self, consumer: Any, *others: Heard) -> None:
         del consumer
@@ -148,7 +148,7 @@ def poll_for(world: World, seconds: float, others: tuple[Heard, ...]) -> None:
         world.sleep(0.2 - POLL_S * len(others))
 
 
-def until(world: World, is_so: Callable[[], bool], *, tries: int = 400) -> None:
+def until(world: World, is_so: Callable[[], bool], *, tries: int = 2_000) -> None:
     """Wait until something is so."""
     for _ in range(tries):
         if is_so():

@@ -56,7 +56,7 @@ class Upgraded:
         return error
 
     def admin(self) -> GroupAdmin:
-        return GroupAdmin({"bootstrap.servers": self.bootstrap}, timeout_s=20)
+        return GroupAdmin({"bootstrap.servers": self.bootstrap}, timeout_s=PATIENCE_S)
 
     def kept(self) -> CommittedOffset | None:
         offsets = self.admin().committed(topology_group(self.group), decided=True)

@@ -19,6 +19,7 @@ from tests.streams.test_topic_watch_on_broker import delete
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import Live, live
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
 from topology import Materialized
@@ -138,7 +139,7 @@ def test_a_misspelt_store_over_a_deployment_that_nobody_described_is_refused(
     counting = Counting(topics, tmp_path)
     counting.write(20)
     counting.finish()
-    admin = GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=20)
+    admin = GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=PATIENCE_S)
     wait_until(lambda: not admin.members(counting.group), what="the group is empty")
     admin.delete_groups([topology_group(counting.group)])
     # Another application, whose id begins alike.

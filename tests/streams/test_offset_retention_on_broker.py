@@ -7,13 +7,14 @@ from streams.devbroker import DevBroker
 from streams.memory_worker import EventLog
 from streams.offset_retention import keep_offsets_every_s
 from streams.rights import Right
+from tests.support.patience import PATIENCE_S
 
 
 def test_it_is_asked_for_once_and_a_missing_right_is_named(secured: DevBroker) -> None:
     right = Right("DescribeConfigs", "cluster")
     secured.grant("keeper")
     log = EventLog()
-    admin = LiveAdmin(secured.settings("keeper"), timeout_s=20)
+    admin = LiveAdmin(secured.settings("keeper"), timeout_s=PATIENCE_S)
     assert keep_offsets_every_s(admin, log) == 600
     (event,) = log.events
     assert event["event"] == "offsets_retention_unknown"
@@ -21,6 +22,6 @@ def test_it_is_asked_for_once_and_a_missing_right_is_named(secured: DevBroker) -
 
     secured.grant("keeper", [right])
     log = EventLog()
-    admin = LiveAdmin(secured.settings("keeper"), timeout_s=20)
+    admin = LiveAdmin(secured.settings("keeper"), timeout_s=PATIENCE_S)
     assert keep_offsets_every_s(admin, log) == 12 * 3600
     assert log.events == []

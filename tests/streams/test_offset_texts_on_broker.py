@@ -18,6 +18,7 @@ from streams.group_offsets import MemberlessGroup
 from streams.progress import MAX_BYTES, Progress
 from tests.support import kafka, raw_offsets
 from tests.support.live import live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from topology import StreamsBuilder, serdes
 
@@ -36,10 +37,10 @@ Read = Callable[[], Mapping[TopicPartition, CommittedOffset | None]]
 def readers(bootstrap: str, group: str, places: list[TopicPartition]) -> dict[str, Read]:
     settings = {"bootstrap.servers": bootstrap}
     consumer = LiveConsumer(
-        {**settings, "group.id": group, "enable.auto.commit": False}, timeout_s=20
+        {**settings, "group.id": group, "enable.auto.commit": False}, timeout_s=PATIENCE_S
     )
-    outside = MemberlessGroup(settings, timeout_s=20, stopping=lambda: False)
-    admin = GroupAdmin(settings, timeout_s=20)
+    outside = MemberlessGroup(settings, timeout_s=PATIENCE_S, stopping=lambda: False)
+    admin = GroupAdmin(settings, timeout_s=PATIENCE_S)
     return {
         "member": lambda: consumer.committed(places, 10) or {},
         "outside": lambda: outside.committed_at(group, places),
@@ -95,7 +96,7 @@ def test_a_text_may_be_as_long_as_is_said(topics: Topics, more: int) -> None:
     """The client puts a zero byte behind it, which counts."""
     topic, group = topics.create("in"), topics.name("group")
     settings = {"bootstrap.servers": topics.bootstrap}
-    outside = MemberlessGroup(settings, timeout_s=20, stopping=lambda: False)
+    outside = MemberlessGroup(settings, timeout_s=PATIENCE_S, stopping=lambda: False)
     place = TopicPartition(topic, 0)
     text = "x" * (MAX_BYTES + more)
     if more:

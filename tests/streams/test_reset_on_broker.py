@@ -105,7 +105,7 @@ def _reset(topology: Topology, settings: dict[str, Any], **more: Any) -> Reset:
 
 
 def _wait_until_left(counting: Counting) -> None:
-    admin = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
+    admin = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=PATIENCE_S)
     wait_until(lambda: not admin.members(counting.group), what="the group is empty")
 
 
@@ -167,7 +167,7 @@ def test_an_open_backfill_is_refused_with_the_way_out(
 ) -> None:
     """Its plan would vouch for rows that the reset deletes."""
     counting = resetting.counting
-    cluster = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=20)
+    cluster = GroupAdmin({"bootstrap.servers": counting.bootstrap}, timeout_s=PATIENCE_S)
     place = TopicPartition(counting.input, 0)
 
     def put(text: str) -> None:
