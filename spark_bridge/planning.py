@@ -26,9 +26,6 @@ Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 class HistoryAdmin(TopicAdmin, Protocol):
     """What planning asks of a cluster; the live one is `streams.admin.LiveAdmin`."""
 
-    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset of each partition."""
-
     def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
     ) -> dict[TopicPartition, int | None]:

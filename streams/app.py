@@ -23,7 +23,9 @@ from streams.backfill_gate import BackfillGate, note_topics
 from streams.broker_contact import BrokerContact
 from streams.client_check import check_clients
 from streams.clients import Clock, Probe, no_probe
+from streams.committed_records import CommittedRecords
 from streams.config import StreamsConfig
+from streams.consumer import LiveConsumer
 from streams.deployed import DeployedTopology
 from streams.errors import StopRequestedError
 from streams.failures import describe_failure, log_failure
@@ -346,7 +348,9 @@ class KafkaStreams:
             connections=self._connections,
             deployed=deployed.before,
             gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
-            before_create=StartCheck(self.config, self._plans, cluster, deployed.before, self._log),
+            before_start=StartCheck(
+                self.config, self._plans, cluster, self._records(), deployed.before, self._log
+            ).begin,
         )
         self._worker = parts.worker
         try:
@@ -367,6 +371,16 @@ class KafkaStreams:
             log=self._log,
             waiting=lambda: contact.is_lost,
         )
+
+    def _records(self) -> CommittedRecords:
+        timeout_s = self.config.task_timeout_ms / 1000
+
+        def consumer() -> LiveConsumer:
+            hearing = self._connections.hearing(self.config)
+            settings = self.config.restore_config()
+            return LiveConsumer(settings, timeout_s=timeout_s, clock=self._clock, **hearing)
+
+        return CommittedRecords(consumer, clock=self._clock, timeout_s=timeout_s)
 
     def _memberless_group(self) -> MemberlessGroup:
         return MemberlessGroup(

@@ -10,6 +10,7 @@ import click
 from streams.cli_options import load, said_errors, settings_option, target_argument
 from streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
 from streams.key_checks import meetings_of, unnamed_keys_of
+from streams.lost_offsets import StateWithoutOffsetsError
 from streams.topic_errors import ChangelogLostError
 from streams.topic_plan import plan_internal_topics, topic_names
 from streams.topics import describe_as
@@ -17,6 +18,8 @@ from topology.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
     from streams.app import KafkaStreams
+    from streams.committed_records import CommittedRecords
+    from streams.config import StreamsConfig
     from streams.group_admin import GroupAdmin
     from streams.start_check import StartCheck
 
@@ -91,9 +94,10 @@ def _compare(app: KafkaStreams) -> int:
         )
     found = [] if before is None else changes(before, deployed.present)
     refused = [str(change) for change in found if change.refused]
-    refused += _wrong_topics(
-        admin, app, StartCheck(config, app.plans, admin, before, structlog.get_logger())
+    start_check = StartCheck(
+        config, app.plans, admin, _records_of(config), before, structlog.get_logger()
     )
+    refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")
     for change in found:
@@ -107,6 +111,19 @@ def _compare(app: KafkaStreams) -> int:
     return 1 if refused else 0
 
 
+def _records_of(config: StreamsConfig) -> CommittedRecords:
+    from streams.committed_records import CommittedRecords
+    from streams.consumer import LiveConsumer
+    from streams.system_clock import SystemClock
+
+    timeout_s = config.task_timeout_ms / 1000
+    return CommittedRecords(
+        lambda: LiveConsumer(config.restore_config(), timeout_s=timeout_s),
+        clock=SystemClock(),
+        timeout_s=timeout_s,
+    )
+
+
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:
     """What a start would find wrong with the topics, such as another partition count."""
     subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
@@ -114,13 +131,13 @@ def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck)
     try:
         facts = describe_as(admin, topic_names(subs), written=sinks)
         plan = plan_internal_topics(subs, facts, names=admin.names())
-        if plan.create:
-            start_check(admin, plan)
+        start_check.begin(admin, plan, facts)
         start_check.require_same(admin, facts)
     except (
         MissingTopicError,
         MisconfiguredTopicError,
         ChangelogLostError,
+        StateWithoutOffsetsError,
         TopologyChangedError,
     ) as error:
         return [str(error)]

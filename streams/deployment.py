@@ -12,7 +12,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from streams.config import StreamsConfig
@@ -72,13 +72,18 @@ class DeployedStore:
 
 @dataclass(frozen=True, slots=True)
 class DeployedTopic:
-    """A repartition topic: its name without the application's id, its serdes' names and schemas."""
+    """A repartition topic: its name without the application's id, its serdes' names and schemas.
+
+    And what the sub-topology reads that writes it; nothing where an older version described it.
+    """
 
     name: str
     key: str
     value: str
     key_schema: str = ""
     value_schema: str = ""
+    reads: tuple[str, ...] = field(default=(), repr=False)
+    """No part of the text that the code of a change is made from."""
 
     @property
     def shape(self) -> tuple[str, str]:
@@ -102,7 +107,7 @@ class Deployment:
         subs = [plan.program.sub_topology for plan in plans]
         return cls(
             tuple(store for sub in subs for store in _stores(sub, config)),
-            tuple(topic for sub in subs for topic in _topics(sub, config)),
+            tuple(topic for sub in subs for topic in _topics(sub, subs, config)),
         )
 
     def encode(self) -> str:
@@ -129,7 +134,7 @@ class Deployment:
         """The same, or as much of it as the broker takes beside an offset.
 
         Of the largest schemas a digest is left, which tells a change but not whether it matters;
-        then schemas, kinds of steps and spans are left out.
+        then schemas, kinds of steps, spans and what is read in front of topics are left out.
         """
         fitting = self
         described: list[DeployedStore | DeployedTopic] = [*self.stores, *self.topics]
@@ -141,7 +146,10 @@ class Deployment:
         if len(fitting._text()) <= MAX_BYTES:
             return fitting
         bare = self._changed(dict.fromkeys(schemas, ""))
-        return replace(bare, stores=tuple(replace(s, step="", spans=()) for s in bare.stores))
+        return Deployment(
+            tuple(replace(store, step="", spans=()) for store in bare.stores),
+            tuple(replace(topic, reads=()) for topic in bare.topics),
+        )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
         """The same with other schemas in the place of some."""
@@ -205,16 +213,12 @@ def is_digest(schema: str) -> bool:
 
 def _plain(one: DeployedStore | DeployedTopic) -> dict[str, Any]:
     """What is not as the class has it by default."""
-    return {
-        field.name: value
-        for field in fields(one)
-        if (value := getattr(one, field.name)) != field.default
-    }
+    return {f.name: value for f in fields(one) if (value := getattr(one, f.name)) != f.default}
 
 
 def _read(cls: type[D], plain: dict[str, Any]) -> D:
     """One of them; what a later version may have added is left out."""
-    known = {field.name: plain[field.name] for field in fields(cls) if field.name in plain}
+    known = {f.name: plain[f.name] for f in fields(cls) if f.name in plain}
     if "reads" in known:
         known["reads"] = tuple(known["reads"])
     if "spans" in known:
@@ -222,8 +226,12 @@ def _read(cls: type[D], plain: dict[str, Any]) -> D:
     return cls(**known)
 
 
+def _reads(sub: SubTopology) -> tuple[str, ...]:
+    return tuple(topic for source in sub.sources for topic in source.topics)
+
+
 def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
-    reads = tuple(topic for source in sub.sources for topic in source.topics)
+    reads = _reads(sub)
     for store in sub.stores:
         filler = filler_of(sub, store.name)
         step, spans = step_of(filler, store)
@@ -257,10 +265,15 @@ def _op(node: Node) -> str:
     return str(getattr(node, "op", type(node).__name__))
 
 
-def _topics(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedTopic]:
+def _topics(
+    sub: SubTopology, subs: Sequence[SubTopology], config: StreamsConfig
+) -> Iterator[DeployedTopic]:
+    read_before = {s.topic: _reads(one) for one in subs for s in one.sinks if s.internal}
     for source in sub.sources:
         if source.internal:
             key = _whole(source.key, config.default_key_serde)
             value = _whole(source.value, config.default_value_serde)
             schemas = schema_of(key), schema_of(value)
-            yield from (DeployedTopic(t, key.name, value.name, *schemas) for t in source.topics)
+            for topic in source.topics:
+                reads = read_before.get(topic, ())
+                yield DeployedTopic(topic, key.name, value.name, *schemas, reads=reads)

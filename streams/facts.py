@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from streams.clients import TopicPartition
+from streams.config import StreamsConfig
 from streams.errors import MissingTopicError
 from streams.restore import ChangelogFacts
 from streams.topic_plan import TopicFacts, did_you_mean
@@ -76,3 +77,9 @@ class ClusterFacts:
                 )
             self.topics[topic] = found[topic]
         return self.topics[topic].partitions
+
+
+def begins_earliest(config: StreamsConfig) -> bool:
+    """Whether partitions without an offset are read from their beginning."""
+    reset = config.consumer_config("").get("auto.offset.reset")
+    return reset in ("earliest", "smallest", "beginning")

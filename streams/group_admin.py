@@ -64,14 +64,24 @@ class GroupAdmin(LiveAdmin):
         Raises:
             ResetRefusedError: a transaction stayed open for as long as calls are repeated.
         """
+        return self._committed_of(group, None, decided=decided)
+
+    def _committed_of(
+        self, group: str, wanted: frozenset[TopicPartition] | None, *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at the places that are wanted; None wants all."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
-            found = self._committed(group, decided=decided)
-            failed = [place for place in found if place.error is not None]
+            listed = [
+                (TopicPartition(p.topic, p.partition), p)
+                for p in self._committed(group, decided=decided)
+            ]
+            found = [(place, p) for place, p in listed if wanted is None or place in wanted]
+            failed = [p for _, p in found if p.error is not None]
             if not failed:
                 return {
-                    TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
-                    for p in found
+                    place: CommittedOffset(p.offset, text_of(p))
+                    for place, p in found
                     if p.offset >= 0
                 }
             if time.monotonic() >= give_up_at:
@@ -79,12 +89,10 @@ class GroupAdmin(LiveAdmin):
             time.sleep(_LOOK_AGAIN_S)
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places, undecided transactions or not."""
-        wanted = frozenset(places)
-        found = self.committed(group, decided=False)
-        return {place: offset for place, offset in found.items() if place in wanted}
+        """The offsets of a group at some places; undecided transactions or not, if not told."""
+        return self._committed_of(group, frozenset(places), decided=decided)
 
     def _committed(self, group: str, *, decided: bool) -> list[Any]:
         def send(some: list[str]) -> Mapping[str, Future[Any]]:

@@ -22,6 +22,10 @@ class LocalLog(Protocol):
     def end(self) -> int:
         """The offset behind the last record."""
 
+    @property
+    def last_stable(self) -> int:
+        """The offset behind everything that is decided."""
+
 
 class LocalTopic(Protocol):
     """A topic with its configs."""
@@ -96,6 +100,10 @@ class LocalAdmin(Generic[ClusterT]):
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The high watermarks."""
         return {place: self._cluster.log(place).end for place in partitions}
+
+    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offsets."""
+        return {place: self._cluster.log(place).last_stable for place in partitions}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is still there."""

@@ -14,12 +14,14 @@ read: what is refused can be corrected, and what is counted twice cannot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations
 
 from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from streams.deployment import Deployment
 from streams.errors import StreamsError
+from streams.place_ranges import topic_options
 from streams.plan import SubPlan
 from streams.progress import INPUTS, Progress, inputs_number
 from streams.restore import ChangelogFacts
@@ -30,8 +32,10 @@ __all__ = [
     "ReadBefore",
     "StateWithoutOffsetsError",
     "effects_of",
+    "has_run",
     "lost_inputs",
     "read_before",
+    "way_out",
 ]
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
@@ -100,7 +104,7 @@ class ReadBefore:
 def read_before(
     deployed: Deployment | None, plans: Sequence[SubPlan], application_id: str
 ) -> dict[int, ReadBefore]:
-    """By sub-topology, what the deployed version's task with the same stores read.
+    """By sub-topology, what the deployed version's task with the same stores or outputs read.
 
     Args:
         deployed: the description of it, where there is one.
@@ -113,14 +117,24 @@ def read_before(
     found = {}
     for plan in plans:
         names = {store.name for store in plan.program.sub_topology.stores}
-        same = [store for store in deployed.stores if store.name in names]
+        same = [store.reads for store in deployed.stores if store.name in names]
+        read = same or _read_in_front(deployed, plan, application_id)
         topics = frozenset(
             f"{application_id}-{topic}" if topic in internal else topic
-            for store in same
-            for topic in store.reads
+            for some in read
+            for topic in some
         )
-        found[plan.id] = ReadBefore(topics if same else None, bool(same) or not names)
+        found[plan.id] = ReadBefore(topics if read else None, bool(same) or not names)
     return found
+
+
+def _read_in_front(
+    deployed: Deployment, plan: SubPlan, application_id: str
+) -> list[tuple[str, ...]]:
+    """What was read to write the repartition topics that this sub-topology writes."""
+    prefix = f"{application_id}-"
+    written = {topic.removeprefix(prefix) for topic in plan.topics.repartition_sinks}
+    return [topic.reads for topic in deployed.topics if topic.name in written and topic.reads]
 
 
 def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
@@ -165,15 +179,23 @@ class LostOffsets:
         before: by sub-topology (see `read_before`).
         exactly_once: whether records may not be counted twice.
         log: bound to the worker.
+        told: the inputs of which it was said already (see `streams.lost_group`).
     """
 
     def __init__(
-        self, group: str, before: Mapping[int, ReadBefore], *, exactly_once: bool, log: Log
+        self,
+        group: str,
+        before: Mapping[int, ReadBefore],
+        *,
+        exactly_once: bool,
+        log: Log,
+        told: AbstractSet[TopicPartition] = frozenset(),
     ) -> None:
         self._group = group
         self._before = before
         self._exactly_once = exactly_once
         self._log = log
+        self._told = set(told)
         self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
@@ -227,6 +249,9 @@ class LostOffsets:
         where = ", ".join(map(str, lost))
         if counted and self._exactly_once:
             raise StateWithoutOffsetsError(self._refusal(task, counted, where, [*lost, *others]))
+        if self._told >= set(lost):
+            self._told.difference_update(lost)
+            return
         if counted:
             self._log.error(
                 "records_counted_twice",
@@ -248,19 +273,27 @@ class LostOffsets:
     def _refusal(
         self, task: str, counted: Counted, where: str, lost: Iterable[TopicPartition]
     ) -> str:
-        topics: dict[str, list[str]] = {}
-        for place in sorted(set(lost)):
-            topics.setdefault(place.topic, []).append(str(place.partition))
-        named = " ".join(f"--topic {name}:{','.join(parts)}" for name, parts in topics.items())
         return (
             f"task {task} {counted}, but its group {self._group} has no committed offsets for "
-            f"{where}: they expired or were deleted, or the topic was made anew. Starting from the "
-            "beginning would count records twice, so it did not start. Set all of the offsets to "
-            "where the state belongs, with kafka-consumer-groups --group "
-            f"{self._group} {named} --reset-offsets --execute and --to-offset N, or --to-earliest "
-            "where none of its records is counted yet, as of a new input or a topic made anew; or "
-            "begin anew with headrace reset"
+            f"{where}: {way_out(self._group, topic_options(lost, {}))}"
         )
+
+
+def way_out(group: str, named: str) -> str:
+    """What follows from offsets that a group has lost, and what to do.
+
+    Args:
+        group: its name.
+        named: the options that name the partitions (see `topic_options`).
+    """
+    return (
+        "they expired or were deleted, or the topic was made anew. Starting from the beginning "
+        "would count records twice, so it did not start. Set all of the offsets to where the "
+        f"state belongs, with kafka-consumer-groups --group {group} {named} --reset-offsets "
+        "--execute and --to-offset N (or --from-file, with a line topic,partition,offset for each "
+        "of them), or --to-earliest where none of its records is counted yet, as of a new input "
+        "or a topic made anew; or begin anew with headrace reset"
+    )
 
 
 def effects_of(

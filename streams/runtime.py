@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -14,14 +15,14 @@ from state.rocks import RocksMemory
 from streams.admin import LiveAdmin
 from streams.background import Background, InThread
 from streams.broker_contact import BrokerContact
-from streams.clients import Clock, Log, Probe, Producer
+from streams.clients import Clock, Log, Probe, Producer, TopicPartition
 from streams.config import StreamsConfig
 from streams.consumer import LiveConsumer
 from streams.consumer import MakeClient as MakeConsumerClient
 from streams.contact import NoContact
 from streams.deployment import Deployment
 from streams.errors import IdentityError, LocalStateError, MissingTopicError
-from streams.facts import ClusterFacts
+from streams.facts import ClusterFacts, begins_earliest
 from streams.gate_watch import Gate, OpenGate
 from streams.global_errors import RowErrors
 from streams.global_plan import GlobalPlan
@@ -42,8 +43,12 @@ from streams.worker import Worker, WorkerListener
 from topology.graph import Store
 from topology.operators.context import TableView
 
-BeforeCreate = Callable[[TopicAdmin, TopicPlan], None]
-"""Called before topics are created, with what creates them; it may refuse."""
+BeforeStart = Callable[
+    [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
+]
+"""Called before topics are created, with what creates them, the plan, and those that are there.
+
+It may refuse; it returns the inputs without offsets of which it has said what follows."""
 
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
@@ -172,7 +177,7 @@ def make_worker(
     global_plans: Sequence[GlobalPlan] = (),
     deployed: Deployment | None = None,
     gate: Gate | None = None,
-    before_create: BeforeCreate = lambda _, __: None,
+    before_start: BeforeStart = lambda _, __, ___: frozenset(),
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -189,6 +194,7 @@ def make_worker(
         global_plans: the global tables.
         deployed: what was deployed before this start, as far as that is known.
         gate: what tasks wait for before they begin.
+        before_start: looks at what is there before anything is made.
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
@@ -197,13 +203,14 @@ def make_worker(
         StopRequestedError: `stopping` said so while the cluster did not answer.
     """
     admin = connections.make_admin(config, stopping)
+    told: set[TopicPartition] = set()
     topics = prepare_topics(
         admin,
         [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)],
         replication_factor=config.replication_factor,
         topic_configs=config.topic_configs,
         timeout_s=config.task_timeout_ms / 1000,
-        before_create=partial(before_create, admin),
+        before_create=lambda plan, found: told.update(before_start(admin, plan, found)),
     )
     local = connections.local_state(config)
     bound = _bind(log, local.instance_id)
@@ -222,6 +229,7 @@ def make_worker(
         deployed,
         keep_offsets_every_s(admin, log),
         gate or OpenGate(),
+        told,
     )
     worker = wiring.worker(listener, restore_listener)
     return WorkerParts(worker, local, wiring.keep_offsets_s)
@@ -245,6 +253,7 @@ class _Wiring:
     deployed: Deployment | None
     keep_offsets_s: float
     gate: Gate
+    told: AbstractSet[TopicPartition]
 
     def worker(self, listener: WorkerListener, restore_listener: RestoreListener) -> Worker:
         partitions = {name: facts.partitions for name, facts in self.topics.items()}
@@ -352,7 +361,7 @@ class _Wiring:
         return ClusterFacts(
             self.admin,
             self.topics,
-            _begins_earliest(self.config),
+            begins_earliest(self.config),
             {topic: r for plan in self.plans for topic, r in plan.offset_resets.items()},
         )
 
@@ -413,6 +422,7 @@ class _Wiring:
                 read_before(self.deployed, self.plans, self.config.application_id),
                 exactly_once=self.config.exactly_once,
                 log=self.log,
+                told=self.told,
             ),
             read_cache_bytes=self.config.statestore_read_cache_max_bytes,
             clock=self.clock,
@@ -482,11 +492,6 @@ def _rocks_memory(config: StreamsConfig) -> RocksMemory:
         block_cache_bytes=config.rocksdb_block_cache_bytes,
         write_buffer_bytes=config.rocksdb_write_buffer_bytes,
     )
-
-
-def _begins_earliest(config: StreamsConfig) -> bool:
-    reset = config.consumer_config("").get("auto.offset.reset")
-    return reset in ("earliest", "smallest", "beginning")
 
 
 def _bind(log: Log, worker_id: str) -> Log:

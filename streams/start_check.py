@@ -1,5 +1,7 @@
 """Looks, before internal topics are created, whether creating them would hide a loss.
 
+Offsets that are gone are looked for first (see `streams.lost_group`).
+
 A changelog that is to be created while the group has read what its rows were made from is one that
 was deleted, or that of a store which is called otherwise. What is deployed tells the two apart, and
 so do the numbers of changelogs beside the offsets. Where neither is known, topics of the
@@ -10,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
-from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.clients import Log, TopicPartition
+from streams.committed_records import CommittedRecords
 from streams.config import StreamsConfig
 from streams.deployment import Deployment, is_accepted
 from streams.errors import TopologyChangedError
+from streams.lost_group import LostGroup, OffsetsAt
 from streams.plan import SubPlan
 from streams.progress import RESET_MARK
 from streams.reset_plan import ApplicationTopics
@@ -24,16 +27,7 @@ from streams.topic_errors import ChangelogLostError
 from streams.topic_plan import TopicFacts, TopicPlan
 from streams.topics import TopicAdmin
 
-__all__ = ["OffsetsAt", "StartCheck"]
-
-
-class OffsetsAt(Protocol):
-    """What is asked about the application's group; the live one is `MemberlessGroup`."""
-
-    def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places, once no open transaction may change one."""
+__all__ = ["StartCheck"]
 
 
 class StartCheck:
@@ -43,6 +37,7 @@ class StartCheck:
         config: of the application.
         plans: its sub-topologies.
         offsets: tells what is committed.
+        records: tells where there are committed records.
         deployed: the version that started last, where it is known.
         log: bound to the application.
     """
@@ -52,15 +47,39 @@ class StartCheck:
         config: StreamsConfig,
         plans: Sequence[SubPlan],
         offsets: OffsetsAt,
+        records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,
     ) -> None:
+        self.look_for_offsets = LostGroup(config, plans, offsets, records, deployed, log)
         self._group = config.application_id
         self._accepted = config.topology_change_accept
         self._plans = plans
         self._offsets = offsets
         self._deployed = deployed
         self._log = log
+
+    def begin(
+        self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
+    ) -> frozenset[TopicPartition]:
+        """Look at everything before a worker starts.
+
+        Args:
+            admin: the cluster.
+            plan: the internal topics as they are to be, and which of them are to be created.
+            facts: the topics that are there.
+
+        Returns:
+            The inputs without offsets of which it was said what follows.
+
+        Raises:
+            StateWithoutOffsetsError: the group's offsets are gone (see `streams.lost_group`).
+            ChangelogLostError, TopologyChangedError: see `__call__`.
+        """
+        told = self.look_for_offsets(admin, plan, facts)
+        if plan.create:
+            self(admin, plan)
+        return told
 
     def __call__(self, admin: TopicAdmin, plan: TopicPlan) -> None:
         """Look at what is to be created.

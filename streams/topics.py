@@ -40,6 +40,9 @@ _SECOND_LOOK_S = 1.0
 _log = structlog.get_logger()
 
 
+BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]
+
+
 class TopicAdmin(Protocol):
     """What the runtime asks of a cluster about topics; the live one is `streams.admin.LiveAdmin`.
 
@@ -68,6 +71,9 @@ class TopicAdmin(Protocol):
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the last record, committed or not: the high watermark."""
 
+    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offset: behind everything whose transaction is decided."""
+
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is still there."""
 
@@ -91,7 +97,7 @@ def prepare_topics(
     replication_factor: int,
     topic_configs: Mapping[str, str],
     timeout_s: float,
-    before_create: Callable[[TopicPlan], None] = lambda _: None,
+    before_create: BeforeCreate = lambda _, __: None,
 ) -> dict[str, TopicFacts]:
     """Make the cluster ready for a topology, before the first record is read.
 
@@ -101,7 +107,8 @@ def prepare_topics(
         replication_factor: replicas of new topics; -1 takes the brokers' default.
         topic_configs: configs of new topics, from the settings ``topic.*``.
         timeout_s: how long new topics may take to appear, in seconds.
-        before_create: called with what is to be created, if there is anything; it may refuse.
+        before_create: called with what is to be created, which may be nothing, and what is there
+            of the topology's topics; it may refuse.
 
     Returns:
         The facts of every topic of the application that has a constant name.
@@ -122,8 +129,7 @@ def prepare_topics(
         topic_configs=topic_configs,
         names=() if given <= existing.keys() else admin.names(),
     )
-    if plan.create:
-        before_create(plan)
+    before_create(plan, existing)
     return ensure_topics(admin, plan, timeout_s=timeout_s)
 
 

@@ -165,13 +165,6 @@ class Cluster:
             if place in self._claims and self._claims[place][1] == instance_id:
                 del self._claims[place]
 
-    def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """The group's offsets at some places (see `streams.start_check.OffsetsAt`)."""
-        assert group == self.group.name
-        return {p: self.group.offsets[p] for p in places if p in self.group.offsets}
-
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
     ) -> None:

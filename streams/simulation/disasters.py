@@ -40,6 +40,7 @@ class Disaster:
 DISASTERS: Mapping[str, Disaster] = {
     "offsets of one input": Disaster((StateWithoutOffsetsError,), needs_rest=True),
     "offsets of all inputs": Disaster((StateWithoutOffsetsError,), needs_rest=True),
+    "whole group": Disaster((StateWithoutOffsetsError,), needs_rest=True),
     "expired offsets": Disaster((StateWithoutOffsetsError,), needs_rest=False),
     "lost changelog": Disaster((ChangelogLostError,), needs_rest=True),
     "recreated topic": Disaster(
@@ -50,6 +51,7 @@ DISASTERS: Mapping[str, Disaster] = {
 | disaster | what happens |
 |---|---|
 | `offsets of one input`, `of all inputs` | somebody deletes them while no worker runs |
+| `whole group` | somebody deletes it, with the offsets of repartition topics too |
 | `expired offsets` | the broker lets those expire of an input that is not subscribed to |
 | `lost changelog` | a changelog is deleted while no worker runs, or made anew and hosts lose rows |
 | `recreated topic` | an input topic is deleted and made anew, while workers run or not |
@@ -126,6 +128,7 @@ class Disasters:
         act: dict[str, Callable[[], str]] = {
             "offsets of one input": lambda: self._forget([self._choose(self.inputs)]),
             "offsets of all inputs": lambda: self._forget(self.inputs),
+            "whole group": lambda: self._forget(list(self.cluster.topics)),
             "expired offsets": lambda: self._forget(
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),

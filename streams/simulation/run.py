@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any
 
 from state.errors import StateError
 from streams.background import Job
-from streams.clients import TopicPartition
+from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.committed_records import CommittedRecords
 from streams.config import StreamsConfig
+from streams.consumer import LiveConsumer
 from streams.errors import FatalClientError, IdentityError, LocalStateError
 from streams.plan import SubPlan
 from streams.restore import SilentRestoreListener
@@ -452,11 +454,45 @@ class _Slot:
             probe=probe,
             log=log,
             connections=connections,
-            before_create=StartCheck(run.setup.config, run.setup.plans, cluster, None, log),
+            before_start=self._start_check(process, connections, log).begin,
         )
+
+    def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:
+        config, plans = self._run.setup.config, self._run.setup.plans
+        clock = VirtualClock(self._kernel, process.check)
+        timeout_s = config.task_timeout_ms / 1000
+
+        def consumer() -> LiveConsumer:
+            make = connections.consumer_client
+            settings = config.restore_config()
+            return LiveConsumer(settings, timeout_s=timeout_s, clock=clock, make_client=make)
+
+        records = CommittedRecords(consumer, clock=clock, timeout_s=timeout_s)
+        offsets = SimulatedOffsets(self._run.cluster, process)
+        return StartCheck(config, plans, offsets, records, None, log)
 
     def _local(self, process: Process) -> LocalState:
         return _Local(self.name, open_homes(self._host, process, self._run.faults))
+
+
+class SimulatedOffsets:
+    """The group's offsets, asked for from outside of it (see `streams.lost_group.OffsetsAt`)."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        self._cluster = cluster
+        self._process = process
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets at some places; with `decided`, once no transaction may change one."""
+        found = self._cluster.group
+        assert group == found.name
+        asked = list(places)
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
+        while decided and found.is_undecided(asked):
+            self._process.sleep(100 * MS)
+        return {place: found.offsets[place] for place in asked if place in found.offsets}
 
 
 class FaultyAdmin(SimulatedAdmin):
@@ -475,6 +511,13 @@ class FaultyAdmin(SimulatedAdmin):
         """The high watermarks."""
         ends: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().end_offsets, list(partitions))
+        )
+        return ends
+
+    def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        """The last stable offsets."""
+        ends: dict[TopicPartition, int] = self._ask(
+            "end_offsets", partial(super().stable_offsets, list(partitions))
         )
         return ends
 

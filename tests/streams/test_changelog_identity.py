@@ -12,7 +12,9 @@ import structlog
 
 from streams.changelog_identity import changelog_numbers, with_changelogs
 from streams.clients import CommittedOffset, TopicPartition
-from streams.memory_clients import MemoryAdmin
+from streams.committed_records import CommittedRecords
+from streams.memory_clients import MemoryAdmin, MemoryConsumer
+from streams.memory_worker import ManualClock
 from streams.progress import MAX_BYTES, Progress
 from streams.start_check import StartCheck
 from streams.testing import TopologyTestDriver
@@ -182,8 +184,9 @@ class Offsets(MemoryAdmin):
     """What the check of a start asks about the group, answered in memory."""
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
+        del decided
         wanted = set(places)
         return {p: c for p, c in self._cluster.offsets[group].items() if p in wanted}
 
@@ -195,9 +198,13 @@ def start_check(driver: TopologyTestDriver, accept: str | None = None) -> None:
     topics = [plan.topics for plan in driver._plans]
     facts = admin.describe(topic_names(topics))
     plan = plan_internal_topics(topics, facts)
-    check = StartCheck(config, driver._plans, admin, None, structlog.get_logger())
-    if plan.create:
-        check(admin, plan)
+    records = CommittedRecords(
+        lambda: MemoryConsumer(driver.cluster, group=None, committed=True),
+        clock=ManualClock(0),
+        timeout_s=5,
+    )
+    check = StartCheck(config, driver._plans, admin, records, None, structlog.get_logger())
+    check.begin(admin, plan, facts)
     check.require_same(admin, facts)
 
 
