@@ -206,7 +206,11 @@ def _driver(course: Course, setting: Setting) -> Iterator[TopologyTestDriver]:
         warnings.simplefilter("ignore", KeySerdeWarning)
         driver = TopologyTestDriver(
             builder.build(),
-            {**setting.settings, "default.key.serde": course.program.keys.default},
+            {
+                **setting.settings,
+                "default.key.serde": course.program.keys.default,
+                "default.value.serde": course.program.values.default,
+            },
             partitions=setting.partitions,
             commit="manual",
             state_dir=setting.on_disk,

@@ -73,8 +73,7 @@ def _later(sent: Sent, since: int, rng: random.Random) -> Sent:
 
 def write(program: Program, builder: StreamsBuilder) -> None:
     """Call the DSL."""
-    value = serdes.json if program.mutable else serdes.long
-    written = Written(builder, value, program.keys, cached=False)
+    written = Written(builder, program.values, program.keys, cached=False)
     for place, step in enumerate(program.steps):
         written.step(step, place)
     written.end()
