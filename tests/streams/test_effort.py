@@ -231,3 +231,13 @@ def test_a_commit_without_a_record_is_one_of_those_on_their_own() -> None:
         assert bench.effort.is_careful
         bench.commit(Task())
     assert not bench.effort.is_careful
+
+
+def test_what_was_committed_in_the_end_is_forgiven_though_no_offset_moved() -> None:
+    """A punctuator's process that is frozen now and then, while no record comes."""
+    bench = Bench()
+    for _ in range(5):
+        bench.work(60)
+        assert bench.void(Task())
+        bench.work(0.1)
+        bench.commit(Task())

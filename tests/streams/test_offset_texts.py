@@ -52,6 +52,15 @@ def test_kafka_streams_text_without_a_map_is_read_whatever_follows(garbage: str)
         assert Progress.parse(text + garbage) == Progress(1_700_000_000_000)
 
 
+def test_the_bytes_are_those_of_kafka_streams() -> None:
+    """A magic byte, the partition time, and a map of names to numbers, all big-endian."""
+    data = struct.pack(">bq", 2, 5) + struct.pack(">ii1sq", 1, 1, b"x", -7)
+    text = base64.b64encode(data).decode()
+    assert Progress(5, {"x": -7}).encode() == text
+    assert Progress.parse(text) == Progress(5, {"x": -7})
+    assert Progress(5).encode() == base64.b64encode(struct.pack(">bq", 2, 5)).decode()
+
+
 @pytest.mark.parametrize(
     "text", ["", "abc", "a note of somebody", "AAAA", "{}", "AwAAAYvP5WgA", "\x00" * 20]
 )

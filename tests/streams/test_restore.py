@@ -297,6 +297,19 @@ def test_what_comes_after_the_plan_is_not_in_the_rows(bench: Bench) -> None:
     assert position.offset == 5
 
 
+def test_a_store_that_is_complete_is_read_no_more_while_others_are(bench: Bench) -> None:
+    """A client refuses to begin at a partition again that it reads."""
+    bench.write(200)
+    bench.write(2, OTHERS)
+    restorer, task, _ = bench.begin(batch=12)
+    for _ in range(8):
+        assert restorer.advance(0, 0) == []
+    consumer = restorer._consumer
+    assert isinstance(consumer, MemoryConsumer)
+    assert list(consumer._next) == [ROWS]
+    assert restorer.advance(1, 0) == [task]
+
+
 def test_a_record_without_a_key_is_refused_as_no_row(bench: Bench) -> None:
     bench.cluster.append(ROWS.topic, b"v", None, 0, 5, None)
     with pytest.raises(ValueError, match="has a record without a key at offset 0"):
