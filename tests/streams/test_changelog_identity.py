@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import structlog
 
-from streams.changelog_identity import changelog_numbers, with_changelogs
+from streams.changelog_identity import changelog_numbers, numbers_that_fit, with_changelogs
 from streams.clients import CommittedOffset, TopicPartition
 from streams.committed_records import CommittedRecords
 from streams.memory_clients import MemoryAdmin, MemoryConsumer
 from streams.memory_worker import ManualClock
-from streams.progress import MAX_BYTES, Progress
+from streams.progress import CHANGELOG_MARK, MAX_BYTES, Progress
 from streams.start_check import StartCheck
 from streams.testing import TopologyTestDriver
 from streams.topic_errors import ChangelogLostError
@@ -239,6 +239,13 @@ def many_stores(count: int) -> Topology:
     for number in range(count):
         grouped.count(store=f"counts-{number}")
     return builder.build()
+
+
+def test_numbers_leave_room_for_the_mark_that_may_stand_in_front_of_them() -> None:
+    """Of a changelog that is being written anew from local rows."""
+    numbers = changelog_numbers({f"app-{number}-changelog": str(number) for number in range(200)})
+    text = Progress(0, numbers_that_fit({}, numbers)).encode()
+    assert MAX_BYTES - 50 < len(CHANGELOG_MARK + text) <= MAX_BYTES
 
 
 def test_numbers_that_find_no_room_are_left_out_and_that_is_said() -> None:

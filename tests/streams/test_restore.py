@@ -407,6 +407,22 @@ class TestInterruptions:
         assert restorer.advance(1, 0) == []
         other.state.close()
 
+    def test_a_consumer_lives_as_long_as_something_is_restored(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed: list[MemoryConsumer] = []
+        monkeypatch.setattr(MemoryConsumer, "close", lambda self, *, leave: closed.append(self))
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=4)
+        restorer.advance(0, 0)
+        restorer.forget(task)
+        assert len(closed) == 1
+        task = bench.task()
+        restorer.begin(task, bench.facts())
+        assert restorer._consumer not in closed
+        assert restorer.advance(1, 0) == [task]
+        assert len(closed) == 2
+
     def test_a_restore_that_is_given_up_for_wrong_rows_keeps_nothing(self, bench: Bench) -> None:
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
