@@ -234,3 +234,25 @@ def test_a_task_that_begins_anew_waits_anew() -> None:
     driver.input("a").send(None, "1", timestamp=1)
     driver.advance(5 * SECOND)
     assert written(driver) == ["1", "2"]
+
+
+def test_a_queue_that_is_still_full_stays_paused() -> None:
+    """A record of the other input goes first, and makes no room in this one."""
+    settings = {
+        **EXACTLY_ONCE,
+        "max.task.idle.ms": 5000,
+        "buffered.records.per.partition": 2,
+        "max.poll.records": 10,
+    }
+    driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
+    for number in range(10, 40):
+        driver.cluster.append("b", b"%d" % number, None, 0, number, None)
+    driver.run()
+    worker = driver._worker
+    assert worker is not None
+    (task,) = worker.tasks.running
+    assert task.queued() == 10
+    for number in range(3):
+        driver.input("a").send(None, str(number), timestamp=number)
+    assert written(driver) == ["0", "1", "2"]
+    assert task.queued() == 10
