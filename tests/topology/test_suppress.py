@@ -243,9 +243,10 @@ def test_a_row_that_came_back_waits_from_its_return_on() -> None:
 
 
 def test_after_a_restart_rows_go_on_by_their_time_not_by_their_key() -> None:
-    driver = table_driver(("a", "later", 20), ("b", "earlier", 10), until=limit(10))
+    driver = table_driver(("a", "later", 20), ("b", "earlier", 15), until=limit(10))
     driver.crash(keep=False)
-    feed(driver, ("z", "z", 20))
+    assert pairs(driver) == []
+    feed(driver, ("z", "z", 25))
     assert pairs(driver) == [("b", "earlier")]
 
 
