@@ -6,9 +6,13 @@ changes nothing, and what was lost behind it stays lost.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from streams.memory_clients import MemoryPlainProducer
 from streams.testing import TopologyTestDriver
+from tests.support.topologies import key_count
 from topology import StreamsBuilder, serdes
 
 
@@ -30,3 +34,23 @@ def test_a_commit_writes_outputs_before_changelogs(cache: int) -> None:
     for changelog in ("test-rows-changelog", "test-positive-changelog"):
         pairs = zip(written["out"], written[changelog], strict=True)
         assert all(output < row for output, row in pairs)
+
+
+def test_a_commit_waits_for_its_outputs_before_it_writes_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Records of different topics reach the brokers in any order."""
+    calls: list[str] = []
+    for name in ("settle", "send_changelog"):
+        right = getattr(MemoryPlainProducer, name)
+
+        def call(*args: object, name: str = name, right: Any = right) -> None:
+            calls.append(name)
+            right(*args)
+
+        monkeypatch.setattr(MemoryPlainProducer, name, call)
+    driver = TopologyTestDriver(key_count(), commit="manual")
+    driver.input("in").send("a", "x")
+    driver.commit()
+    assert calls[-2:] == ["settle", "send_changelog"]
+    assert calls.count("send_changelog") == 1

@@ -21,6 +21,7 @@ from streams.memory_clients import MemoryConsumer
 from streams.memory_cluster import Fate, MemoryCluster, Transaction
 from streams.memory_worker import EventLog, ManualClock
 from streams.plan import plan_application
+from streams.progress import COMMIT_ID, Progress
 from streams.restore import ChangelogFacts, Restorer
 from streams.task import Task
 from tests.support.live import RestoreRecorder
@@ -41,6 +42,8 @@ class Bench:
     recorder: RestoreRecorder = field(default_factory=RestoreRecorder)
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW_MS))
     partition: int = 0
+    committed: str = ""
+    """What stands beside the input's offset."""
 
     def __post_init__(self) -> None:
         for place in (ROWS, OTHERS):
@@ -109,7 +112,7 @@ class Bench:
         return Task(
             spec=self.spec,
             state=self.state,
-            start={TopicPartition("in", self.partition): CommittedOffset(0)},
+            start={TopicPartition("in", self.partition): CommittedOffset(0, self.committed)},
             send=lambda *_: None,
             dropped=lambda *_: None,
         )
@@ -295,6 +298,18 @@ def test_what_comes_after_the_plan_is_not_in_the_rows(bench: Bench) -> None:
     position = bench.state.position("rows")
     assert position is not None
     assert position.offset == 5
+
+
+def test_rows_are_of_the_commit_of_the_offsets_once_they_are_complete(bench: Bench) -> None:
+    bench.committed = Progress(1, {COMMIT_ID: 9}).encode()
+    bench.write(10)
+    bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
+    restorer, _, _ = bench.begin(batch=4)
+    for number in (7, 7, 9):
+        restorer.advance(0, 0)
+        position = bench.state.position("rows")
+        assert position is not None
+        assert position.commit_id == number
 
 
 def test_a_store_that_is_complete_is_read_no_more_while_others_are(bench: Bench) -> None:

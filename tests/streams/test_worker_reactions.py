@@ -14,6 +14,8 @@ from streams.errors import (
     OffsetLostError,
     OutcomeUnknownError,
     ProducerFencedError,
+    RecordError,
+    RecordRefusedError,
     StreamsError,
     TaskCorruptedError,
 )
@@ -285,6 +287,26 @@ def test_nothing_is_kept_of_what_was_restored_of_a_corrupted_task(
     assert len(restoring.events("state_rebuilt")) == 1
 
 
+def test_files_that_break_while_their_task_goes_are_not_taken_for_sound_when_it_comes_back(
+    restoring: RestoringBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = restoring.disk.open(TaskId(0, 1), ()).state
+
+    def end_restore(self: Any, positions: Any) -> None:
+        raise StoreCorruptedError("a file is broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state), "end_restore", end_restore)
+        restoring.worker.on_lost([THERE])
+    restoring.worker.on_assigned([THERE])
+    restoring.turns()
+    assert [event["tasks"] for event in restoring.events("state_rebuilt")] == [["0_1"]]
+    restoring.decide()
+    restoring.send("old-3", place=THERE)
+    restoring.commit()
+    assert restoring.out() == [("old-3", 4)]
+
+
 # -- the end -------------------------------------------------------------------------------------
 
 
@@ -373,6 +395,22 @@ def test_a_turn_that_has_sent_something_waits_while_too_much_is_under_way(
     bench.send("a")
     bench.turns()
     assert waits == [bench.config.task_timeout_ms / 1000]
+
+
+def test_a_record_that_is_refused_is_one_of_those_that_were_tried(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch has failed, and nobody knows at which of its records."""
+
+    def refuse(self: MemoryTransactionalProducer) -> None:
+        raise RecordRefusedError("out refuses a record", topic="out", partition=None)
+
+    bench.turns()
+    monkeypatch.setattr(MemoryTransactionalProducer, "_check", refuse)
+    bench.send("a", "b")
+    with pytest.raises(RecordError, match="between offsets 0 and 1 of in-0") as raised:
+        bench.turns()
+    assert (raised.value.topic, raised.value.partition) == ("in", 0)
 
 
 def test_a_poll_does_not_outlast_what_a_punctuator_may_wait(
