@@ -42,11 +42,13 @@ class Setting:
     Args:
         partitions: of every topic.
         caching: whether caches have their default size; else they have none.
+        exactly_once: the guarantee.
         on_disk: where RocksDB is to be used.
     """
 
     partitions: int = 1
     caching: bool = False
+    exactly_once: bool = True
     on_disk: str | None = None
 
     def apart(self, run: str) -> Setting:
@@ -57,7 +59,7 @@ class Setting:
     def settings(self) -> dict[str, object]:
         """The application's settings, without the serde that a program draws."""
         settings: dict[str, object] = {
-            "processing.guarantee": "exactly_once_v2",
+            "processing.guarantee": "exactly_once_v2" if self.exactly_once else "at_least_once",
             "null.key.policy": "drop",
         }
         if not self.caching:
@@ -70,6 +72,8 @@ SETTINGS = (
     Setting(caching=True),
     Setting(partitions=3),
     Setting(partitions=3, caching=True),
+    Setting(exactly_once=False),
+    Setting(partitions=3, caching=True, exactly_once=False),
 )
 
 
@@ -95,14 +99,16 @@ class Facts(NamedTuple):
 Disturbances = Mapping[int, Disturbance]
 
 
-def disturbances_of(seed: int, commits: int) -> Disturbances:
+def disturbances_of(seed: int, commits: int, setting: Setting) -> Disturbances:
     """Draw what happens at some of the commits, once at least."""
     rng = random.Random(f"disturbances {seed}")
     numbers = rng.sample(range(commits), min(commits, rng.randint(1, 3)))
-    return {number: _drawn(rng) for number in sorted(numbers)}
+    return {number: _drawn(rng, setting) for number in sorted(numbers)}
 
 
-def _drawn(rng: random.Random) -> Disturbance:
+def _drawn(rng: random.Random, setting: Setting) -> Disturbance:
+    if not setting.exactly_once:
+        return Disturbance("behind", rng.choice(CLEAN))  # others may repeat records
     when = rng.choice(("before", "in", "behind"))
     if when == "in":
         keep = rng.choice(("with its disk", "without its disk"))
@@ -143,7 +149,7 @@ def compare(seed: int, setting: Setting | None = None) -> Comparison | None:
         return None
     if not peaceful.commits:
         return None
-    drawn = disturbances_of(seed, peaceful.commits)
+    drawn = disturbances_of(seed, peaceful.commits, setting)
     disturbed = run(course, setting.apart("disturbed"), drawn)
     differences = "\n".join(_differences(peaceful, disturbed))
     assert not differences, f"seed {seed}, {setting}, {drawn}:\n{differences}"
@@ -324,6 +330,9 @@ BETWEEN: Mapping[str, Callable[[TopologyTestDriver], None]] = {
     "loss of the disk and a kill while it is restored": _die_while_restoring,
     "loss of the partitions": _lose_partitions,
 }
+
+CLEAN = ("clean restart", "rebalance", "rebalance of every other topic")
+"""What ends with a commit, so that nothing is done again under any guarantee."""
 
 
 # -- what came of it -------------------------------------------------------------------------
