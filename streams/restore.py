@@ -218,6 +218,7 @@ class Restorer:
                 if (restore := self._plan(task, store, place, facts[place])) is not None
             ]
             if not restores:
+                self._are_complete(task)
                 return False
             total = sum(r.plan.end - r.plan.begin for r in restores)
             fresh = any(task.state.position(r.store) is None for r in restores)
@@ -251,13 +252,27 @@ class Restorer:
             position = None
         if plan.begin >= plan.end:
             if position is None:
-                # That nothing is there is a fact, too, and may be asked for later.
-                commit_id = committed_commit_id(task.start) or 0
-                empty = Position(facts.topic_id, facts.end, commit_id, now_ms)
+                # That nothing is there is a fact, too, and may be asked for later. It does not say
+                # that the rows of the other stores are of the offsets' commit.
+                empty = Position(facts.topic_id, facts.end, _last_commit_id(task), now_ms)
                 task.state.write({}, {store: empty})
             return None
         since_ms = now_ms if position is None else position.wall_ms
         return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
+
+    def _are_complete(self, task: Task) -> None:
+        """Note that all rows are of the commit that the offsets are of."""
+        commit_id = committed_commit_id(task.start)
+        if commit_id is None:
+            return
+        found = {store: task.state.position(store) for store in task.spec.restored_from}
+        positions = {
+            store: replace(position, commit_id=commit_id)
+            for store, position in found.items()
+            if position is not None and position.commit_id != commit_id
+        }
+        if positions:
+            task.state.write({}, positions)
 
     def _require_other_commit(
         self, task: Task, store: str, position: Position | None, facts: ChangelogFacts

@@ -301,15 +301,25 @@ def test_what_comes_after_the_plan_is_not_in_the_rows(bench: Bench) -> None:
 
 
 def test_rows_are_of_the_commit_of_the_offsets_once_they_are_complete(bench: Bench) -> None:
+    """Not before, though the other store is empty: half of them would be taken for all."""
     bench.committed = Progress(1, {COMMIT_ID: 9}).encode()
     bench.write(10)
     bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
     restorer, _, _ = bench.begin(batch=4)
-    for number in (7, 7, 9):
+    for number in (7, 9):
         restorer.advance(0, 0)
         position = bench.state.position("rows")
         assert position is not None
         assert position.commit_id == number
+
+
+def test_rows_that_lack_nothing_are_of_the_commit_of_the_offsets(bench: Bench) -> None:
+    bench.committed = Progress(1, {COMMIT_ID: 9}).encode()
+    bench.write(2)
+    bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
+    assert bench.restore() == 0
+    positions = [bench.state.position(store) for store in ("rows", "others")]
+    assert [position and position.commit_id for position in positions] == [9, 9]
 
 
 def test_a_store_that_is_complete_is_read_no_more_while_others_are(bench: Bench) -> None:
