@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from state.spec import StoreSpec
 from streams.clients import TopicPartition
 from streams.config import StreamsConfig
 from streams.driver_names import Names
+from streams.global_plan import plan_global_tables
 from streams.plan import SubPlan, plan_application
 from streams.simulation.cluster import Cluster
+from streams.simulation.coverage import Coverage
 from streams.simulation.faults import CALM, FaultPlan
 from streams.simulation.inputs import Row
-from streams.simulation.run import Outcome, Run, Setup
-from topology.errors import TopologyError
+from streams.simulation.run import Run
+from streams.simulation.setup import Outcome, Setup
 from topology.graph import AnySerde, Topology
 
 DEFAULTS: Mapping[str, object] = {
@@ -59,6 +61,7 @@ class SimulationResult:
             offsets committed by who did not own them, input left over.
         refusals: the errors that named a disaster and ended the application, which is right.
         faults: how often each fault happened, by call and kind.
+        coverage: what was met in which phase of the workers.
         virtual_seconds: how long it took on the run's own clock.
     """
 
@@ -66,6 +69,7 @@ class SimulationResult:
     problems: Sequence[str]
     refusals: Sequence[str]
     faults: Counter[tuple[str, str]]
+    coverage: Coverage
     virtual_seconds: float
     _simulation: Simulation = field(repr=False)
     _cluster: Cluster = field(repr=False)
@@ -177,26 +181,26 @@ class Simulation:
         partitions: int | Mapping[str, int] = 2,
         faults: FaultPlan | None = None,
     ) -> None:
-        if topology.global_stores:
-            raise TopologyError(
-                "a simulation has no global tables: what a record finds in one depends on when it "
-                "is read, so there is no result to compare with; use TopologyTestDriver"
-            )
         config = StreamsConfig.parse({**DEFAULTS, **(settings or {})})
         self.plans = plan_application(topology, config)
-        self.names = Names(self.plans, config)
+        global_plans = plan_global_tables(topology, config)
+        self.names = Names(self.plans, config, global_plans)
         self._config = config
         plan = faults or FaultPlan()
         if not config.exactly_once:
             # Who reads what is not committed reads what is aborted later.
             plan = replace(plan, foreign_transactions=False)
+        encoded = {topic: self._encoded(topic, rows) for topic, rows in inputs.items()}
+        tables = {plan.topic for plan in global_plans}
         self._setup = Setup(
             config,
             self.plans,
-            {topic: self._encoded(topic, rows) for topic, rows in inputs.items()},
-            self._count_partitions(inputs, partitions),
+            {topic: rows for topic, rows in encoded.items() if topic not in tables},
+            self._count_partitions([*inputs, *tables], partitions),
             workers,
             plan,
+            global_plans,
+            {topic: rows for topic, rows in encoded.items() if topic in tables},
         )
         self._reference: SimulationResult | None = None
 
@@ -226,6 +230,7 @@ class Simulation:
             problems=tuple(outcome.problems),
             refusals=tuple(outcome.refusals),
             faults=run.faults.counts,
+            coverage=run.faults.coverage,
             virtual_seconds=run.kernel.now_us / 1e6,
             _simulation=self,
             _cluster=run.cluster,
@@ -271,7 +276,7 @@ class Simulation:
         ]
 
     def _count_partitions(
-        self, inputs: Mapping[str, object], partitions: int | Mapping[str, int]
+        self, inputs: Iterable[str], partitions: int | Mapping[str, int]
     ) -> dict[str, int]:
         sources = {topic for plan in self.plans for topic in plan.topics.sources}
         names = sorted({*sources, *inputs, *self.output_topics()})
@@ -299,7 +304,9 @@ def simulate(
 
     Args:
         topology: what ``StreamsBuilder().build()`` returned.
-        inputs: keys and values of each input topic, in this order.
+        inputs: keys and values of each input topic, in this order. Those of global tables are
+            there before the first worker starts: what a record finds in one depends on when it is
+            read, and otherwise there would be no result to compare with.
         seed: decides everything that is left to chance.
         settings: the application's own, over `streams.simulation.api.DEFAULTS`.
         workers: how many there are.

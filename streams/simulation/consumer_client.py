@@ -271,6 +271,8 @@ class SimulatedConsumer:
         self._wake()
 
     def _fetch(self) -> None:
+        if not self._instance_id and self._faults.is_slow_to_restore():
+            return
         for part in self._parts.values():
             if part.paused or part.fetched >= FETCH_RECORDS:
                 continue

@@ -61,8 +61,11 @@ DISASTERS: Mapping[str, Disaster] = {
 class Worker(Protocol):
     """A worker across its lives."""
 
-    process: Process | None
     is_paused: bool
+
+    @property
+    def process(self) -> Process | None:
+        """The life that goes on now."""
 
 
 @dataclass(slots=True)

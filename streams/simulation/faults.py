@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from streams.simulation.coverage import Coverage
 from streams.simulation.kernel import MS, SECOND, CrashError
 from streams.simulation.process import Process
 from streams.simulation.transactions import RefusedError
@@ -35,6 +36,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "commit": _REQUEST,
     "end_offsets": ("delay", "stall", *_CRASHES),
     "start_offsets": ("delay", "crash_before"),
+    "describe": ("delay", "stall", *_CRASHES),
     "delete_records": ("failure", "delay", *_CRASHES),
     "store.write": ("corrupted", "stall", *_CRASHES),
     "store.begin_restore": ("stall", *_CRASHES),
@@ -71,6 +73,8 @@ WEIGHTS: Mapping[str, float] = {
     **dict.fromkeys(
         ("produce", "producer.poll", "consume", "probe", "delivery", "start_offsets"), 1 / 12
     ),
+    # Only where a plan has it in focus.
+    "describe": 0.0,
     # What happens seldom is to be hit all the same.
     "abort_transaction": 8.0,
     "init_transactions": 2.0,
@@ -83,6 +87,12 @@ WEIGHTS: Mapping[str, float] = {
     "rebalance": 6.0,
 }
 """How likely a fault is at a call, compared with others."""
+
+FOCUSED = 0.7
+"""How likely a fault is at the call and in the phase that a plan has in focus."""
+
+STOPPED_WITH_WORK = 0.15
+"""How likely a worker is told to stop when it begins a transaction, if `closing` is in focus."""
 
 _RETRIABLE = (
     KafkaError._TRANSPORT,
@@ -111,10 +121,16 @@ class FaultPlan:
         compaction: how many times changelogs are compacted, on average.
         full_disks: how many times a host's disk is full for a while, on average.
         clock_jumps: how many times the clock on the wall jumps, back or forth, on average.
+        twins: how many times a worker is started, on average, while another with its identity
+            stands still; only under exactly-once, as nothing fences the other one otherwise.
+        slow_restores: how likely nothing has come yet when a consumer without a group looks, so
+            that other things happen in the middle of a restore.
         disaster: what happens once and may end the application, by its name in
             `streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
         calls: only at these calls; None for all of `streams.simulation.faults.CALLS`.
         kinds: only these faults; None for all.
+        focus: a call and a phase of `streams.simulation.coverage.PHASES` in which it is often
+            struck, besides what else happens; for `closing` workers are stopped with work in hand.
 
     Example:
         >>> FaultPlan(rate=0.0, crashes=3).crashes
@@ -132,9 +148,12 @@ class FaultPlan:
     compaction: float = 0.5
     full_disks: float = 0.0
     clock_jumps: float = 0.0
+    twins: float = 0.0
+    slow_restores: float = 0.0
     disaster: str | None = None
     calls: frozenset[str] | None = None
     kinds: frozenset[str] | None = None
+    focus: tuple[str, str] | None = None
 
 
 CALM = FaultPlan(
@@ -158,6 +177,7 @@ class Faults:
     random: random.Random
     is_on: bool = True
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    coverage: Coverage = field(default_factory=Coverage)
     _calls: dict[str, tuple[float, tuple[str, ...]]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -174,16 +194,33 @@ class Faults:
         """Decide what goes wrong with a call, if anything."""
         if not self.is_on:
             return None
+        self.coverage.calls[call, process.phase] += 1
         found = self._calls.get(call)
-        if found is None or self.random.random() >= found[0]:
+        if found is None:
+            return None
+        likely = FOCUSED if self.plan.focus == (call, process.phase) else found[0]
+        # Without a chance no dice are thrown, and seeds stay what they are.
+        if not likely or self.random.random() >= likely:
             return None
         kind = self.random.choice(found[1])
         self.hit(process, call, kind)
         return kind
 
+    def is_slow_to_restore(self) -> bool:
+        """Whether nothing has come yet for a restore."""
+        likely = self.plan.slow_restores
+        return self.is_on and likely > 0 and self.random.random() < likely
+
+    def is_told_to_stop(self, step: str) -> bool:
+        """Whether a worker is told to stop at a step, as its last commit is to be struck."""
+        if not self.is_on or self.plan.focus is None or step != "transaction_begun":
+            return False
+        return self.plan.focus[1] == "closing" and self.random.random() < STOPPED_WITH_WORK
+
     def hit(self, process: Process, call: str, kind: str) -> None:
         """Count a fault and note it."""
         self.counts[call, kind] += 1
+        self.coverage.struck[call, process.phase] += 1
         process.note(f"{call}: ! {kind}")
 
     def stall_us(self) -> int:

@@ -16,10 +16,15 @@ from streams.simulation.process import Process
 class Slot(Protocol):
     """A worker across its lives."""
 
-    process: Process | None
+    @property
+    def process(self) -> Process | None:
+        """The life that goes on now."""
 
     def restart(self) -> None:
         """Stop cleanly, and start again some time later."""
+
+    def start_twin(self, stands_us: int) -> bool:
+        """Leave the worker standing, and start another with its identity meanwhile."""
 
 
 def plan_trouble(
@@ -82,6 +87,11 @@ def plan_trouble(
         kernel.note("nemesis", f"the clock jumps by {hours} h")
         kernel.wall_ahead_ms += int(hours * 3_600_000)
 
+    def twin() -> None:
+        if chances.choice(slots).start_twin(int(chances.uniform(0.5, 12) * SECOND)):
+            faults.counts["process", "twins"] += 1
+            kernel.note("nemesis", "a worker is started while another with its identity stands")
+
     later(plan.crashes, kill)
     later(plan.stalls, stand)
     later(plan.restarts, restart)
@@ -89,7 +99,11 @@ def plan_trouble(
         later(plan.compaction, compact)
     if plan.lost_state:
         later(2.0, remember)
-    for average, what in ((plan.full_disks, fill), (plan.clock_jumps, jump)):
+    for average, what in (
+        (plan.full_disks, fill),
+        (plan.clock_jumps, jump),
+        (plan.twins, twin),
+    ):
         for _ in range(_draw(chances, average)):
             kernel.after(int(chances.uniform(0.02, 1) * seconds * SECOND), what)
 

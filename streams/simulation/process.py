@@ -22,6 +22,8 @@ class Process:
         self.instance_id = instance_id
         self.actor: Actor | None = None
         self.alive = True
+        self.phase = "connecting"
+        """Where its worker is; see `streams.simulation.coverage.PHASES`."""
         self.stands_until_us = 0
         self.silent_since_us = 0
         """When it was heard last, if it stands or is dead."""

@@ -3,142 +3,34 @@
 from __future__ import annotations
 
 import random
-import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from state.errors import StateError
-from streams.background import Job
-from streams.clients import CommittedOffset, Log, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.config import StreamsConfig
-from streams.consumer import LiveConsumer
-from streams.errors import FatalClientError, IdentityError, LocalStateError
-from streams.plan import SubPlan
-from streams.restore import SilentRestoreListener
-from streams.runtime import Connections, LocalState, make_worker
+from streams.clients import TopicPartition
 from streams.simulation.cluster import Cluster, SimulatedAdmin
-from streams.simulation.consumer_client import SimulatedConsumer
 from streams.simulation.disasters import Disasters
-from streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles, open_homes
-from streams.simulation.faults import FaultPlan, Faults
-from streams.simulation.inputs import Feed, Row
+from streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles
+from streams.simulation.faults import Faults
+from streams.simulation.inputs import Feed
 from streams.simulation.kernel import (
     MS,
     SECOND,
+    START_MS,
     Actor,
-    CrashError,
     Kernel,
     StuckError,
-    VirtualClock,
 )
 from streams.simulation.nemesis import plan_trouble
-from streams.simulation.process import Process
-from streams.simulation.producer_client import SimulatedProducer
-from streams.start_check import StartCheck
+from streams.simulation.setup import Outcome, Setup
+from streams.simulation.slot import Slot
 from streams.task import TaskId
-from streams.tasks import OpenHome, TaskHome
 from streams.topic_plan import plan_internal_topics
-from streams.worker import SilentListener, Worker
 
 TROUBLE_S = 14.0
 """How long faults happen, in virtual seconds."""
 DRAIN_S = 180.0
 """How long all that is left may take afterwards."""
 STOP_S = 60.0
-
-_STOPPED_BY_TROUBLE = (FatalClientError, IdentityError, LocalStateError, StateError)
-"""What may stop a worker while brokers fail; a supervisor, or its operator, starts it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What is the same in every run.
-
-    Args:
-        config: the application's settings.
-        plans: its sub-topologies, compiled.
-        rows: the input, encoded.
-        partitions: partition count of each topic that is not internal.
-        workers: how many there are.
-        plan: what goes wrong.
-    """
-
-    config: StreamsConfig
-    plans: Sequence[SubPlan]
-    rows: dict[str, list[Row]]
-    partitions: dict[str, int]
-    workers: int
-    plan: FaultPlan
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What was found at the end, before the workers were stopped."""
-
-    problems: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-    """The errors that named a disaster and ended the application."""
-    states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)
-
-
-class _Log:
-    """Writes what the runtime logs into the history (see `streams.clients.Log`)."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def info(self, event: str, /, **fields: Any) -> None:
-        self._write(event, fields)
-
-    def warning(self, event: str, /, **fields: Any) -> None:
-        self._write(f"warning: {event}", fields)
-
-    def error(self, event: str, /, **fields: Any) -> None:
-        self._write(f"error: {event}", fields)
-
-    def _write(self, event: str, fields: dict[str, Any]) -> None:
-        if self._process.alive:
-            words = " ".join(f"{name}={value}" for name, value in fields.items())
-            self._process.note(f"[{event}] {words}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Local:
-    """A worker's identity and its host's disk (see `streams.runtime.LocalState`)."""
-
-    instance_id: str
-    open_home: OpenHome
-
-    def homes(self, clock: object, log: object) -> OpenHome:
-        del clock, log
-        return self.open_home
-
-    def global_home(self, stores: object, log: object) -> TaskHome:
-        del stores, log
-        raise AssertionError("simulate() refuses global tables")
-
-    def close(self) -> None:
-        """Nothing: identities are not locked here."""
-
-
-class _Beside:
-    """Runs jobs of a process in a thread of their own (see `streams.background.Background`)."""
-
-    def __init__(self, run: Run, process: Process) -> None:
-        self._run = run
-        self._process = process
-        self._actor: Actor | None = None
-
-    def __call__(self, job: Job) -> bool:
-        if self._actor is not None and not self._actor.finished:
-            return False
-        self._actor = self._run.kernel.spawn(f"{self._process.name}-beside", job)
-        self._run.beside.append(self._actor)
-        return True
 
 
 class Run:
@@ -164,9 +56,12 @@ class Run:
         self._create_topics()
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
-        self._hosts = [Host(partial(self._make_files, state_dir, n)) for n in range(count)]
+        # Twins live on a host of their own.
+        all_hosts = count + (setup.plan.twins > 0)
+        self._hosts = [Host(partial(self._make_files, state_dir, n)) for n in range(all_hosts)]
         self.slots = [
-            _Slot(self, number, self._hosts[number % count]) for number in range(setup.workers)
+            Slot(self, number, self._hosts[number % count], self._hosts[-1])
+            for number in range(setup.workers)
         ]
 
     def _make_files(self, state_dir: Path | None, host: int, name: str) -> Files:
@@ -193,6 +88,10 @@ class Run:
         kernel, plan = self.kernel, self.setup.plan
         calm = plan.rate == 0 and plan.crashes == 0 and plan.stalls == 0
         seconds = 1.0 if calm else TROUBLE_S
+        for topic, rows in self.setup.global_rows.items():
+            for key, value, at_ms in rows:
+                place = self.cluster.route(topic, key, -1)
+                self.cluster.append(place, key, value, START_MS + at_ms, None, None)
         feed = Feed(self.cluster, self.setup.rows, plan, seconds * 0.8)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
         plan_trouble(
@@ -324,9 +223,7 @@ class Run:
     def _end(self) -> None:
         """Leave no thread behind."""
         for slot in self.slots:
-            slot.retired = True
-            if slot.process is not None:
-                slot.process.die()
+            slot.end()
         for _ in range(100):
             if all(slot.is_done for slot in self.slots) and all(a.finished for a in self.beside):
                 break
@@ -334,203 +231,3 @@ class Run:
         for host in self._hosts:
             host.close()
         self.outcome.problems += self.cluster.violations
-
-
-class _Slot:
-    """A worker across its lives, with its supervisor."""
-
-    def __init__(self, run: Run, number: int, host: Host) -> None:
-        self._run = run
-        self._kernel = run.kernel
-        self.name = f"w{number}"
-        self._host = host
-        self._actor: Actor | None = None
-        self._worker: Worker | None = None
-        self.process: Process | None = None
-        self.retired = False
-        self.is_paused = False
-        """Whether it is not to be started for now."""
-        self._lives = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is no worker any more."""
-        return self._actor is None or self._actor.finished
-
-    def start(self) -> None:
-        """Begin the first life."""
-        self._actor = self._kernel.spawn(self.name, self._supervise)
-
-    def restart(self) -> None:
-        """Stop cleanly, and start again some time later."""
-        if self._worker is not None:
-            self._kernel.note(self.name, "! is told to stop")
-            self._worker.stop()
-
-    def retire(self) -> None:
-        """Stop cleanly for good."""
-        self.retired = True
-        self.restart()
-
-    def _supervise(self) -> None:
-        dice = self._run.faults.random
-        self._kernel.sleep(self._kernel.between(0, 500 * MS))
-        while not self.retired:
-            while self.is_paused and not self.retired:
-                self._kernel.sleep(100 * MS)
-            self._live()
-            if self.retired:
-                return
-            if self._run.faults.is_on and dice.random() < self._run.setup.plan.lost_state:
-                lost = self._host.lose(all_of_it=dice.random() < 0.5)
-                self._run.faults.counts["disk", "lost"] += 1
-                self._kernel.note(self.name, f"! local state: {lost or 'none to lose'}")
-            long = self._run.faults.is_on and dice.random() < 0.3
-            self._kernel.sleep(self._kernel.between(100 * MS, (9 if long else 1) * SECOND))
-
-    def _live(self) -> None:
-        self._lives += 1
-        process = Process(self._kernel, self.name, self.name)
-        process.actor = self._actor
-        self.process = process
-        process.note(f"starts for the {self._lives}. time")
-        try:
-            parts = self._make(process)
-            self._worker = parts.worker
-            if not self.retired:
-                parts.worker.run()
-            process.note("has stopped")
-        except CrashError:
-            process.note("is dead")
-        except _STOPPED_BY_TROUBLE as error:
-            process.note(f"stops: {type(error).__name__}: {error}")
-        except BaseException as error:
-            if self._run.refuse(error):
-                process.note(f"refuses to go on: {type(error).__name__}: {error}")
-                return
-            process.note(f"fails: {type(error).__name__}: {error}")
-            words = "".join(traceback.format_exception(error)[-14:])
-            self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{words}")
-        finally:
-            self._worker = None
-            process.die_quietly()
-            self._host.process_ended(process)
-
-    def _make(self, process: Process) -> Any:
-        run = self._run
-        cluster, faults = run.cluster, run.faults
-
-        def admin(*_: object) -> FaultyAdmin:
-            return FaultyAdmin(cluster, process, faults)
-
-        connections = Connections(
-            admin=lambda _, __: FaultyAdmin(cluster, process, faults),
-            consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
-            producer_client=partial(SimulatedProducer, cluster, process, faults),  # type: ignore[arg-type]
-            local_state=lambda _: self._local(process),
-            background=lambda _: _Beside(run, process),
-            first_commit_id=lambda: faults.random.getrandbits(30) << 32,
-        )
-
-        def probe(step: str) -> None:
-            process.check()
-            kind = faults.draw(process, "probe")
-            if kind is not None:
-                process.note(f"at {step}")
-            if kind == "crash_before":
-                process.die()
-            elif kind == "stall":
-                process.stand(faults.stall_us())
-            if kind is not None:
-                process.settle()
-
-        log = _Log(process)
-        return make_worker(
-            run.setup.config,
-            run.setup.plans,
-            clock=VirtualClock(self._kernel, process.check),
-            listener=SilentListener(),
-            restore_listener=SilentRestoreListener(),
-            probe=probe,
-            log=log,
-            connections=connections,
-            before_start=self._start_check(process, connections, log).begin,
-        )
-
-    def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:
-        config, plans = self._run.setup.config, self._run.setup.plans
-        clock = VirtualClock(self._kernel, process.check)
-        timeout_s = config.task_timeout_ms / 1000
-
-        def consumer() -> LiveConsumer:
-            make = connections.consumer_client
-            settings = config.restore_config()
-            return LiveConsumer(settings, timeout_s=timeout_s, clock=clock, make_client=make)
-
-        records = CommittedRecords(consumer, clock=clock, timeout_s=timeout_s)
-        offsets = SimulatedOffsets(self._run.cluster, process)
-        return StartCheck(config, plans, offsets, records, None, log)
-
-    def _local(self, process: Process) -> LocalState:
-        return _Local(self.name, open_homes(self._host, process, self._run.faults))
-
-
-class SimulatedOffsets:
-    """The group's offsets, asked for from outside of it (see `streams.lost_group.OffsetsAt`)."""
-
-    def __init__(self, cluster: Cluster, process: Process) -> None:
-        self._cluster = cluster
-        self._process = process
-
-    def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets at some places; with `decided`, once no transaction may change one."""
-        found = self._cluster.group
-        assert group == found.name
-        asked = list(places)
-        self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        while decided and found.is_undecided(asked):
-            self._process.sleep(100 * MS)
-        return {place: found.offsets[place] for place in asked if place in found.offsets}
-
-
-class FaultyAdmin(SimulatedAdmin):
-    """An admin client whose calls take long, fail, or are the last ones."""
-
-    def __init__(self, cluster: Cluster, process: Process, faults: Faults) -> None:
-        super().__init__(cluster)
-        self._process = process
-        self._faults = faults
-
-    def _ask(self, call: str, effect: Any) -> Any:
-        self._process.sleep(self._process.kernel.between(200, 2 * MS))
-        return self._faults.around(self._process, call, effect)
-
-    def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The high watermarks."""
-        ends: dict[TopicPartition, int] = self._ask(
-            "end_offsets", partial(super().end_offsets, list(partitions))
-        )
-        return ends
-
-    def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The last stable offsets."""
-        ends: dict[TopicPartition, int] = self._ask(
-            "end_offsets", partial(super().stable_offsets, list(partitions))
-        )
-        return ends
-
-    def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
-        starts: dict[TopicPartition, int] = self._ask(
-            "start_offsets", partial(super().start_offsets, list(partitions))
-        )
-        return starts
-
-    def delete_records(self, before: Any) -> None:
-        """Delete the records before these offsets."""
-        effect = partial(super().delete_records, dict(before))
-        if self._faults.draw(self._process, "delete_records") == "failure":
-            raise FatalClientError("simulated: records could not be deleted")
-        self._ask("delete_records", effect)

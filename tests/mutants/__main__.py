@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def main(module: str, name: str, jobs: int, timeout: float) -> None:
     chosen = [c for c in all_changes() if module in c.file and name in c.name]
     if not chosen:
         raise click.UsageError("no change has that in its file's path and its name")
-    console = Console(soft_wrap=True)
+    console, begun_s = Console(soft_wrap=True), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
 
         def try_share(number: int, share: Sequence[Change]) -> list[Trial]:
@@ -36,7 +38,13 @@ def main(module: str, name: str, jobs: int, timeout: float) -> None:
         with ThreadPoolExecutor(jobs) as pool:
             shares = in_shares(chosen, jobs)
             trials = [t for found in pool.map(try_share, range(jobs), shares) for t in found]
-    console.print(_scores(trials))
+    console.print(_scores(trials, "area", lambda trial: trial.change.area))
+    console.print(_scores(trials, "file", lambda trial: trial.change.file))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    console.print(
+        f"{len(trials)} changes in {time.monotonic() - begun_s:.0f} s, "
+        f"{used.ru_utime + used.ru_stime:.0f} s of processor time"
+    )
     sys.exit(any(t.verdict in (Verdict.SURVIVED, Verdict.UNUSABLE) for t in trials))
 
 
@@ -49,17 +57,18 @@ def _tell(console: Console, trial: Trial) -> Trial:
     return trial
 
 
-def _scores(trials: Sequence[Trial]) -> Table:
-    table = Table("area", "changes", "noticed", "survived", "equivalent", "unusable", "score")
-    for area in [*sorted({t.change.area for t in trials}), ""]:
-        own = [t.verdict for t in trials if area in ("", t.change.area)]
+def _scores(trials: Sequence[Trial], by: str, of: Callable[[Trial], str]) -> Table:
+    """How many of the changes that can be noticed are, by some name, and of all together."""
+    table = Table(by, "changes", "noticed", "survived", "equivalent", "unusable", "score")
+    for name in [*sorted({of(t) for t in trials}), ""]:
+        own = [t.verdict for t in trials if name in ("", of(t))]
         noticed = sum(v.counts_as_noticed for v in own)
         survived, same, unusable = map(
             own.count, (Verdict.SURVIVED, Verdict.EQUIVALENT, Verdict.UNUSABLE)
         )
         score = f"{noticed / (noticed + survived):.2f}" if noticed + survived else "-"
         counts = map(str, (len(own), noticed, survived, same, unusable))
-        table.add_row(area or "all", *counts, score)
+        table.add_row(name or "all", *counts, score)
     return table
 
 

@@ -14,8 +14,9 @@ import pytest
 from state.buffer import Buffer
 from state.errors import StateError
 from state.rocks import RocksTaskState
-from streams.clients import Offsets, TopicPartition
+from streams.clients import CommittedOffset, Offsets, TopicPartition
 from streams.commit import Commit
+from streams.consumer import LiveConsumer
 from streams.errors import OutcomeUnknownError
 from streams.membership import Membership
 from streams.producer import PlainProducer, TransactionalProducer
@@ -36,6 +37,8 @@ BUGS_OF_STEPS: dict[str, Plant] = {}
 """Those that only windows, joins and their like show."""
 BUGS_OF_SEVERAL: dict[str, Plant] = {}
 """Those that only disasters, full disks, clocks and caches show."""
+BUGS_OF_STRIKES: dict[str, Plant] = {}
+"""Those that need a fault at a chosen call in a chosen phase, or a twin."""
 
 
 def bug(plant: Plant) -> Plant:
@@ -53,10 +56,15 @@ def bug_of_several(plant: Plant) -> Plant:
     return plant
 
 
+def bug_of_strikes(plant: Plant) -> Plant:
+    BUGS_OF_STRIKES[plant.__name__] = plant
+    return plant
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        (BUGS | BUGS_OF_STEPS | BUGS_OF_SEVERAL)[name](patch)
+        (BUGS | BUGS_OF_STEPS | BUGS_OF_SEVERAL | BUGS_OF_STRIKES)[name](patch)
         yield
 
 
@@ -276,3 +284,18 @@ def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
 @bug_of_several
 def another_changelog_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("streams.changelog_identity.lost_changelogs", lambda committed, found: [])
+
+
+@bug_of_strikes
+def a_committed_offset_0_taken_for_none(patch: pytest.MonkeyPatch) -> None:
+    right = LiveConsumer.committed
+
+    def committed(
+        self: LiveConsumer, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        found = right(self, partitions, timeout_s)
+        if found is None:
+            return None
+        return {place: c if c is not None and c.offset else None for place, c in found.items()}
+
+    patch.setattr(LiveConsumer, "committed", committed)

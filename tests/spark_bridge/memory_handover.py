@@ -93,6 +93,7 @@ class MemoryHandover:
 
     cluster: MemoryCluster = field(default_factory=lambda: MemoryCluster(partitions=2))
     topology: Topology = field(default_factory=counting)
+    partitions: int = 2
 
     def __post_init__(self) -> None:
         for topic in ("words", "counted"):
@@ -104,7 +105,7 @@ class MemoryHandover:
     def write(self, count: int) -> None:
         for n in range(count):
             word = b"w%d" % (n % 7)
-            self.cluster.append("words", word, b"k%d" % n, n % 2, NOW_MS + n, None)
+            self.cluster.append("words", word, b"k%d" % n, n % self.partitions, NOW_MS + n, None)
 
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         """Have clients of this cluster made where the bridge makes its own."""

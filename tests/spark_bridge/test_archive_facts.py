@@ -99,6 +99,7 @@ def test_a_plan_is_followed_with_the_archive_that_it_was_made_of() -> None:
     refuse_other_archive(plan, facts)
     for other, said in (
         (put_together(part(0), part(1, 4)), "lines-1 5 records from 0 to 4.* 4 records"),
+        (put_together(part(0), replace(part(1), first=3, last=7)), "from 0 to 4.* from 3 to 7"),
         (put_together(part(0)), "lines-1 5 records .* has no records .*; give the same archive"),
     ):
         with pytest.raises(CannotBackfillError, match=said):

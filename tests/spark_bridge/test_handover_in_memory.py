@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -24,9 +25,11 @@ from streams.clients import CommittedOffset, TopicPartition, no_probe
 from streams.deployed import topology_group
 from streams.errors import ProducerFencedError
 from streams.memory_clients import MemoryTransactionalProducer
+from streams.memory_cluster import MemoryCluster
 from streams.progress import Progress, with_topic_id
 from streams.reset_plan import Member
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
+from topology import Materialized, StreamsBuilder, serdes
 
 HOW: dict[str, Any] = {"driver": hand_over_by_driver, "partitioned": hand_over_partitioned}
 BOTH = pytest.mark.parametrize("how", HOW)
@@ -335,6 +338,50 @@ def test_nothing_is_visible_before_the_one_transaction_ends(handover: MemoryHand
     assert state_of(handover) == "dropped"
     run(handover, "driver", plan)
     handover.check_handed_over()
+
+
+@BOTH
+def test_there_is_no_moment_between_the_offsets_and_that_it_is_done(
+    handover: MemoryHandover, how: str
+) -> None:
+    """Who died there would have the application begin, and its backfill go on."""
+    seen: list[str | None] = []
+    probe = at("handover_committed", lambda: seen.append(state_of(handover)))
+    run(handover, how, handover.plan(), probe=probe)
+    assert seen == ["done"]
+
+
+def test_a_unit_is_left_until_all_its_inputs_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = StreamsBuilder()
+    words, more = (
+        builder.stream(topic, key=serdes.string, value=serdes.string) for topic in ("words", "more")
+    )
+    words.merge(more).group_by_key().count(store="counts")
+    cluster = MemoryCluster(partitions=1)
+    cluster.create("more")
+    handover = MemoryHandover(cluster, builder.build(), partitions=1)
+    handover.patch(monkeypatch)
+    plan = handover.plan()
+    with pytest.raises(ValueError, match="planted"):
+        run(handover, "partitioned", plan, probe=at("handover_written", fail))
+    assert left_to_write(handover.application, plan, target=handover.target()) == ()
+    del cluster.offsets[marker_group(plan)][TopicPartition("more", 0)]
+    (left,) = left_to_write(handover.application, plan, target=handover.target())
+    assert set(left.inputs) == {TopicPartition("more", 0), TopicPartition("words", 0)}
+
+
+def test_versions_of_before_cannot_be_replaced_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = StreamsBuilder()
+    builder.stream("words", key=serdes.string, value=serdes.string).to_table(
+        store=Materialized("counts", history=timedelta(days=1))
+    )
+    handover = MemoryHandover(topology=builder.build())
+    handover.patch(monkeypatch)
+    plan = handover.plan()
+    handover.cluster.append(CHANGELOG, b"old", b"k", 1, NOW_MS, None)
+    with pytest.raises(CannotBackfillError, match="run headrace reset first"):
+        run(handover, "partitioned", plan, reset=True)
+    assert state_of(handover) is None
 
 
 def test_a_flip_needs_all_units(handover: MemoryHandover) -> None:

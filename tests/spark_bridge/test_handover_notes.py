@@ -117,3 +117,48 @@ def test_other_terms_make_another_digest_and_not_another_group() -> None:
 def test_an_id_that_no_group_can_have_is_refused(bad: str) -> None:
     with pytest.raises(CannotBackfillError, match="at most 64"):
         check_id(bad)
+
+
+def read_more(group: Group) -> Notes:
+    """With another input before the first one: notes have other places then."""
+    places = note_places(["earlier", "in"], ["app-n-changelog"], {"earlier": 1, "in": 2000})
+    return Notes.read("app", group, places)
+
+
+def test_parts_of_another_plan_that_lie_behind_are_not_taken() -> None:
+    group = Group()
+    group.offsets.update(read(group, 2000).opened(plan_over(2000), IN_PARTS))
+    group.offsets.update(read(group, 2000).become("bf-1", "dropped"))
+    second = plan_over(1990, id="bf-2")
+    notes = read_more(group).opened(second, IN_PARTS)
+    assert len(notes) > 1
+    assert TopicPartition("earlier", 0) in notes
+    group.offsets.update(notes)
+    found = read_more(group)
+    assert found.open_head is not None
+    assert found.plan_of(found.open_head[1]) == second
+
+
+def test_of_two_first_notes_of_an_id_the_open_one_counts() -> None:
+    group = Group()
+    group.offsets.update(read(group, 1).opened(plan_over(1), IN_PARTS))
+    group.offsets.update(read(group, 1).become("bf-1", "dropped"))
+    again = plan_over(1)
+    group.offsets.update(read_more(group).opened(again, IN_PARTS))
+    found = read_more(group)
+    head = found.head_of("bf-1")
+    assert head is not None
+    assert head.state == "open"
+    assert found.plan_of(head) == again
+    group.offsets.update(found.become("bf-1", "done"))
+    head = read_more(group).head_of("bf-1")
+    assert head is not None
+    assert head.state == "done"
+
+
+def test_notes_are_where_a_drop_deletes_nothing_first() -> None:
+    partitions = {"in": 2, "app-n-changelog": 2, "b": 1}
+    places = note_places(["in", "b", "gone"], ["app-n-changelog", "in"], partitions)
+    assert [f"{place}" for place in places] == [
+        "b-0", "in-0", "in-1", "app-n-changelog-0", "app-n-changelog-1"
+    ]  # fmt: skip

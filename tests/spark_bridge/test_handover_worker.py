@@ -86,6 +86,15 @@ def test_a_unit_is_written_with_what_says_that_it_is(opened: Opened) -> None:
     assert all(committed.metadata for committed in opened.markers().values())
 
 
+def test_rows_and_what_says_that_they_are_there_are_one_transaction(opened: Opened) -> None:
+    opened.run(opened.batches("1_0"))
+    logs = opened.cluster.topics[CHANGELOG].logs
+    rows = [entry for log in logs for entry in log.entries if entry is not None]
+    (transaction,) = {row.transaction for row in rows}
+    assert transaction is not None
+    assert transaction.offsets == {marker_group(opened.plan): opened.markers()}
+
+
 def test_the_markers_of_inputs_are_where_the_plan_ends(opened: Opened) -> None:
     opened.run(opened.batches("0_1"))
     (marker,) = opened.markers().values()

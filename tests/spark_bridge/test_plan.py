@@ -149,3 +149,12 @@ def test_keys_of_unequal_bytes_that_would_never_meet_are_refused() -> None:
     settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
     with pytest.raises(TopologyError, match="reads b with serde 'json'"):
         Application.of(builder.build(), settings)
+
+
+def test_ties_between_inputs_go_by_topic_and_partition() -> None:
+    """In whatever order they were found, and after the plan was read back."""
+    ends = {TopicPartition(topic, p): 9 for topic, p in (("b", 10), ("b", 9), ("a", 1), ("a", 0))}
+    plan = BackfillPlan("app", "b", 0, ((0,),), {"a": 2, "b": 11}, dict.fromkeys(ends, 0), ends)
+    for one in (plan, BackfillPlan.from_text(plan.to_text())):
+        assert [str(place) for place in one.inputs] == ["a-0", "a-1", "b-9", "b-10"]
+        assert one.source_number(TopicPartition("b", 9)) == 2

@@ -481,12 +481,17 @@ def test_a_topology_of_global_tables_alone_has_nothing_to_do() -> None:
         TopologyTestDriver(builder.build())
 
 
-def test_a_simulation_refuses_global_tables() -> None:
+def test_a_simulation_has_all_rows_of_global_tables_from_the_beginning() -> None:
     builder = StreamsBuilder()
-    table = builder.global_table("t")
-    builder.stream("in").join(table, both, key_mapper=by_value).to("out")
-    with pytest.raises(TopologyError, match="TopologyTestDriver"):
-        simulate(builder.build(), inputs={"in": []}, seed=0)
+    table = builder.global_table("t", key=serdes.string, value=serdes.string)
+    numbers = builder.stream("in", key=serdes.string, value=serdes.string)
+    numbers.join(table, lambda value, row: f"{value}+{row}", key_mapper=lambda key, _: key).to(
+        "out"
+    )
+    inputs = {"in": [("a", "1"), ("b", "2"), ("a", "3")], "t": [("a", "A"), ("b", "B")]}
+    for seed in range(5):
+        result = simulate(builder.build(), inputs=inputs, seed=seed).check()
+        assert sorted(value for _, value in result.outputs("out")) == ["1+A", "2+B", "3+A"]
 
 
 # -- types ----------------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""What is the same in every run, and what is found at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from streams.config import StreamsConfig
+from streams.global_plan import GlobalPlan
+from streams.plan import SubPlan
+from streams.simulation.faults import FaultPlan
+from streams.simulation.inputs import Row
+from streams.task import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is the same in every run.
+
+    Args:
+        config: the application's settings.
+        plans: its sub-topologies, compiled.
+        rows: the input, encoded.
+        partitions: partition count of each topic that is not internal.
+        workers: how many there are.
+        plan: what goes wrong.
+        global_plans: its global tables.
+        global_rows: what these have when the first worker starts, encoded.
+    """
+
+    config: StreamsConfig
+    plans: Sequence[SubPlan]
+    rows: dict[str, list[Row]]
+    partitions: dict[str, int]
+    workers: int
+    plan: FaultPlan
+    global_plans: Sequence[GlobalPlan] = ()
+    global_rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was found at the end, before the workers were stopped."""
+
+    problems: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    """The errors that named a disaster and ended the application."""
+    states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

@@ -1,0 +1,389 @@
+"""One worker of a run across its lives, what it is made of, and its supervisor."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from state.errors import StateError
+from streams.background import Job
+from streams.clients import CommittedOffset, Log, TopicPartition
+from streams.committed_records import CommittedRecords
+from streams.consumer import LiveConsumer
+from streams.errors import FatalClientError, IdentityError, LocalStateError, StopRequestedError
+from streams.runtime import Connections, LocalState, make_worker
+from streams.simulation.cluster import Cluster, SimulatedAdmin
+from streams.simulation.consumer_client import SimulatedConsumer
+from streams.simulation.coverage import PhaseWatch
+from streams.simulation.disk import Host, open_homes
+from streams.simulation.faults import Faults
+from streams.simulation.kernel import (
+    MS,
+    SECOND,
+    Actor,
+    CrashError,
+    Kernel,
+    VirtualClock,
+)
+from streams.simulation.process import Process
+from streams.simulation.producer_client import SimulatedProducer
+from streams.simulation.setup import Outcome, Setup
+from streams.start_check import StartCheck
+from streams.task import TaskId
+from streams.tasks import OpenHome, TaskHome
+from streams.topic_plan import TopicFacts
+from streams.worker import Worker
+from topology.graph import Store
+
+__all__ = ["Slot"]
+
+_GLOBAL_TABLES = -1
+"""What stands for a sub-topology where global tables are kept."""
+
+_STOPPED_BY_TROUBLE = (
+    FatalClientError,
+    IdentityError,
+    LocalStateError,
+    StateError,
+    StopRequestedError,
+)
+"""What may stop a worker while brokers fail, or where it is told to: it is started again."""
+
+
+class World(Protocol):
+    """What a slot needs of its run (see `streams.simulation.run.Run`)."""
+
+    kernel: Kernel
+    faults: Faults
+    cluster: Cluster
+    setup: Setup
+    outcome: Outcome
+    beside: list[Actor]
+
+    def refuse(self, error: BaseException) -> bool:
+        """Whether an error names what has happened; the others end with it then."""
+
+
+class _Log:
+    """Writes what the runtime logs into the history (see `streams.clients.Log`)."""
+
+    def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
+        self._process = process
+        self._hear = hear
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        self._write("", event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        self._write("warning: ", event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        self._write("error: ", event, fields)
+
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        if self._process.alive:
+            words = " ".join(f"{name}={value}" for name, value in fields.items())
+            self._process.note(f"[{level}{event}] {words}")
+            self._hear(event)
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """A worker's identity and its host's disk (see `streams.runtime.LocalState`)."""
+
+    instance_id: str
+    open_home: OpenHome
+    global_id: TaskId
+    """What stands for the global tables of this worker among the host's directories."""
+
+    def homes(self, clock: object, log: object) -> OpenHome:
+        del clock, log
+        return self.open_home
+
+    def global_home(self, stores: Sequence[Store], log: object) -> TaskHome:
+        del log
+        home = self.open_home(self.global_id, stores)
+        assert home is not None, "another process has this worker's global tables"
+        return home
+
+    def close(self) -> None:
+        """Nothing: identities are not locked here."""
+
+
+class _Beside:
+    """Runs jobs of a process in a thread of their own (see `streams.background.Background`)."""
+
+    def __init__(self, run: World, process: Process) -> None:
+        self._run = run
+        self._process = process
+        self._actor: Actor | None = None
+
+    def __call__(self, job: Job) -> bool:
+        if self._actor is not None and not self._actor.finished:
+            return False
+        self._actor = self._run.kernel.spawn(f"{self._process.name}-beside", job)
+        self._run.beside.append(self._actor)
+        return True
+
+
+class Slot:
+    """A worker across its lives, with its supervisor.
+
+    At most two of its lives are at the same time: a twin has begun elsewhere while the first one
+    stood still.
+
+    Args:
+        run: what it is part of.
+        number: its own.
+        host: where it lives.
+        other_host: where a twin does; on one host, a lock on the identity keeps it out.
+    """
+
+    def __init__(self, run: World, number: int, host: Host, other_host: Host) -> None:
+        self._run = run
+        self._kernel = run.kernel
+        self.name = f"w{number}"
+        self._number = number
+        self._host = host
+        self._other_host = other_host
+        self._actor: Actor | None = None
+        self._twin: Actor | None = None
+        self._workers: dict[Process, Worker | None] = {}
+        """The worker of each life that goes on now."""
+        self.retired = False
+        self.is_paused = False
+        """Whether it is not to be started for now."""
+        self._lives = 0
+
+    @property
+    def process(self) -> Process | None:
+        """The life that began last, of those that go on now."""
+        return next(reversed(self._workers), None)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is no worker any more."""
+        return all(actor is None or actor.finished for actor in (self._actor, self._twin))
+
+    def start(self) -> None:
+        """Begin the first life."""
+        self._actor = self._kernel.spawn(self.name, self._supervise)
+
+    def restart(self) -> None:
+        """Stop cleanly, and start again some time later."""
+        for worker in list(self._workers.values()):
+            if worker is not None:
+                self._kernel.note(self.name, "! is told to stop")
+                worker.stop()
+
+    def retire(self) -> None:
+        """Stop cleanly for good."""
+        self.retired = True
+        self.restart()
+
+    def end(self) -> None:
+        """Die, and live no more."""
+        self.retired = True
+        for process in list(self._workers):
+            process.die()
+
+    def start_twin(self, stands_us: int) -> bool:
+        """Leave the worker standing, and start another with its identity elsewhere.
+
+        So it is where a supervisor takes a process for dead that is not. Whichever goes on is for
+        the group to say.
+
+        Returns:
+            Whether that can be done now.
+        """
+        is_there = self._twin is not None and not self._twin.finished
+        if is_there or self.process is None or not self.process.alive or self.retired:
+            return False
+        self.process.stand(stands_us)
+        self._twin = self._kernel.spawn(f"{self.name}-twin", self._live_as_twin)
+        return True
+
+    def _live_as_twin(self) -> None:
+        assert self._twin is not None
+        self._live(self._twin, self._other_host)
+
+    def _supervise(self) -> None:
+        assert self._actor is not None
+        dice = self._run.faults.random
+        self._kernel.sleep(self._kernel.between(0, 500 * MS))
+        while not self.retired:
+            while self.is_paused and not self.retired:
+                self._kernel.sleep(100 * MS)
+            self._live(self._actor, self._host)
+            if self.retired:
+                return
+            if self._run.faults.is_on and dice.random() < self._run.setup.plan.lost_state:
+                lost = self._host.lose(all_of_it=dice.random() < 0.5)
+                self._run.faults.counts["disk", "lost"] += 1
+                self._kernel.note(self.name, f"! local state: {lost or 'none to lose'}")
+            long = self._run.faults.is_on and dice.random() < 0.3
+            self._kernel.sleep(self._kernel.between(100 * MS, (9 if long else 1) * SECOND))
+
+    def _live(self, actor: Actor, host: Host) -> None:
+        self._lives += 1
+        process = Process(self._kernel, self.name, self.name)
+        process.actor = actor
+        self._workers[process] = None
+        process.note(f"starts for the {self._lives}. time")
+        try:
+            watch = PhaseWatch(process, self._run.faults.coverage)
+            parts = self._make(process, watch, host)
+            self._workers[process] = parts.worker
+            if not self.retired:
+                watch.joins()
+                parts.worker.run()
+            process.note("has stopped")
+        except CrashError:
+            process.note("is dead")
+        except _STOPPED_BY_TROUBLE as error:
+            process.note(f"stops: {type(error).__name__}: {error}")
+        except BaseException as error:
+            if self._run.refuse(error):
+                process.note(f"refuses to go on: {type(error).__name__}: {error}")
+                return
+            process.note(f"fails: {type(error).__name__}: {error}")
+            words = "".join(traceback.format_exception(error)[-14:])
+            self._run.outcome.problems.append(f"{self.name} fails: {error!r}\n{words}")
+        finally:
+            del self._workers[process]
+            process.die_quietly()
+            host.process_ended(process)
+
+    def _make(self, process: Process, watch: PhaseWatch, host: Host) -> Any:
+        run = self._run
+        cluster, faults = run.cluster, run.faults
+
+        connections = Connections(
+            admin=lambda _, __: FaultyAdmin(cluster, process, faults),
+            consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
+            producer_client=partial(SimulatedProducer, cluster, process, faults),  # type: ignore[arg-type]
+            local_state=lambda _: self._local(process, host),
+            background=lambda _: _Beside(run, process),
+            first_commit_id=lambda: faults.random.getrandbits(30) << 32,
+        )
+
+        def hear(event: str) -> None:
+            watch.heard(event, counts=faults.is_on)
+
+        def probe(step: str) -> None:
+            process.check()
+            watch.stepped(step)
+            if faults.is_told_to_stop(step):
+                self.restart()
+            kind = faults.draw(process, "probe")
+            if kind is not None:
+                process.note(f"at {step}")
+            if kind == "crash_before":
+                process.die()
+            elif kind == "stall":
+                process.stand(faults.stall_us())
+            if kind is not None:
+                process.settle()
+
+        log = _Log(process, hear)
+        return make_worker(
+            run.setup.config,
+            run.setup.plans,
+            clock=VirtualClock(self._kernel, process.check),
+            listener=watch,
+            restore_listener=watch,
+            probe=probe,
+            log=log,
+            connections=connections,
+            global_plans=run.setup.global_plans,
+            before_start=self._start_check(process, connections, log).begin,
+        )
+
+    def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:
+        config, plans = self._run.setup.config, self._run.setup.plans
+        clock = VirtualClock(self._kernel, process.check)
+        timeout_s = config.task_timeout_ms / 1000
+
+        def consumer() -> LiveConsumer:
+            make = connections.consumer_client
+            settings = config.restore_config()
+            return LiveConsumer(settings, timeout_s=timeout_s, clock=clock, make_client=make)
+
+        records = CommittedRecords(consumer, clock=clock, timeout_s=timeout_s)
+        offsets = SimulatedOffsets(self._run.cluster, process)
+        return StartCheck(config, plans, offsets, records, None, log)
+
+    def _local(self, process: Process, host: Host) -> LocalState:
+        homes = open_homes(host, process, self._run.faults)
+        return _Local(self.name, homes, TaskId(_GLOBAL_TABLES, self._number))
+
+
+class SimulatedOffsets:
+    """The group's offsets, asked for from outside of it (see `streams.lost_group.OffsetsAt`)."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        self._cluster = cluster
+        self._process = process
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets at some places; with `decided`, once no transaction may change one."""
+        found = self._cluster.group
+        assert group == found.name
+        asked = list(places)
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
+        while decided and found.is_undecided(asked):
+            self._process.sleep(100 * MS)
+        return {place: found.offsets[place] for place in asked if place in found.offsets}
+
+
+class FaultyAdmin(SimulatedAdmin):
+    """An admin client whose calls take long, fail, or are the last ones."""
+
+    def __init__(self, cluster: Cluster, process: Process, faults: Faults) -> None:
+        super().__init__(cluster)
+        self._process = process
+        self._faults = faults
+
+    def _ask(self, call: str, effect: Any) -> Any:
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
+        return self._faults.around(self._process, call, effect)
+
+    def describe(self, names: Any) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+        facts: dict[str, TopicFacts] = self._faults.around(
+            self._process, "describe", partial(super().describe, list(names))
+        )
+        return facts
+
+    def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        """The high watermarks."""
+        ends: dict[TopicPartition, int] = self._ask(
+            "end_offsets", partial(super().end_offsets, list(partitions))
+        )
+        return ends
+
+    def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        """The last stable offsets."""
+        ends: dict[TopicPartition, int] = self._ask(
+            "end_offsets", partial(super().stable_offsets, list(partitions))
+        )
+        return ends
+
+    def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
+        """The offset of the first record that is still there."""
+        starts: dict[TopicPartition, int] = self._ask(
+            "start_offsets", partial(super().start_offsets, list(partitions))
+        )
+        return starts
+
+    def delete_records(self, before: Any) -> None:
+        """Delete the records before these offsets."""
+        effect = partial(super().delete_records, dict(before))
+        if self._faults.draw(self._process, "delete_records") == "failure":
+            raise FatalClientError("simulated: records could not be deleted")
+        self._ask("delete_records", effect)
