@@ -20,6 +20,7 @@ from spark_bridge.errors import CannotBackfillError
 from spark_bridge.plan import BackfillPlan
 from spark_bridge.planning import InputEnds, Until
 from streams.clients import TopicPartition
+from streams.topics import describe_as
 
 __all__ = ["ArchiveSet", "Cutover", "Source", "Times"]
 
@@ -77,7 +78,8 @@ class ArchiveSet:
             return cls()
         cls._refuse_topics(source, application)
         cls._refuse_others(source, plan)
-        partitions = {name: facts.partitions for name, facts in admin.describe(source).items()}
+        described = describe_as(admin, source)
+        partitions = {name: facts.partitions for name, facts in described.items()}
         missing = sorted(source.keys() - partitions.keys())
         if missing:
             raise CannotBackfillError(

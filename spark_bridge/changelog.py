@@ -164,10 +164,11 @@ def fixed_ranges(
     from spark_bridge.topic_rows import Range
     from streams.broker_contact import reach
     from streams.group_admin import GroupAdmin
+    from streams.topics import describe_as
 
     reach(config.admin_config())
     admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    facts = admin.describe([topic]).get(topic)
+    facts = describe_as(admin, [topic]).get(topic)
     if facts is None:
         raise ReadError(f"topic {topic} does not exist{_nearest(topic, admin.names())}")
     places = [TopicPartition(topic, number) for number in range(facts.partitions)]

@@ -253,7 +253,7 @@ class Target:
         Raises:
             CannotBackfillError: one would.
         """
-        facts = self.admin.describe(oldest_ms)
+        facts = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
         missing = sorted(oldest_ms.keys() - facts.keys())
         if missing:
             raise CannotBackfillError(
@@ -290,7 +290,7 @@ class Target:
             CannotBackfillError: the cluster forbids it.
         """
         windows = window_topics(list(self.application.plans.values()))
-        facts = self.admin.describe([name for name in oldest_ms if name in windows])
+        facts = describe_as(self.admin, [name for name in oldest_ms if name in windows])
         for name in facts:
             topic, kept_ms = windows[name], facts[name].retention_ms
             newest_lost_ms = self.now_ms() - topic.kept_ms - topic.slack_ms

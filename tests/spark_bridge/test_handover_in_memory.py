@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from spark_bridge.handover_partitioned import (
     left_to_write,
 )
 from spark_bridge.plan import BackfillPlan
+from streams.access_errors import AccessError
 from streams.backfill_gate import backfill_group
 from streams.clients import CommittedOffset, TopicPartition, no_probe
 from streams.deployed import topology_group
@@ -66,6 +67,28 @@ def fail() -> None:
 def state_of(handover: MemoryHandover, backfill_id: str = "bf-1") -> str | None:
     head = handover.target().notes().head_of(backfill_id)
     return None if head is None else head.state
+
+
+@BOTH
+def test_a_sink_that_is_denied_needs_the_right_to_write(
+    handover: MemoryHandover, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = handover.plan()
+    describe = handover.admin.describe
+
+    def denying(names: Iterable[str]) -> Any:
+        asked = list(names)
+        if "counted" in asked:
+            raise AccessError(
+                "User:app lacks the right Describe on the topic counted; grant it",
+                right="Describe",
+                resource="the topic counted",
+            )
+        return describe(asked)
+
+    monkeypatch.setattr(handover.admin, "describe", denying)
+    with pytest.raises(AccessError, match="lacks the right Write on the topic counted"):
+        run(handover, how, plan)
 
 
 @BOTH
