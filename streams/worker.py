@@ -40,6 +40,7 @@ from streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
+from streams.failures import describe_failure
 from streams.gate_watch import Gate
 from streams.global_tables import GlobalTables
 from streams.input_identity import AskIds, InputIdentity
@@ -263,7 +264,9 @@ class Worker:
             try:
                 step()
             except Exception as error:
-                self._log.warning("close_failed", reason=str(error))
+                full = self._config.log_errors == "full"
+                reason = describe_failure(error, full=full).reason
+                self._log.warning("close_failed", reason=reason)
 
     def _abort_quietly(self) -> None:
         # Without running tasks the callbacks of a closing consumer find nothing to commit.

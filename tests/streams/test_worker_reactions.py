@@ -358,6 +358,19 @@ def test_after_an_error_nothing_is_committed_at_the_close(bench: WorkerBench) ->
     assert not bench.cluster.open
 
 
+def test_a_close_that_fails_after_an_error_is_logged_without_a_text_that_may_quote_a_record(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ValueError("c4n4ry")
+
+    monkeypatch.setattr(bench.worker.global_tables, "close", fail)
+    bench.worker.give_up()
+    (fields,) = [e for e in bench.log.events if e["event"] == "close_failed"]
+    assert fields["reason"].startswith("ValueError; ")
+    assert "c4n4ry" not in repr(fields)
+
+
 # -- commits -------------------------------------------------------------------------------------
 
 
