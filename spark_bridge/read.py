@@ -35,14 +35,15 @@ def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenCon
     """
 
     def open_consumer() -> Consumer:
-        from streams.consumer import LiveConsumer  # executors need the client, importers do not
+        # Executors need the client, importers do not.
+        from spark_bridge.range_consumer import RangeConsumer
 
         settings: dict[str, Any] = {
             **config.restore_config(),
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "queued.max.messages.kbytes": 16 * 1024,
         }
-        return LiveConsumer(settings, timeout_s=config.task_timeout_ms / 1000)
+        return RangeConsumer(settings, timeout_s=config.task_timeout_ms / 1000)
 
     return open_consumer
 
@@ -67,6 +68,7 @@ def read_range(
         clock: measures that time.
 
     Raises:
+        AccessError: the brokers do not let the consumer in, or it does not trust them.
         OffsetLostError: the broker has deleted records of the range.
         BackfillError: nothing came for too long.
     """

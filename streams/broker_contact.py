@@ -31,7 +31,7 @@ from streams.rights import principal_of
 from streams.system_clock import SystemClock
 from streams.unreached import Unreached
 
-__all__ = ["BrokerContact", "Heard", "reach"]
+__all__ = ["BrokerContact", "Heard", "not_admitted", "reach"]
 
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -290,7 +290,7 @@ class BrokerContact(Heard):
             waited_s = now_s - begun_s
             final = probe.final(now_s)
             if final is not None:
-                raise self._not_admitted(final)
+                raise not_admitted(final, self._config)
             if stopping():
                 raise StopRequestedError("stopped while waiting for the brokers")
             if within_s is not None and waited_s >= within_s:
@@ -325,18 +325,24 @@ class BrokerContact(Heard):
         servers = self._config.get("bootstrap.servers")
         return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
 
-    def _not_admitted(self, failure: BrokerFailure) -> AccessError:
-        if failure.kind == "certificate":
-            return AccessError(
-                f"the certificate of the broker {failure.address} cannot be verified: "
-                f"{failure.reason}; {failure.advice}"
-            )
-        who = principal_of(self._config)
+
+def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
+    """What is raised of a failure that is final.
+
+    Args:
+        failure: what the client said.
+        config: librdkafka's settings of that client.
+    """
+    if failure.kind == "certificate":
         return AccessError(
-            f"the broker {failure.address} does not let {who} in: {failure.reason}; "
-            f"{failure.advice}",
-            principal=who,
+            f"the certificate of the broker {failure.address} cannot be verified: "
+            f"{failure.reason}; {failure.advice}"
         )
+    who = principal_of(config)
+    return AccessError(
+        f"the broker {failure.address} does not let {who} in: {failure.reason}; {failure.advice}",
+        principal=who,
+    )
 
 
 _NOTHING_HEARD = "see that the brokers are up and that no firewall is between"

@@ -1,4 +1,4 @@
-"""A backfill on the secured broker: the rights of docs/operations.md are enough."""
+"""A backfill on the secured broker: the rights of docs/operations.md are enough, and are missed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from spark_bridge import backfill
+from spark_bridge.cli_errors import code_of
+from streams.access_errors import AccessError
 from streams.devbroker import DevBroker
+from streams.exit_codes import ExitCode
+from streams.rights import Right
 from tests.support import kafka, oracle
 from tests.support.live import live
 from tests.support.patience import PATIENCE_S
@@ -72,3 +76,55 @@ def test_with_these_rights_a_backfill_gives_what_the_application_gives(
     assert rows(batch.read(batch.output)) == rows(alive.read(alive.output))
     batch.write("a g")
     run_until(batch, counts_of(f"{words} a g"))
+
+
+def denied_at_hand_over(
+    spark: Any, tenant: Tenant, handover: Any, taken: Callable[[Right], bool]
+) -> AccessError:
+    """Take a right away when the first stage has run; returns what the backfill says."""
+    lost = [right for right in tenant.rights if taken(right)]
+    assert lost
+
+    def take(_: Any) -> None:
+        tenant.broker.revoke(tenant.name, lost)
+
+    with pytest.raises(AccessError) as raised:
+        backfill(
+            tenant.topology, tenant.settings, spark=spark, handover=handover, id="b", on_stage=take
+        )
+    tenant.broker.grant(tenant.name, lost)
+    assert code_of(raised.value) is ExitCode.ACCESS
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+@pytest.mark.parametrize("handover", ["driver", "partitioned"])
+def test_a_right_to_write_that_is_missing_is_named_and_given_it_goes_on(
+    spark: Any, new_tenant: Callable[[], Tenant], handover: Any
+) -> None:
+    """Executors lack it where they write."""
+    tenant = new_tenant()
+    error = denied_at_hand_over(spark, tenant, handover, lambda r: r.name == tenant.output)
+    assert f"User:{tenant.name} lacks the right Write on the topic {tenant.output}" in str(error)
+    backfill(
+        tenant.topology,
+        tenant.settings,
+        spark=spark,
+        handover=handover,
+        id="b" if handover == "partitioned" else "c",
+    )
+    oracle.check_exact(tenant.read(tenant.output), counts_of(f"a b a {LINE}"))
+
+
+def test_executors_that_are_not_let_in_end_a_backfill_with_the_code_of_that(
+    spark: Any, new_tenant: Callable[..., Tenant]
+) -> None:
+    tenant = new_tenant(**{"restore.sasl.password": "c4n4ry"})
+    with pytest.raises(AccessError) as raised:
+        backfill(tenant.topology, tenant.settings, spark=spark)
+    assert code_of(raised.value) is ExitCode.ACCESS
+    said = str(raised.value)
+    assert f"User:{tenant.name}" in said
+    assert "correct sasl.mechanism, sasl.username and sasl.password" in said
+    assert "c4n4ry" not in said
+    assert "\n" not in said
