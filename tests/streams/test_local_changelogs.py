@@ -264,6 +264,30 @@ def test_rows_of_another_commit_than_the_offsets_are_not_taken(tmp_path: Path) -
     }
 
 
+def test_rows_of_a_restore_that_was_broken_off_are_not_taken_for_all(tmp_path: Path) -> None:
+    """The store that is empty is complete at once, and says nothing of the other one."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.string)
+    stream.group_by_key().count(store="counts")
+    stream.filter(lambda k, v: False).group_by_key().count(store="none")
+    driver = TopologyTestDriver(
+        builder.build(), EXACTLY_ONCE, commit="manual", state_dir=tmp_path / "state"
+    )
+    driver.input("in").send_many([(f"k{number}", "x") for number in range(20)])
+    driver.commit()
+    driver.crash(keep=False)
+    driver.crash(at="records_restored")
+    driver._turn()
+    assert driver.crashes == 2
+    for store in ("counts", "none"):
+        driver.cluster.delete(f"test-{store}-changelog")
+    plan = tool_of(driver, tmp_path / "state").plan()
+    assert not plan.here
+    assert [task.refusal for task in plan.elsewhere] == [
+        "the rows here are of another commit than the offsets"
+    ]
+
+
 def test_rows_that_were_in_memory_alone_are_not_there(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key=serdes.string, value=serdes.string)
