@@ -13,6 +13,7 @@ from streams.plan import plan_application
 from streams.progress import MAX_BYTES, Progress
 from streams.task import Task
 from streams.testing import TopologyTestDriver
+from tests.support.topologies import key_count
 from topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 
 
@@ -54,3 +55,13 @@ def test_a_text_leaves_room_for_the_zero_that_the_client_puts_behind_it() -> Non
     assert MAX_BYTES - 4 < len(fits) <= MAX_BYTES
     with pytest.raises(ValueError, match="takes 4096 bytes"):
         Progress(1, {"n" * 3047: 1}).encode()
+
+
+def test_the_largest_time_of_a_partition_stands_beside_its_offset() -> None:
+    driver = TopologyTestDriver(key_count())
+    place = TopicPartition("in", 0)
+    for time, largest in ((5, 5), (9, 9), (7, 9)):
+        driver.input("in").send("a", "x", timestamp=time)
+        committed = driver.cluster.offsets["test"][place]
+        assert Progress.decode(committed.metadata).partition_time == largest
+        driver.restart()
