@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from streams.clients import CommittedOffset, TopicPartition
+from streams.committed_records import CommittedRecords
 from streams.config import StreamsConfig
 from streams.deployment import Deployment
 from streams.errors import TopologyChangedError
-from streams.memory_clients import MemoryAdmin
-from streams.memory_worker import EventLog
+from streams.memory_clients import MemoryAdmin, MemoryConsumer
+from streams.memory_worker import EventLog, ManualClock
 from streams.plan import plan_application
 from streams.progress import RESET_MARK, Progress
 from streams.start_check import StartCheck
@@ -39,8 +40,9 @@ class Cluster(MemoryAdmin):
         return frozenset(["test", *self.other_groups])
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
+        del decided
         for name in self.created_meanwhile:
             self._cluster.create(name)
         wanted = set(places)
@@ -81,7 +83,12 @@ def check(
         described = Deployment.of(plan_application(deployed, config), config)
     topics = [plan.topics for plan in driver._plans]
     plan = plan_internal_topics(topics, MemoryAdmin(driver.cluster).describe(topic_names(topics)))
-    looked = StartCheck(driver._config, driver._plans, admin, described, EventLog())
+    records = CommittedRecords(
+        lambda: MemoryConsumer(driver.cluster, group=None, committed=True),
+        clock=ManualClock(0),
+        timeout_s=5,
+    )
+    looked = StartCheck(driver._config, driver._plans, admin, records, described, EventLog())
     looked(admin, plan)
 
 
