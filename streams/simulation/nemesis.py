@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from streams.simulation.cluster import Cluster
@@ -37,75 +38,88 @@ def plan_trouble(
     seed: int,
 ) -> None:
     """Schedule what happens to whole workers, at random moments."""
-    plan, dice, kernel = faults.plan, faults.random, cluster.kernel
-    # Of its own, so that what came later to the simulation changes no seed.
+    # Dice of its own, so that what came later to the simulation changes no seed.
     chances = random.Random(f"nemesis/{seed}")  # noqa: S311 - reproducible on purpose
+    _Nemesis(faults, cluster, slots, hosts, changelogs, chances).plan(seconds)
 
-    def later(average: float, what: Callable[[], None]) -> None:
-        for _ in range(_draw(dice, average)):
-            kernel.after(int(dice.uniform(0.02, 1) * seconds * SECOND), what)
 
-    def living() -> Process | None:
-        found = [s.process for s in slots if s.process is not None and s.process.alive]
-        return dice.choice(found) if found else None
+@dataclass(frozen=True, slots=True)
+class _Nemesis:
+    """Each method is one thing that happens, when its moment has come."""
 
-    def kill() -> None:
-        process = living()
+    faults: Faults
+    cluster: Cluster
+    slots: Sequence[Slot]
+    hosts: Sequence[Host]
+    changelogs: Sequence[str]
+    chances: random.Random
+
+    def plan(self, seconds: float) -> None:
+        plan, dice = self.faults.plan, self.faults.random
+        troubles = [
+            (plan.crashes, self.kill, dice),
+            (plan.stalls, self.stand, dice),
+            (plan.restarts, self.restart, dice),
+            (plan.compaction if self.changelogs else None, self.compact, dice),
+            (2.0 if plan.lost_state else None, self.remember, dice),
+            (plan.full_disks, self.fill, self.chances),
+            (plan.clock_jumps, self.jump, self.chances),
+            (plan.twins, self.twin, self.chances),
+        ]
+        for average, what, drawn_by in troubles:
+            for _ in range(0 if average is None else _draw(drawn_by, average)):
+                moment = drawn_by.uniform(0.02, 1) * seconds * SECOND
+                self.cluster.kernel.after(int(moment), what)
+
+    def kill(self) -> None:
+        process = self._living()
         if process is not None:
-            faults.counts["process", "killed"] += 1
+            self.faults.counts["process", "killed"] += 1
             process.die()
 
-    def stand() -> None:
-        process = living()
+    def stand(self) -> None:
+        process = self._living()
         if process is not None:
-            faults.counts["process", "left standing"] += 1
-            process.stand(faults.stall_us())
+            self.faults.counts["process", "left standing"] += 1
+            process.stand(self.faults.stall_us())
 
-    def restart() -> None:
-        faults.counts["process", "restarted"] += 1
-        dice.choice(slots).restart()
+    def restart(self) -> None:
+        self.faults.counts["process", "restarted"] += 1
+        self.faults.random.choice(self.slots).restart()
 
-    def compact() -> None:
-        topic = dice.choice(changelogs)
-        gone = sum(cluster.log(place).compact() for place in cluster.places(topic))
-        faults.counts["cluster", "compacted"] += 1
-        kernel.note("cluster", f"compacts {topic}: {gone} records")
+    def compact(self) -> None:
+        topic = self.faults.random.choice(self.changelogs)
+        places = self.cluster.places(topic)
+        gone = sum(self.cluster.log(place).compact() for place in places)
+        self.faults.counts["cluster", "compacted"] += 1
+        self.cluster.kernel.note("cluster", f"compacts {topic}: {gone} records")
 
-    def remember() -> None:
-        for host in hosts:
+    def remember(self) -> None:
+        for host in self.hosts:
             host.remember()
 
-    def fill() -> None:
-        faults.counts["disk", "full"] += 1
-        host, seconds = chances.choice(hosts), chances.uniform(0.05, 4)
-        kernel.note("nemesis", f"a disk is full for {seconds:.3f} s")
-        host.full_until_us = kernel.now_us + int(seconds * SECOND)
+    def fill(self) -> None:
+        self.faults.counts["disk", "full"] += 1
+        host, seconds = self.chances.choice(self.hosts), self.chances.uniform(0.05, 4)
+        self.cluster.kernel.note("nemesis", f"a disk is full for {seconds:.3f} s")
+        host.full_until_us = self.cluster.kernel.now_us + int(seconds * SECOND)
 
-    def jump() -> None:
-        faults.counts["clock", "jumped"] += 1
-        hours = chances.choice((-48, -1, 0.01, 1, 48))
-        kernel.note("nemesis", f"the clock jumps by {hours} h")
-        kernel.wall_ahead_ms += int(hours * 3_600_000)
+    def jump(self) -> None:
+        self.faults.counts["clock", "jumped"] += 1
+        hours = self.chances.choice((-48, -1, 0.01, 1, 48))
+        self.cluster.kernel.note("nemesis", f"the clock jumps by {hours} h")
+        self.cluster.kernel.wall_ahead_ms += int(hours * 3_600_000)
 
-    def twin() -> None:
-        if chances.choice(slots).start_twin(int(chances.uniform(0.5, 12) * SECOND)):
-            faults.counts["process", "twins"] += 1
-            kernel.note("nemesis", "a worker is started while another with its identity stands")
+    def twin(self) -> None:
+        if self.chances.choice(self.slots).start_twin(int(self.chances.uniform(0.5, 12) * SECOND)):
+            self.faults.counts["process", "twins"] += 1
+            self.cluster.kernel.note(
+                "nemesis", "a worker is started while another with its identity stands"
+            )
 
-    later(plan.crashes, kill)
-    later(plan.stalls, stand)
-    later(plan.restarts, restart)
-    if changelogs:
-        later(plan.compaction, compact)
-    if plan.lost_state:
-        later(2.0, remember)
-    for average, what in (
-        (plan.full_disks, fill),
-        (plan.clock_jumps, jump),
-        (plan.twins, twin),
-    ):
-        for _ in range(_draw(chances, average)):
-            kernel.after(int(chances.uniform(0.02, 1) * seconds * SECOND), what)
+    def _living(self) -> Process | None:
+        found = [s.process for s in self.slots if s.process is not None and s.process.alive]
+        return self.faults.random.choice(found) if found else None
 
 
 def _draw(dice: random.Random, average: float) -> int:
