@@ -16,7 +16,7 @@ AT_LEAST_ONCE = {"processing.guarantee": "at_least_once", "commit.interval.ms": 
 
 
 ZOMBIES = FaultPlan(
-    rate=0.08,
+    rate=0.2,
     crashes=0.3,
     stalls=1.5,
     restarts=3.0,
