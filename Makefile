@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 NEWER := import sys; sys.exit(sys.version_info < (3, 11))
 # Compiled modules are kept, whatever the environment says: hundreds of processes load the same.
 unexport PYTHONDONTWRITEBYTECODE
-FIND_JAVA := from streams.devbroker.java import find_java; find_java()
+FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-long spark chaos mutants lint docs demo bench clean

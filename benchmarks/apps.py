@@ -14,9 +14,9 @@ import structlog
 
 from benchmarks.meter import Meter
 from benchmarks.topologies import TOPOLOGIES
-from streams.app import KafkaStreams
-from streams.task import TaskId
-from topology.graph import Topology
+from headrace.streams.app import KafkaStreams
+from headrace.streams.task import TaskId
+from headrace.topology.graph import Topology
 
 QUIET_S = 10.0
 """Records may be combined on their way: where fewer come, drained is when commits stop."""

@@ -23,9 +23,9 @@ from rich.table import Table
 
 from benchmarks.backfill_jobs import JOBS, Job, sentence, table_topology
 from benchmarks.cluster import Cluster, cluster
-from spark_bridge import backfill, local_session
-from spark_bridge.backfill import compute
-from streams import serdes
+from headrace import serdes
+from headrace.spark_bridge import backfill, local_session
+from headrace.spark_bridge.backfill import compute
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 4

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from streams import serdes
-from topology import StreamsBuilder, Topology
+from headrace import StreamsBuilder, Topology, serdes
 
 WORDS_EACH = 8
 MODULUS = 2_147_483_647

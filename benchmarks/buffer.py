@@ -11,8 +11,8 @@ import orjson
 
 from benchmarks.stores import EmptyStore
 from benchmarks.timing import Comparison, compare
-from state.buffer import Buffer, timestamped_rows
-from topology import serdes
+from headrace import serdes
+from headrace.state.buffer import Buffer, timestamped_rows
 
 KEYS = 2000
 UPDATES = 10_000

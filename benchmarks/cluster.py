@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.jobs import Record
-from streams.devbroker import DevBroker
+from headrace.streams.devbroker import DevBroker
 
 TIMEOUT_S = 60.0
 

@@ -18,11 +18,11 @@ from benchmarks import topologies
 from benchmarks.jobs import Record, amounts, orders, sentences
 from benchmarks.stores import EmptyStore
 from benchmarks.timing import Comparison, compare
-from state.buffer import Buffer
-from topology import serdes
-from topology.codegen import CompileOptions
-from topology.compiler import Program, TaskEnvironment, compile_sub_topology
-from topology.graph import Topology
+from headrace import serdes
+from headrace.state.buffer import Buffer
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.compiler import Program, TaskEnvironment, compile_sub_topology
+from headrace.topology.graph import Topology
 
 RECORDS = 5000
 SOURCE, OUTPUT, REPARTITION = "source", "output", "by-word-repartition"

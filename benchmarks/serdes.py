@@ -12,8 +12,8 @@ import orjson
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from benchmarks.timing import Comparison, compare
-from topology import avro, serdes
-from topology.serdes import Serde
+from headrace import avro, serdes
+from headrace.topology.serdes import Serde
 
 RECORDS = 1000
 SCHEMA: dict[str, Any] = {

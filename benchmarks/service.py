@@ -15,10 +15,10 @@ import click
 import structlog
 
 from benchmarks.topologies import TOPOLOGIES
-from streams.app import KafkaStreams
-from streams.clients import TopicPartition
-from streams.producer import TransactionalProducer
-from streams.task import TaskId
+from headrace.streams.app import KafkaStreams
+from headrace.streams.clients import TopicPartition
+from headrace.streams.producer import TransactionalProducer
+from headrace.streams.task import TaskId
 
 
 def tell(event: str, **fields: object) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from topology import serdes
-from topology.builder import StreamsBuilder
-from topology.graph import Topology
+from headrace import serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.graph import Topology
 
 
 def word_count(source: str, output: str) -> Topology:

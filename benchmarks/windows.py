@@ -11,10 +11,10 @@ from typing import Any
 from benchmarks.compiled import OPTIONS, RECORDS, SOURCE, messages
 from benchmarks.stores import EmptyStore
 from benchmarks.timing import Comparison, compare
-from state.buffer import Buffer
-from state.timed import TimedBuffer
-from topology import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
-from topology.compiler import TaskEnvironment, compile_sub_topology
+from headrace import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
+from headrace.state.buffer import Buffer
+from headrace.state.timed import TimedBuffer
+from headrace.topology.compiler import TaskEnvironment, compile_sub_topology
 
 ACCOUNTS = 200
 SECOND = timedelta(seconds=1)

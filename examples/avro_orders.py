@@ -2,7 +2,7 @@
 
 It shows Avro in the wire format of schema registries, in all topics that it reads, writes and
 keeps its state in. The registry is a file, so that there is no server to start; for a real one put
-`streams.schema_registry.SchemaRegistry("http://localhost:8081")` in its place.
+`headrace.streams.schema_registry.SchemaRegistry("http://localhost:8081")` in its place.
 
     headrace topics create avro-orders order-totals
     headrace run examples.avro_orders:app
@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder, Topology, avro
+from headrace import KafkaStreams, StreamsBuilder, Topology, avro, serdes
 
 ORDER = """{"type": "record", "name": "Order", "fields": [
     {"name": "customer", "type": "string"},

@@ -20,10 +20,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from spark_bridge import backfill, local_session, read_store
-from streams import KafkaStreams, serdes
-from streams.devbroker import DevBroker
-from topology import StreamsBuilder, Topology
+from headrace import KafkaStreams, StreamsBuilder, Topology, serdes
+from headrace.spark_bridge import backfill, local_session, read_store
+from headrace.streams.devbroker import DevBroker
 
 START_MS, DAY_MS, PER_DAY = 1_704_067_200_000, 86_400_000, 100
 

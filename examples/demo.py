@@ -31,7 +31,7 @@ from examples.demo_support.cluster import Cluster
 from examples.demo_support.crash import CountingRun, Kill, Names
 from examples.demo_support.process import AppProcess
 from examples.demo_support.text import Text, read_file, standard_library
-from streams.devbroker import DevBroker, DevBrokerError
+from headrace.streams.devbroker import DevBroker, DevBrokerError
 
 PARTITIONS = 4
 PREFIX = "demo"

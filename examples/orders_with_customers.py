@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder, Topology
+from headrace import KafkaStreams, StreamsBuilder, Topology, serdes
 
 SETTINGS = {
     "application.id": "orders-with-customers",

@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder, TimeWindows, Topology, Windowed
+from headrace import KafkaStreams, StreamsBuilder, TimeWindows, Topology, Windowed, serdes
 
 MINUTES = TimeWindows(size=timedelta(minutes=1), grace=timedelta(minutes=1))
 SETTINGS = {

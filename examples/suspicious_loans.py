@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from streams import KafkaStreams, serdes
-from topology import JoinWindows, StreamsBuilder, Topology
+from headrace import JoinWindows, KafkaStreams, StreamsBuilder, Topology, serdes
 
 FORTY_DAYS_BEFORE = JoinWindows(before=timedelta(days=40), grace=timedelta(days=1))
 TOO_CLOSE = timedelta(hours=1)

@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from streams import KafkaStreams, serdes
-from topology import SessionWindows, StreamsBuilder, Topology, Windowed
+from headrace import KafkaStreams, SessionWindows, StreamsBuilder, Topology, Windowed, serdes
 
 HALF_AN_HOUR = SessionWindows(inactivity_gap=timedelta(minutes=30), grace=timedelta(minutes=5))
 SETTINGS = {

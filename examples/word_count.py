@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import click
 
-from streams import KafkaStreams, StreamsError, serdes
-from topology import StreamsBuilder, Topology
+from headrace import KafkaStreams, StreamsBuilder, StreamsError, Topology, serdes
 
 
 def word_count(sentences: str = "sentences", word_counts: str = "word-counts") -> Topology:

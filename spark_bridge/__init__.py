@@ -4,12 +4,17 @@ Importing the package imports neither pyspark nor pyarrow; what needs them impor
 called.
 """
 
-from spark_bridge.backfill import backfill
-from spark_bridge.changelog import read_store, read_topic, register
-from spark_bridge.errors import BackfillError, CannotBackfillError, HistoryGapError, ReadError
-from spark_bridge.reports import Report, StageReport
-from spark_bridge.session import SparkMissingError, local_session
-from spark_bridge.text_files import read_csv
+from headrace.spark_bridge.backfill import backfill
+from headrace.spark_bridge.changelog import read_store, read_topic, register
+from headrace.spark_bridge.errors import (
+    BackfillError,
+    CannotBackfillError,
+    HistoryGapError,
+    ReadError,
+)
+from headrace.spark_bridge.reports import Report, StageReport
+from headrace.spark_bridge.session import SparkMissingError, local_session
+from headrace.spark_bridge.text_files import read_csv
 
 __all__ = [
     "BackfillError",
@@ -26,3 +31,7 @@ __all__ = [
     "read_topic",
     "register",
 ]
+
+if __name__ != "headrace.spark_bridge":
+    # Under its bare name every module would be loaded a second time.
+    raise ImportError("import it as headrace.spark_bridge")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from spark_bridge.archive_facts import ArchiveFacts, Part
-from spark_bridge.errors import CannotBackfillError, HistoryGapError
-from spark_bridge.planning import HistoryAdmin, InputEnds
-from streams.clients import ReceivedMessage, TopicPartition
+from headrace.spark_bridge.archive_facts import ArchiveFacts, Part
+from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
+from headrace.spark_bridge.planning import HistoryAdmin, InputEnds
+from headrace.streams.clients import ReceivedMessage, TopicPartition
 
 __all__ = ["Cutover", "ReadRange", "check_cutover", "cuts_of"]
 

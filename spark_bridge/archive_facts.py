@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.plan import ArchivedRows, BackfillPlan
-from streams.clients import TopicPartition
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.plan import ArchivedRows, BackfillPlan
+from headrace.streams.clients import TopicPartition
 
 __all__ = [
     "EVERYWHERE",

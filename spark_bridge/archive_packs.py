@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_bridge.archives import AMONG_EQUALS, Archive, before
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from spark_bridge.executor_errors import sealed
-from spark_bridge.job import Application, Archived, Job
-from spark_bridge.outputs import Row
-from spark_bridge.packs import (
+from headrace.spark_bridge.archives import AMONG_EQUALS, Archive, before
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.job import Application, Archived, Job
+from headrace.spark_bridge.outputs import Row
+from headrace.spark_bridge.packs import (
     HEADERS,
     PACK_DDL,
     RECORD,
@@ -26,9 +26,9 @@ from spark_bridge.packs import (
     packed_records,
     packs_to_arrow,
 )
-from spark_bridge.plan import BackfillPlan
-from streams.clients import TopicPartition
-from topology.operators.source import stampers
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.clients import TopicPartition
+from headrace.topology.operators.source import stampers
 
 __all__ = ["numbered"]
 

@@ -8,19 +8,19 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
-from spark_bridge.archive_facts import (
+from headrace.spark_bridge.archive_cuts import Cutover, ReadRange, check_cutover, cuts_of
+from headrace.spark_bridge.archive_facts import (
     EVERYWHERE,
     ArchiveFacts,
     refuse_implausible_times,
     refuse_other_archive,
 )
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.planning import InputEnds, Until
-from streams.clients import TopicPartition
-from streams.topics import describe_as
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.planning import InputEnds, Until
+from headrace.streams.clients import TopicPartition
+from headrace.streams.topics import describe_as
 
 __all__ = ["ArchiveSet", "Cutover", "Source", "Times"]
 
@@ -69,7 +69,7 @@ class ArchiveSet:
             CannotBackfillError: they are not the history of what the topology reads.
             BackfillError: they cannot be read.
         """
-        from spark_bridge.archives import open_archive
+        from headrace.spark_bridge.archives import open_archive
 
         if source is None:
             if cutover is not None:
@@ -110,7 +110,7 @@ class ArchiveSet:
     @staticmethod
     def _refuse_topics(source: Any, application: Any) -> None:
         """See that archives are of topics that the topology reads as history."""
-        from spark_bridge.refusals import refuse_reused
+        from headrace.spark_bridge.refusals import refuse_reused
 
         if not isinstance(source, Mapping):
             raise CannotBackfillError(
@@ -177,8 +177,8 @@ class ArchiveSet:
         Raises:
             BackfillError: their records are not as they are to be.
         """
-        from spark_bridge.archive_packs import numbered
-        from spark_bridge.stage_errors import archive_error
+        from headrace.spark_bridge.archive_packs import numbered
+        from headrace.spark_bridge.stage_errors import archive_error
 
         frames: list[Any] = []
         known = {}
@@ -194,8 +194,8 @@ class ArchiveSet:
 
 
 def _facts(archive: Any, ends: Mapping[TopicPartition, int] | None) -> ArchiveFacts:
-    from spark_bridge.archives import look_into
-    from spark_bridge.stage_errors import archive_error
+    from headrace.spark_bridge.archives import look_into
+    from headrace.spark_bridge.stage_errors import archive_error
 
     try:
         return look_into(archive, ends)
@@ -206,7 +206,7 @@ def _facts(archive: Any, ends: Mapping[TopicPartition, int] | None) -> ArchiveFa
 
 
 def _reader(application: Any) -> ReadRange:
-    from spark_bridge.read import consumer_opener, read_range
+    from headrace.spark_bridge.read import consumer_opener, read_range
 
     config = application.config
     timeout_s = config.task_timeout_ms / 1000

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_bridge.archive_facts import ArchiveFacts, Part, facts_of
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.murmur import partitions_of_keys
-from streams.clients import TopicPartition
+from headrace.spark_bridge.archive_facts import ArchiveFacts, Part, facts_of
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.murmur import partitions_of_keys
+from headrace.streams.clients import TopicPartition
 
 __all__ = ["AMONG_EQUALS", "Archive", "before", "look_into", "open_archive"]
 

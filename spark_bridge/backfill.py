@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from spark_bridge.archive_set import ArchiveSet, Cutover, Source, Times
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.planning import Until
-from spark_bridge.reports import Report, StageReport
-from spark_bridge.session import require_session
-from spark_bridge.stage_errors import said_of_results, stage_error
-from streams.config import StreamsConfig
-from topology.graph import Topology
+from headrace.spark_bridge.archive_set import ArchiveSet, Cutover, Source, Times
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.planning import Until
+from headrace.spark_bridge.reports import Report, StageReport
+from headrace.spark_bridge.session import require_session
+from headrace.spark_bridge.stage_errors import said_of_results, stage_error
+from headrace.streams.config import StreamsConfig
+from headrace.topology.graph import Topology
 
 __all__ = ["Computation", "backfill", "compute", "new_id", "resume"]
 
@@ -57,7 +57,8 @@ def backfill(
         spark: a SparkSession; its executors can import the project and reach the brokers.
         until: "latest" for all that is decided now, offsets to stop before by partition, or the
             time, with a time zone, from which on records are left to the live application.
-        source: DataFrames by topic, of history that is not in Kafka (see `spark_bridge.archives`).
+        source: DataFrames by topic, of history that is not in Kafka (see
+        `headrace.spark_bridge.archives`).
         cutover: where Kafka goes on behind DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
         handover: "driver" writes everything in one transaction, "partitioned" in one for each
@@ -78,12 +79,12 @@ def backfill(
         SparkMissingError: Spark is too old.
         StreamsError: the cluster does not answer, or the topics do not fit.
 
-    >>> from topology import StreamsBuilder
+    >>> from headrace import StreamsBuilder
     >>> backfill(StreamsBuilder().build(), {"application.id": "a"}, spark=None, order="random")
     Traceback (most recent call last):
         ...
-    spark_bridge.errors.CannotBackfillError: order must be one of 'auto', 'exact', 'combine', \
-not 'random'
+    headrace.spark_bridge.errors.CannotBackfillError: order must be one of 'auto', 'exact', \
+'combine', not 'random'
     """
     begun = time.monotonic()
     require_session(spark)
@@ -142,8 +143,8 @@ class _Attempt:
 
     def ended(self, backfill_id: str) -> Report | None:
         """Look for an earlier attempt; the report, if it needs nothing that Spark computes."""
-        from spark_bridge.handover import find, finish
-        from spark_bridge.job import Application
+        from headrace.spark_bridge.handover import find, finish
+        from headrace.spark_bridge.job import Application
 
         application = Application.of(self.topology, self.settings)
         found = find(application, backfill_id)
@@ -164,8 +165,8 @@ class _Attempt:
         handover: Handover,
     ) -> Report:
         """Run the stages and hand over what they made."""
-        from spark_bridge.handover import check_target, hand_over
-        from spark_bridge.job import Application
+        from headrace.spark_bridge.handover import check_target, hand_over
+        from headrace.spark_bridge.job import Application
 
         application = Application.of(self.topology, self.settings)
         with and_then(computed.release, quietly=True):
@@ -201,7 +202,7 @@ class Computation:
 
     @property
     def results(self) -> Any:
-        """What is to be handed over (a `spark_bridge.records.Results`)."""
+        """What is to be handed over (a `headrace.spark_bridge.records.Results`)."""
         return self._stages.results
 
     def run(self, on_stage: Callable[[StageReport], None] | None = None) -> tuple[StageReport, ...]:
@@ -264,14 +265,14 @@ def compute(
     Args:
         plan: one that was made before, to be followed again; other arguments as for `backfill`.
     """
-    from spark_bridge.combine import combinable
-    from spark_bridge.job import Application, Job, pack_application
-    from spark_bridge.planning import make_plan
-    from spark_bridge.refusals import refuse_early, refuse_processors
-    from spark_bridge.stages import make_stages
-    from streams.admin import LiveAdmin
-    from streams.broker_contact import reach
-    from streams.plan import optimized
+    from headrace.spark_bridge.combine import combinable
+    from headrace.spark_bridge.job import Application, Job, pack_application
+    from headrace.spark_bridge.planning import make_plan
+    from headrace.spark_bridge.refusals import refuse_early, refuse_processors
+    from headrace.spark_bridge.stages import make_stages
+    from headrace.streams.admin import LiveAdmin
+    from headrace.streams.broker_contact import reach
+    from headrace.streams.plan import optimized
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)

@@ -11,20 +11,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_bridge.errors import ReadError
-from streams.clients import ReceivedMessage, TopicPartition
-from streams.config import StreamsConfig
-from streams.global_plan import plan_global_tables
-from streams.plan import SubPlan, plan_application
-from streams.source_rows import SourceRows
-from topology.binding import bound_to_topics
-from topology.graph import AnySerde, GlobalSource, Node, Sink, Source, Store, Topology
-from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde, WindowStoreSerde
+from headrace.spark_bridge.errors import ReadError
+from headrace.streams.clients import ReceivedMessage, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.global_plan import plan_global_tables
+from headrace.streams.plan import SubPlan, plan_application
+from headrace.streams.source_rows import SourceRows
+from headrace.topology.binding import bound_to_topics
+from headrace.topology.graph import AnySerde, GlobalSource, Node, Sink, Source, Store, Topology
+from headrace.topology.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_bridge.topic_rows import Change, Form, KeyColumns, Range
+    from headrace.spark_bridge.topic_rows import Change, Form, KeyColumns, Range
 
 __all__ = ["fixed_ranges", "read_store", "read_topic", "register"]
 
@@ -60,16 +64,16 @@ def read_store(
         ReadError: the topology has no such store, or nothing outside of the application has it.
         StreamsError: the cluster does not answer, or the changelog is not there.
 
-    >>> from topology import StreamsBuilder
+    >>> from headrace import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> _ = builder.stream("words").group_by_key().count(store="counts")
     >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
     >>> read_store(None, builder.build(), "count", settings)
     Traceback (most recent call last):
         ...
-    spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
+    headrace.spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
     """
-    from spark_bridge.topic_rows import Form
+    from headrace.spark_bridge.topic_rows import Form
 
     config = _config(settings)
     found = _find_store(topology, store, config)
@@ -115,17 +119,17 @@ def read_topic(
         ReadError: the topology neither reads nor writes the topic.
         StreamsError: the cluster does not answer, or the topic is not there.
 
-    >>> from topology import StreamsBuilder
+    >>> from headrace import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> builder.stream("words").to("copies")
     >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
     >>> read_topic(None, builder.build(), "wordz", settings)
     Traceback (most recent call last):
         ...
-    spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' (did you \
-mean words?)
+    headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' \
+(did you mean words?)
     """
-    from spark_bridge.topic_rows import Form
+    from headrace.spark_bridge.topic_rows import Form
 
     config = _config(settings)
     key, value = _serdes_of(topology, topic, config)
@@ -143,7 +147,7 @@ def register(spark: SparkSession) -> None:
 
     `local_session` and `headrace backfill` have done so already.
     """
-    from spark_bridge.changelog_source import ChangelogSource
+    from headrace.spark_bridge.changelog_source import ChangelogSource
 
     spark.dataSource.register(ChangelogSource)
 
@@ -161,10 +165,10 @@ def fixed_ranges(
     Raises:
         ReadError: the topic is not there.
     """
-    from spark_bridge.topic_rows import Range
-    from streams.broker_contact import reach
-    from streams.group_admin import GroupAdmin
-    from streams.topics import describe_as
+    from headrace.spark_bridge.topic_rows import Range
+    from headrace.streams.broker_contact import reach
+    from headrace.streams.group_admin import GroupAdmin
+    from headrace.streams.topics import describe_as
 
     reach(config.admin_config())
     admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
@@ -263,7 +267,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _key_columns(spark: SparkSession, serde: AnySerde, kind: str | None) -> KeyColumns:
-    from spark_bridge.topic_rows import KeyColumns
+    from headrace.spark_bridge.topic_rows import KeyColumns
 
     windowed = serde.windowed if isinstance(serde, WindowStoreSerde) else serde
     if kind != "binary" and isinstance(windowed, TimeWindowedSerde | SessionWindowedSerde):
@@ -273,7 +277,7 @@ def _key_columns(spark: SparkSession, serde: AnySerde, kind: str | None) -> KeyC
 
 
 def _column(spark: SparkSession, serde: AnySerde, kind: str | None) -> Any:
-    from spark_bridge.columns import column_of, declared_column
+    from headrace.spark_bridge.columns import column_of, declared_column
 
     return column_of(serde) if kind is None else declared_column(serde, _arrow_type(spark, kind))
 
@@ -327,8 +331,8 @@ def _frame(
     config: StreamsConfig,
     changed: Change | None = None,
 ) -> DataFrame:
-    from spark_bridge.by_value import ByValue
-    from spark_bridge.topic_rows import TopicRows
+    from headrace.spark_bridge.by_value import ByValue
+    from headrace.spark_bridge.topic_rows import TopicRows
 
     count = len(ranges)
     numbers = spark.range(0, count, 1, count)

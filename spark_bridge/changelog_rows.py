@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from state.codec import decode_timestamped
-from state.timed import TimedBuffer
-from state.versions import is_deletion, key_and_time
-from streams.task import Task
+from headrace.state.codec import decode_timestamped
+from headrace.state.timed import TimedBuffer
+from headrace.state.versions import is_deletion, key_and_time
+from headrace.streams.task import Task
 
 __all__ = ["changelog_rows"]
 

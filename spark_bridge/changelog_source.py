@@ -7,12 +7,12 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_bridge.changelog import fixed_ranges
-from spark_bridge.columns import Column
-from spark_bridge.read import consumer_opener
-from spark_bridge.topic_rows import Form, KeyColumns, Range, TopicRows, What
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
+from headrace.spark_bridge.changelog import fixed_ranges
+from headrace.spark_bridge.columns import Column
+from headrace.spark_bridge.read import consumer_opener
+from headrace.spark_bridge.topic_rows import Form, KeyColumns, Range, TopicRows, What
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import ConfigError
 
 __all__ = ["ChangelogSource"]
 

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.cli_errors import code_of
-from spark_bridge.cli_sources import (
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.cli_errors import code_of
+from headrace.spark_bridge.cli_sources import (
     FileSource,
     open_source,
     parse_cutover,
     parse_sources,
     parse_until,
 )
-from spark_bridge.errors import BackfillError
-from streams.cli_options import load, said_errors, settings_option, target_argument
+from headrace.spark_bridge.errors import BackfillError
+from headrace.streams.cli_options import load, said_errors, settings_option, target_argument
 
 if TYPE_CHECKING:
-    from spark_bridge.reports import Report
-    from streams.app import KafkaStreams
+    from headrace.spark_bridge.reports import Report
+    from headrace.streams.app import KafkaStreams
 
 __all__ = ["backfill"]
 
@@ -43,7 +43,7 @@ def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the options say; they are those of `spark_bridge.backfill`."""
+    """What the options say; they are those of `headrace.spark_bridge.backfill`."""
 
     until: Any
     cutover: Any
@@ -55,7 +55,7 @@ class Wish:
     id: str | None
 
     def options(self) -> dict[str, Any]:
-        """As arguments of `spark_bridge.backfill`."""
+        """As arguments of `headrace.spark_bridge.backfill`."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -155,7 +155,7 @@ def backfill(
     """
     wish = Wish(id=id_, **wished)
     with said_errors(code_of):
-        from spark_bridge.session import require_spark
+        from headrace.spark_bridge.session import require_spark
 
         require_spark()
         app = load(target, settings)
@@ -178,7 +178,7 @@ def backfill(
 def _run(
     app: KafkaStreams, spark: Any, frames: Mapping[str, Any] | None, wish: Wish, **more: Any
 ) -> Report:
-    from spark_bridge.backfill import backfill as run
+    from headrace.spark_bridge.backfill import backfill as run
 
     return run(app.topology, app.config, spark=spark, source=frames, **wish.options(), **more)
 
@@ -186,7 +186,7 @@ def _run(
 def _show(
     app: KafkaStreams, spark: Any, frames: Mapping[str, Any] | None, wish: Wish, console: Console
 ) -> None:
-    from spark_bridge.progress import shown_progress, summary
+    from headrace.spark_bridge.progress import shown_progress, summary
 
     with shown_progress(spark, console) as on_stage:
         report = _run(app, spark, frames, wish, on_stage=on_stage)
@@ -204,7 +204,7 @@ def _show(
 
 def _resumed(app: KafkaStreams, wish: Wish) -> Report | None:
     """What is left of an earlier attempt, if Spark need not run for it."""
-    from spark_bridge.backfill import new_id, resume
+    from headrace.spark_bridge.backfill import new_id, resume
 
     return resume(
         app.topology, app.config, id=wish.id or new_id(), outputs=wish.outputs, reset=wish.reset
@@ -235,7 +235,7 @@ def _say_plan(report: Report, console: Console) -> None:
 def _drop(app: KafkaStreams, id_: str | None, console: Console) -> None:
     if id_ is None:
         raise click.UsageError("--drop needs the --id of the backfill; the application names it")
-    from spark_bridge.handover import drop_backfill
+    from headrace.spark_bridge.handover import drop_backfill
 
     dropped = drop_backfill(app.topology, app.config, id=id_)
     for topic in dropped.deleted:
@@ -272,8 +272,8 @@ def _spark(
     """Start Spark, with the project on its executors, and end it."""
     import sys
 
-    from spark_bridge.session import session
-    from spark_bridge.shipping import own_modules, pack, project_modules
+    from headrace.spark_bridge.session import session
+    from headrace.spark_bridge.shipping import own_modules, pack, project_modules
 
     with console.status("starting Spark") if console.is_terminal else _nothing():
         name = f"backfill {app.config.application_id}"

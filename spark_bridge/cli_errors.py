@@ -1,5 +1,5 @@
 """The exit codes of `headrace backfill`, in one table; the page docs/backfill.md shows it, made by
-`python -m spark_bridge.cli_errors`.
+`python -m headrace.spark_bridge.cli_errors`.
 """
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.session import SparkMissingError
-from streams import exit_codes
-from streams.exit_codes import Ending, ExitCode, exit_code_of
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.session import SparkMissingError
+from headrace.streams import exit_codes
+from headrace.streams.exit_codes import Ending, ExitCode, exit_code_of
 
 __all__ = ["TABLE", "code_of", "rows"]
 
@@ -30,10 +30,10 @@ TABLE: tuple[Ending, ...] = (
 def code_of(error: BaseException) -> ExitCode:
     """What the command should end with that was stopped by `error`.
 
-    >>> from spark_bridge.errors import HistoryGapError
+    >>> from headrace.spark_bridge.errors import HistoryGapError
     >>> code_of(HistoryGapError("records are nowhere any more")).name
     'BACKFILL'
-    >>> from streams.errors import ConfigError
+    >>> from headrace.streams.errors import ConfigError
     >>> code_of(ConfigError("poll.ms must be at least 0, not -1")).name
     'CONFIGURATION'
     """

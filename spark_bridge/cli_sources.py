@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streams.clients import TopicPartition
+from headrace.streams.clients import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_bridge.archive_cuts import Cutover
-    from spark_bridge.planning import Until
+    from headrace.spark_bridge.archive_cuts import Cutover
+    from headrace.spark_bridge.planning import Until
 
 __all__ = [
     "FileSource",
@@ -78,9 +78,9 @@ def parse_sources(
 def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
     """Open files as the columns that `backfill` takes.
 
-    CSV and JSON are read by `spark_bridge.text_files`, all others as Spark reads them.
+    CSV and JSON are read by `headrace.spark_bridge.text_files`, all others as Spark reads them.
     """
-    from spark_bridge.text_files import read_csv, read_json
+    from headrace.spark_bridge.text_files import read_csv, read_json
 
     if source.kind == "csv":
         return read_csv(spark, source.path)

@@ -15,11 +15,11 @@ import orjson
 import pyarrow as pa
 from msgspec import inspect
 
-from topology._json_of import JsonOfSerde
-from topology._list_of import ListSerde
-from topology._serde import BytesSerde, DoubleSerde, IntegerSerde, StringSerde
-from topology.errors import SerdeError
-from topology.graph import AnySerde
+from headrace.topology._json_of import JsonOfSerde
+from headrace.topology._list_of import ListSerde
+from headrace.topology._serde import BytesSerde, DoubleSerde, IntegerSerde, StringSerde
+from headrace.topology.errors import SerdeError
+from headrace.topology.graph import AnySerde
 
 __all__ = ["TIMESTAMP", "Column", "column_of", "ddl_of", "declared_column", "times"]
 
@@ -81,7 +81,7 @@ class Column:
 def column_of(serde: AnySerde) -> Column:
     """The column for a serde's objects.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> column = column_of(serdes.list_of(serdes.string))
     >>> ddl_of(column.type), column.array([serdes.list_of(serdes.string).serialize(["a"])])[0]
     ('array<string>', <pyarrow.ListScalar: ['a']>)

@@ -11,13 +11,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from topology import serdes
-from topology.graph import Aggregate, Node, Operator, Sink, Source, Topology
-from topology.operators.cogroup import CogroupInput, CogroupMerge
-from topology.operators.foreign_key_join import _Spec as ForeignKeyStep
-from topology.operators.keyed_fold import KeyedFold
-from topology.operators.primary_key_join import JoinMerge, JoinSide
-from topology.operators.table_group import SelectGroup, TableFold
+from headrace.topology import serdes
+from headrace.topology.graph import Aggregate, Node, Operator, Sink, Source, Topology
+from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge
+from headrace.topology.operators.foreign_key_join import _Spec as ForeignKeyStep
+from headrace.topology.operators.keyed_fold import KeyedFold
+from headrace.topology.operators.primary_key_join import JoinMerge, JoinSide
+from headrace.topology.operators.table_group import SelectGroup, TableFold
 
 __all__ = ["combinable", "reaches_time", "with_partials"]
 
@@ -50,7 +50,7 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
     """Let the counts behind these repartition topics add up partial counts."""
     if not topics:
         return topology
-    from spark_bridge.partials import CountPartials  # loads Arrow
+    from headrace.spark_bridge.partials import CountPartials  # loads Arrow
 
     nodes: list[Node] = []
     changed: set[str] = set()

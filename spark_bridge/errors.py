@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.errors import StreamsError
+from headrace.streams.errors import StreamsError
 
 __all__ = [
     "BackfillError",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_bridge.errors import BackfillError
-from streams.failures import describe_failure, is_ours
+from headrace.spark_bridge.errors import BackfillError
+from headrace.streams.failures import describe_failure, is_ours
 
 __all__ = ["sealed"]
 
@@ -35,8 +35,8 @@ def sealed(*, full: bool) -> Iterator[None]:
         ...     int("a value")
         Traceback (most recent call last):
             ...
-        spark_bridge.errors.BackfillError: ValueError (set log.errors=full to have its text) \
-at <doctest spark_bridge.executor_errors.sealed[0]>:2 <module>
+        headrace.spark_bridge.errors.BackfillError: ValueError (set log.errors=full to have its text) \
+at <doctest headrace.spark_bridge.executor_errors.sealed[0]>:2 <module>
     """
     try:
         yield

@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from spark_bridge.driver_memory import HEAP_BYTES
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.handover_driver import driver_fits, hand_over_by_driver
-from spark_bridge.handover_drop import DropReport, drop_backfill
-from spark_bridge.handover_lead import other_is_open
-from spark_bridge.handover_notes import check_id, is_in_parts
-from spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.driver_memory import HEAP_BYTES
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.handover_driver import driver_fits, hand_over_by_driver
+from headrace.spark_bridge.handover_drop import DropReport, drop_backfill
+from headrace.spark_bridge.handover_lead import other_is_open
+from headrace.spark_bridge.handover_notes import check_id, is_in_parts
+from headrace.spark_bridge.handover_partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     left_to_write,
 )
-from spark_bridge.handover_report import HandOverReport
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import RowFacts
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.plan_identity import refuse_other_topology
-from spark_bridge.records import Results
-from spark_bridge.stage_errors import said_of_results
+from headrace.spark_bridge.handover_report import HandOverReport
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import RowFacts
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan_identity import refuse_other_topology
+from headrace.spark_bridge.records import Results
+from headrace.spark_bridge.stage_errors import said_of_results
 
 __all__ = [
     "DropReport",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spark_bridge.cleanup import and_then
-from streams.clients import GroupMetadata
+from headrace.spark_bridge.cleanup import and_then
+from headrace.streams.clients import GroupMetadata
 
 if TYPE_CHECKING:
-    from streams.producer import TransactionalProducer
+    from headrace.streams.producer import TransactionalProducer
 
 __all__ = ["CALL_TIMEOUT_MS", "expected_ms", "group_metadata", "make_producer"]
 
@@ -38,7 +38,7 @@ def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
     Args:
         settings: librdkafka's.
     """
-    from streams.producer import TransactionalProducer
+    from headrace.streams.producer import TransactionalProducer
 
     return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)
 
@@ -50,8 +50,8 @@ def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
         settings: librdkafka's, of any client.
         group: its name.
     """
-    from streams.broker_contact import Heard
-    from streams.kafka_clients import new_consumer
+    from headrace.streams.broker_contact import Heard
+    from headrace.streams.kafka_clients import new_consumer
 
     consumer = new_consumer({**settings, "group.id": group}, Heard())
     with and_then(consumer.close, quietly=True):

@@ -11,23 +11,23 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover_clients import expected_ms
-from spark_bridge.handover_lead import Lead, fenced
-from spark_bridge.handover_notes import Terms
-from spark_bridge.handover_report import HandOverReport
-from spark_bridge.handover_rows import RowWriter
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import RowFacts, UnitCounts
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.records import Results
-from spark_bridge.stage_errors import said_of_results
-from streams.changelog_identity import with_changelogs
-from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
-from streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError
-from streams.progress import with_topic_id
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.handover_clients import expected_ms
+from headrace.spark_bridge.handover_lead import Lead, fenced
+from headrace.spark_bridge.handover_notes import Terms
+from headrace.spark_bridge.handover_report import HandOverReport
+from headrace.spark_bridge.handover_rows import RowWriter
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import RowFacts, UnitCounts
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.records import Results
+from headrace.spark_bridge.stage_errors import said_of_results
+from headrace.streams.changelog_identity import with_changelogs
+from headrace.streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError
+from headrace.streams.progress import with_topic_id
 
 __all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
 

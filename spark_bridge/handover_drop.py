@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import CALL_TIMEOUT_MS, make_producer
-from spark_bridge.handover_lead import Lead
-from spark_bridge.handover_notes import is_in_parts, marker_group, transactional_id
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import units_of
-from spark_bridge.job import Application, Settings
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.plan_identity import is_of
-from streams.clients import Probe, TopicPartition, no_probe
-from streams.reset_plan import ApplicationTopics
-from topology.graph import Topology
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover_clients import CALL_TIMEOUT_MS, make_producer
+from headrace.spark_bridge.handover_lead import Lead
+from headrace.spark_bridge.handover_notes import is_in_parts, marker_group, transactional_id
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import units_of
+from headrace.spark_bridge.job import Application, Settings
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan_identity import is_of
+from headrace.streams.clients import Probe, TopicPartition, no_probe
+from headrace.streams.reset_plan import ApplicationTopics
+from headrace.topology.graph import Topology
 
 __all__ = ["DropReport", "drop_backfill", "drop_from"]
 

@@ -7,23 +7,24 @@ fences those before it. So whatever is committed here was not decided by somebod
     open ┤
          └► dropping ───► dropped   nothing of it is left
 
-A plan that is opened is read back before members are looked for: see `streams.backfill_gate`.
+A plan that is opened is read back before members are looked for: see
+`headrace.streams.backfill_gate`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover_clients import group_metadata, make_producer
-from spark_bridge.handover_notes import Terms, check_id, is_in_parts
-from spark_bridge.handover_target import Target
-from spark_bridge.plan import BackfillPlan
-from streams.backfill_gate import NoteState, backfill_group
-from streams.clients import Offsets, Probe
-from streams.deployed import topology_group
-from streams.errors import OutcomeUnknownError, ProducerFencedError
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.handover_clients import group_metadata, make_producer
+from headrace.spark_bridge.handover_notes import Terms, check_id, is_in_parts
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.backfill_gate import NoteState, backfill_group
+from headrace.streams.clients import Offsets, Probe
+from headrace.streams.deployed import topology_group
+from headrace.streams.errors import OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["Lead"]
 

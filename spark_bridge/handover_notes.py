@@ -1,7 +1,7 @@
 """The notes of hand-overs: which plan is open, in the group `<application.id>.backfill`.
 
 The text of a plan is divided over the metadata of as many offsets as it needs; the first part is at
-partition 0 of an input, where `streams.backfill_gate` looks.
+partition 0 of an input, where `headrace.streams.backfill_gate` looks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.plan import BackfillPlan
-from streams.backfill_gate import BackfillNote, NoteState, backfill_group
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.progress import MAX_BYTES
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.backfill_gate import BackfillNote, NoteState, backfill_group
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.progress import MAX_BYTES
 
 __all__ = [
     "DEADLINE",
@@ -46,7 +46,7 @@ _ID = re.compile(r"[a-zA-Z0-9._-]{1,64}")
 
 
 class PlacedGroup(Protocol):
-    """What is asked of a cluster (see `streams.group_offsets.MemberlessGroup`)."""
+    """What is asked of a cluster (see `headrace.streams.group_offsets.MemberlessGroup`)."""
 
     def committed_at(
         self, group: str, places: Iterable[TopicPartition]
@@ -63,8 +63,8 @@ def check_id(backfill_id: str) -> None:
     >>> check_id("bf 1")
     Traceback (most recent call last):
         ...
-    spark_bridge.errors.CannotBackfillError: id='bf 1': take at most 64 letters, digits, dots, \
-dashes and underscores
+    headrace.spark_bridge.errors.CannotBackfillError: id='bf 1': take at most 64 letters, digits, \
+dots, dashes and underscores
     """
     if not _ID.fullmatch(backfill_id):
         raise CannotBackfillError(

@@ -1,9 +1,9 @@
 """Hands a backfill over in parts: a transaction for each unit, from the executors, then the flip.
 
 Kafka commits nothing of several producers at once, so the parts are visible before the whole is:
-the application is kept from starting meanwhile (`streams.backfill_gate`), but who reads its sinks
-sees them fill up part by part. State and offsets become the application's with the flip: one
-transaction that commits its offsets, and that the plan is done.
+the application is kept from starting meanwhile (`headrace.streams.backfill_gate`), but who reads
+its sinks sees them fill up part by part. State and offsets become the application's with the flip:
+one transaction that commits its offsets, and that the plan is done.
 
 A driver that dies leaves the plan open. The next one with the same id reads it back, finds which
 parts are written, and does the rest.
@@ -14,24 +14,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import CALL_TIMEOUT_MS
-from spark_bridge.handover_driver import live_offsets, prepare_topics_for
-from spark_bridge.handover_lead import Lead, fenced
-from spark_bridge.handover_notes import DEADLINE, Terms, marker_group
-from spark_bridge.handover_report import HandOverReport
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import RowFacts, Unit, UnitCounts, units_of
-from spark_bridge.handover_worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.read import consumer_opener
-from spark_bridge.records import Results
-from spark_bridge.stage_errors import denied
-from streams.backfill_gate import BackfillNote
-from streams.clients import Offsets, Probe, TopicPartition, no_probe
-from streams.errors import (
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover_clients import CALL_TIMEOUT_MS
+from headrace.spark_bridge.handover_driver import live_offsets, prepare_topics_for
+from headrace.spark_bridge.handover_lead import Lead, fenced
+from headrace.spark_bridge.handover_notes import DEADLINE, Terms, marker_group
+from headrace.spark_bridge.handover_report import HandOverReport
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import RowFacts, Unit, UnitCounts, units_of
+from headrace.spark_bridge.handover_worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.read import consumer_opener
+from headrace.spark_bridge.records import Results
+from headrace.spark_bridge.stage_errors import denied
+from headrace.streams.backfill_gate import BackfillNote
+from headrace.streams.clients import Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.errors import (
     AbortableError,
     OutcomeUnknownError,
     ProducerFencedError,

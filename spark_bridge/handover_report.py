@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spark_bridge.handover_units import UnitCounts
+from headrace.spark_bridge.handover_units import UnitCounts
 
 __all__ = ["HandOverReport"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from spark_bridge.handover_units import UnitCounts
-from spark_bridge.read import OpenConsumer, read_range
-from streams.clients import TopicPartition
-from topology.compiler import Headers
+from headrace.spark_bridge.handover_units import UnitCounts
+from headrace.spark_bridge.read import OpenConsumer, read_range
+from headrace.streams.clients import TopicPartition
+from headrace.topology.compiler import Headers
 
 __all__ = ["OldKeys", "RowWriter", "Sender", "read_old_keys"]
 
@@ -46,7 +46,7 @@ class RowWriter:
         self.counts = UnitCounts()
 
     def write(self, batch: Any) -> None:
-        """Send the rows of an Arrow batch of `spark_bridge.records.RESULT`."""
+        """Send the rows of an Arrow batch of `headrace.spark_bridge.records.RESULT`."""
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         send, with_sinks, old = self._send, self._with_sinks, self._old
         changelog = sink = 0

@@ -14,23 +14,23 @@ from typing import Any, Protocol
 
 import structlog
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.handover_notes import Notes, note_places
-from spark_bridge.handover_rows import OldKeys, read_old_keys
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.plan_identity import refuse_other_topics
-from spark_bridge.planning import HistoryAdmin
-from spark_bridge.read import OpenConsumer, consumer_opener
-from streams.access_errors import GroupDeniedError
-from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployed import GroupOffsets, forget, forgotten
-from streams.errors import StreamsError
-from streams.reset_plan import Member
-from streams.retention import FOR_EVER, window_topics
-from streams.topic_plan import TopicFacts, topic_names
-from streams.topics import describe_as
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.handover_notes import Notes, note_places
+from headrace.spark_bridge.handover_rows import OldKeys, read_old_keys
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan_identity import refuse_other_topics
+from headrace.spark_bridge.planning import HistoryAdmin
+from headrace.spark_bridge.read import OpenConsumer, consumer_opener
+from headrace.streams.access_errors import GroupDeniedError
+from headrace.streams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployed import GroupOffsets, forget, forgotten
+from headrace.streams.errors import StreamsError
+from headrace.streams.reset_plan import Member
+from headrace.streams.retention import FOR_EVER, window_topics
+from headrace.streams.topic_plan import TopicFacts, topic_names
+from headrace.streams.topics import describe_as
 
 __all__ = ["GroupCluster", "Target", "TargetAdmin"]
 
@@ -38,7 +38,7 @@ _NAMED_MAX = 3
 
 
 class TargetAdmin(HistoryAdmin, Protocol):
-    """What is asked of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
+    """What is asked of a cluster; the live one is `headrace.streams.group_admin.GroupAdmin`."""
 
     def members(self, group: str) -> tuple[Member, ...]:
         """The members of a group."""
@@ -54,7 +54,7 @@ class TargetAdmin(HistoryAdmin, Protocol):
 
 
 class GroupCluster(GroupOffsets, Protocol):
-    """Offsets of groups; the live one is `streams.group_offsets.MemberlessGroup`."""
+    """Offsets of groups; the live one is `headrace.streams.group_offsets.MemberlessGroup`."""
 
     def committed_at(
         self, group: str, places: Iterable[TopicPartition]
@@ -85,9 +85,9 @@ class Target:
     @classmethod
     def live(cls, application: Application) -> Target:
         """The application on its real cluster."""
-        from streams.broker_contact import reach  # executors and importers need no client
-        from streams.group_admin import GroupAdmin
-        from streams.group_offsets import MemberlessGroup
+        from headrace.streams.broker_contact import reach  # executors and importers need no client
+        from headrace.streams.group_admin import GroupAdmin
+        from headrace.streams.group_offsets import MemberlessGroup
 
         config = application.config
         timeout_s = config.task_timeout_ms / 1000
@@ -281,7 +281,7 @@ class Target:
     def protect_windows(self, oldest_ms: Mapping[str, int]) -> None:
         """Let changelogs of windows keep everything that would lose rows of the backfill by age.
 
-        The live application gives them their retention back (see `streams.retention`).
+        The live application gives them their retention back (see `headrace.streams.retention`).
 
         Args:
             oldest_ms: the smallest timestamp of the rows for each changelog.

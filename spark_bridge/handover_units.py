@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_bridge.errors import BackfillError
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.records import Results
-from spark_bridge.task_run import tasks_of
-from streams.clients import TopicPartition
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.records import Results
+from headrace.spark_bridge.task_run import tasks_of
+from headrace.streams.clients import TopicPartition
 
 __all__ = ["RowFacts", "Unit", "UnitCounts", "units_of"]
 

@@ -24,17 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import CALL_TIMEOUT_MS, group_metadata, make_producer
-from spark_bridge.handover_notes import marker_group, transactional_id
-from spark_bridge.handover_rows import OldKeys, RowWriter, read_old_keys
-from spark_bridge.handover_units import Unit, unit_of
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.read import OpenConsumer
-from streams.backfill_gate import BackfillNote, backfill_group
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import ProducerFencedError
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover_clients import CALL_TIMEOUT_MS, group_metadata, make_producer
+from headrace.spark_bridge.handover_notes import marker_group, transactional_id
+from headrace.spark_bridge.handover_rows import OldKeys, RowWriter, read_old_keys
+from headrace.spark_bridge.handover_units import Unit, unit_of
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer
+from headrace.streams.backfill_gate import BackfillNote, backfill_group
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.errors import ProducerFencedError
 
 __all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
 
@@ -207,7 +207,7 @@ class WriteUnit:
         Raises:
             BackfillError: the plan is not open any more.
         """
-        from streams.group_offsets import MemberlessGroup
+        from headrace.streams.group_offsets import MemberlessGroup
 
         groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)
         found = groups.committed_at(backfill_group(plan.application_id), [self.head])
@@ -219,7 +219,7 @@ class WriteUnit:
         return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
 
     def _old_keys(self, unit: Unit) -> OldKeys:
-        from streams.admin import LiveAdmin
+        from headrace.streams.admin import LiveAdmin
 
         if self.consumer is None or not unit.changelogs:
             return {}

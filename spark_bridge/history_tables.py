@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.read import OpenConsumer, read_range
-from state.memory import MemoryTaskState
-from streams.clients import Log
-from streams.global_errors import RowErrors
-from streams.global_rows import GlobalRows
-from topology.operators.context import TableView
-from topology.read_only_store import store_key
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer, read_range
+from headrace.state.memory import MemoryTaskState
+from headrace.streams.clients import Log
+from headrace.streams.global_errors import RowErrors
+from headrace.streams.global_rows import GlobalRows
+from headrace.topology.operators.context import TableView
+from headrace.topology.read_only_store import store_key
 
 __all__ = ["load_global_tables", "no_rows"]
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_bridge import by_value
-from spark_bridge.combine import reaches_time, with_partials
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.plan import BackfillPlan
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.global_plan import GlobalPlan, plan_global_tables
-from streams.plan import SubPlan, optimized, plan_application
-from topology.graph import Topology, stores_of
+from headrace.spark_bridge import by_value
+from headrace.spark_bridge.combine import reaches_time, with_partials
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.plan import SubPlan, optimized, plan_application
+from headrace.topology.graph import Topology, stores_of
 
 __all__ = ["Application", "Archived", "Job", "pack_application"]
 

@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from streams.clients import ReceivedMessage
+from headrace.streams.clients import ReceivedMessage
 
 __all__ = ["Row", "Version", "latest", "not_expired", "versions"]
 

@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_bridge.murmur import partitions_of_keys
-from spark_bridge.order import Order
-from spark_bridge.packs import HEADERS, RECORD, ROW, Label, Pack, packed_records, packed_rows
-from streams.task import TaskId
-from topology.compiler import Headers
+from headrace.spark_bridge.murmur import partitions_of_keys
+from headrace.spark_bridge.order import Order
+from headrace.spark_bridge.packs import (
+    HEADERS,
+    RECORD,
+    ROW,
+    Label,
+    Pack,
+    packed_records,
+    packed_rows,
+)
+from headrace.streams.task import TaskId
+from headrace.topology.compiler import Headers
 
 __all__ = ["NO_CAUSE", "MadeRows"]
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_bridge.order import Block, Orders
-from spark_bridge.outputs import Row
-from spark_bridge.packs import ORDER, opened
-from streams.clients import TopicPartition
+from headrace.spark_bridge.order import Block, Orders
+from headrace.spark_bridge.outputs import Row
+from headrace.spark_bridge.packs import ORDER, opened
+from headrace.streams.clients import TopicPartition
 
 __all__ = ["OpenPack", "merged_packs", "open_packs"]
 
@@ -49,7 +49,7 @@ def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
     """Open the packs that Spark brings, one after the other.
 
     Args:
-        batches: in the columns of `spark_bridge.packs.PACK`, sorted by `ORDER`.
+        batches: in the columns of `headrace.spark_bridge.packs.PACK`, sorted by `ORDER`.
     """
     for batch in batches:
         if not batch.num_rows or "data" not in batch.schema.names:

@@ -1,7 +1,8 @@
 """Kafka's murmur2 over a whole column of keys: numpy over the buffers of Arrow.
 
 Keys of equal length are hashed together, four bytes a step. A key alone takes microseconds in
-Python; here a million takes a fraction of a second. `state.codec.murmur2` says what is right.
+Python; here a million takes a fraction of a second. `headrace.state.codec.murmur2` says what is
+right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The order of records: who is next among the inputs of a task. Pure functions.
 
-Each record has an order ``(mts, src, off)``, see `spark_bridge.records`. Within an input it never
-goes back; the merge keeps every input's own order.
+Each record has an order ``(mts, src, off)``, see `headrace.spark_bridge.records`. Within an input
+it never goes back; the merge keeps every input's own order.
 """
 
 from __future__ import annotations

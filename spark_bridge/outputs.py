@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_bridge.made_rows import NO_CAUSE, MadeRows
-from spark_bridge.order import Order
-from spark_bridge.packs import Pack, batches_of
-from state.codec import partition_for_key
-from streams.clients import TopicPartition
-from streams.task import TaskId
-from topology.compiler import Headers, Send
+from headrace.spark_bridge.made_rows import NO_CAUSE, MadeRows
+from headrace.spark_bridge.order import Order
+from headrace.spark_bridge.packs import Pack, batches_of
+from headrace.state.codec import partition_for_key
+from headrace.streams.clients import TopicPartition
+from headrace.streams.task import TaskId
+from headrace.topology.compiler import Headers, Send
 
 __all__ = ["Batch", "Cause", "Outputs", "Row"]
 
@@ -33,7 +33,8 @@ CREATE_TIME = 1
 
 
 class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]):
-    """A record that did not come from Kafka's client (a `streams.clients.ReceivedMessage`).
+    """A record that did not come from Kafka's client (a
+    `headrace.streams.clients.ReceivedMessage`).
 
     Made of its place, offset, key, value, timestamp and headers; the offset of a record that was
     never in Kafka counts those before it. A tuple, as millions are made.

@@ -17,7 +17,7 @@ record's offset. This keeps the order of each partition, and among partitions it
 live that has all its inputs buffered: the lowest head timestamp goes first, ties by topic and
 partition. A record of a repartition topic has the `mts`, `src` and `off` of the record that caused
 it, and `seq` counts what one such record caused in a task. A task makes records in this order, so
-a pack has them sorted; packs of several tasks overlap (see `spark_bridge.merging`).
+a pack has them sorted; packs of several tasks overlap (see `headrace.spark_bridge.merging`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from topology.operators.context import Headers, OperatorContext, Receive, TableView
-from topology.operators.context import Operator as RunningOperator
+from headrace.topology.operators.context import Headers, OperatorContext, Receive, TableView
+from headrace.topology.operators.context import Operator as RunningOperator
 
 __all__ = ["CountPartials"]
 

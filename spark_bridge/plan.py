@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streams.clients import TopicPartition
+from headrace.streams.clients import TopicPartition
 
 __all__ = ["ArchivedRows", "BackfillPlan", "PlanFormatError"]
 
@@ -55,7 +55,7 @@ class BackfillPlan:
             archive does not know it; None in plans of versions that did not ask.
         topic_ids: the ids of the topics that are read, and of the application's own. Plans of
             earlier versions have neither these nor the next.
-        topology: what `spark_bridge.plan_identity` calls the topology.
+        topology: what `headrace.spark_bridge.plan_identity` calls the topology.
 
     Example:
         >>> place = TopicPartition("lines", 0)

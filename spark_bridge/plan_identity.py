@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from streams.deployment import Deployment
-from streams.topic_plan import TopicFacts
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.deployment import Deployment
+from headrace.streams.topic_plan import TopicFacts
 
 __all__ = ["is_of", "refuse_other_topics", "refuse_other_topology", "topology_digest"]
 

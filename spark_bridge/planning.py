@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.plan_identity import topology_digest
-from streams.clients import TopicPartition
-from streams.plan import SubPlan
-from streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics, topic_names
-from streams.topics import TopicAdmin, describe_as, prepare_topics
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan_identity import topology_digest
+from headrace.streams.clients import TopicPartition
+from headrace.streams.plan import SubPlan
+from headrace.streams.topic_plan import (
+    SubTopologyTopics,
+    TopicFacts,
+    plan_internal_topics,
+    topic_names,
+)
+from headrace.streams.topics import TopicAdmin, describe_as, prepare_topics
 
 __all__ = ["HistoryAdmin", "InputEnds", "Until", "make_plan", "ranges", "stages_of"]
 
@@ -24,7 +29,7 @@ Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 
 
 class HistoryAdmin(TopicAdmin, Protocol):
-    """What planning asks of a cluster; the live one is `streams.admin.LiveAdmin`."""
+    """What planning asks of a cluster; the live one is `headrace.streams.admin.LiveAdmin`."""
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from spark_bridge.reports import Report, StageReport
+    from headrace.spark_bridge.reports import Report, StageReport
 
 __all__ = ["shown_progress", "summary"]
 

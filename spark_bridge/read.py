@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from streams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
-from streams.config import StreamsConfig
-from streams.system_clock import SystemClock
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.streams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.system_clock import SystemClock
 
 __all__ = ["BATCH_RECORDS", "OpenConsumer", "consumer_opener", "read_range"]
 
@@ -36,7 +36,7 @@ def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenCon
 
     def open_consumer() -> Consumer:
         # Executors need the client, importers do not.
-        from spark_bridge.range_consumer import RangeConsumer
+        from headrace.spark_bridge.range_consumer import RangeConsumer
 
         settings: dict[str, Any] = {
             **config.restore_config(),

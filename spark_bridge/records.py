@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
-from spark_bridge.executor_errors import sealed
-from spark_bridge.packs import HEADERS, opened
-from spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.driver_memory import heap_bytes, in_parts, part_bytes
+from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.packs import HEADERS, opened
+from headrace.spark_bridge.plan import BackfillPlan
 
 __all__ = ["RESULT", "ResultRow", "Results", "result_rows", "unpacked"]
 
@@ -54,8 +54,8 @@ class Results:
     """What a whole backfill computed, before it is handed over.
 
     Args:
-        packs: a Spark DataFrame of `spark_bridge.packs.PACK`, lazy and persisted; the packs of one
-            task are in one Spark partition, those of a kind in the order of `number`.
+        packs: a Spark DataFrame of `headrace.spark_bridge.packs.PACK`, lazy and persisted; the
+            packs of one task are in one Spark partition, those of a kind in the order of `number`.
         plan: what was read.
     """
 

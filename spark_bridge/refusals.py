@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import CannotBackfillError, WallClockError
-from spark_bridge.history_tables import no_rows
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.spill import SpillingState
-from spark_bridge.task_facts import facts_of
-from spark_bridge.task_run import partition_counter
-from streams.clients import CommittedOffset
-from streams.errors import StreamsError
-from streams.plan import SubPlan
-from streams.task import Task
-from topology.graph import GlobalSource, Source, Topology
-from topology.timestamps import wallclock_timestamp
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import CannotBackfillError, WallClockError
+from headrace.spark_bridge.history_tables import no_rows
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.spill import SpillingState
+from headrace.spark_bridge.task_facts import facts_of
+from headrace.spark_bridge.task_run import partition_counter
+from headrace.streams.clients import CommittedOffset
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan import SubPlan
+from headrace.streams.task import Task
+from headrace.topology.graph import GlobalSource, Source, Topology
+from headrace.topology.timestamps import wallclock_timestamp
 
 __all__ = ["refusals", "refuse_early", "refuse_processors", "refuse_reused"]
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streams.errors import StreamsError
+from headrace.streams.errors import StreamsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ def session(
     require_spark()
     from pyspark.sql import SparkSession
 
-    from spark_bridge.changelog import register
+    from headrace.spark_bridge.changelog import register
 
     is_local = master.startswith("local")
     # Executors on this machine start with it, too, whenever they do.
@@ -213,8 +213,8 @@ def spark_java_home(directory: Path) -> Path:
         SparkMissingError: there is no Java.
     """
     # Its package loads Kafka's client.
-    from streams.devbroker.errors import JavaNotFoundError
-    from streams.devbroker.java import find_java
+    from headrace.streams.devbroker.errors import JavaNotFoundError
+    from headrace.streams.devbroker.java import find_java
 
     try:
         java = find_java()

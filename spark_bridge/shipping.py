@@ -5,16 +5,14 @@ Nothing of a script is sent as ``__main__``: what executors run are modules, the
 
 from __future__ import annotations
 
-import sys
+import os
 import sysconfig
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["OWN_PACKAGES", "own_modules", "pack", "project_modules"]
-
-OWN_PACKAGES = ("state", "topology", "streams", "spark_bridge")
+__all__ = ["own_modules", "pack", "project_modules"]
 
 _LEFT_OUT = {"__pycache__"}
 
@@ -70,17 +68,21 @@ def pack(modules: Mapping[str, Path], archive: Path) -> Path:
             if path.is_file():
                 out.write(path, f"{name}.py")
                 continue
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and _LEFT_OUT.isdisjoint(file.parts):
-                    out.write(file, str(Path(name) / file.relative_to(path)))
+            for file in _files(path):
+                out.write(file, str(Path(name) / file.relative_to(path)))
     return archive
+
+
+def _files(directory: Path) -> list[Path]:
+    """All files of a package, those behind links too, as our own rooms are in a working tree."""
+    return sorted(
+        Path(place, name)
+        for place, _, names in os.walk(directory, followlinks=True)
+        for name in names
+        if _LEFT_OUT.isdisjoint(Path(place).parts)
+    )
 
 
 def own_modules() -> dict[str, Path]:
     """Headrace itself, as it is imported here: an executor's must be the same."""
-    found = {}
-    for name in OWN_PACKAGES:
-        file = sys.modules[name].__file__
-        assert file is not None, name
-        found[name] = Path(file).resolve().parent
-    return found
+    return {"headrace": Path(__file__).parents[1]}

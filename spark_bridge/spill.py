@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.store import CommittedStore, Delta, Position, TaskState
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore, Delta, Position, TaskState
 
 __all__ = ["SpillingState", "spill_directory"]
 
@@ -116,7 +116,7 @@ class SpillingState:
             self._move()
 
     def _move(self) -> None:
-        from state.rocks import RocksMemory, RocksTaskState
+        from headrace.state.rocks import RocksMemory, RocksTaskState
 
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._parent))
         shared = RocksMemory(

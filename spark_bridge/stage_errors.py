@@ -6,17 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_bridge.errors import BackfillError
-from streams.access_errors import AccessError
-from streams.errors import StreamsError
+from headrace.spark_bridge.errors import BackfillError
+from headrace.streams.access_errors import AccessError
+from headrace.streams.errors import StreamsError
 
 __all__ = ["archive_error", "denied", "said_of_results", "stage_error"]
 
-_OWN_ERROR = re.compile(
-    r"^(?:streams|spark_bridge|topology|state)(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S
-)
+_OWN_ERROR = re.compile(r"^headrace(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S)
 _DENIED = re.compile(
-    r"^streams\.access_errors\.(?:AccessError|GroupDeniedError): (.+?)(?=^\s*$|\Z)", re.M | re.S
+    r"^headrace(?:\.\w+)*\.(?:AccessError|GroupDeniedError): (.+?)(?=^\s*$|\Z)", re.M | re.S
 )
 _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'", re.M)
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_bridge.job import Application, Job
-from spark_bridge.packs import ORDER, PACK_DDL, RESULT_KINDS
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.records import Results
-from spark_bridge.task_run import run_stage, tasks_of
+from headrace.spark_bridge.job import Application, Job
+from headrace.spark_bridge.packs import ORDER, PACK_DDL, RESULT_KINDS
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.records import Results
+from headrace.spark_bridge.task_run import run_stage, tasks_of
 
 __all__ = ["Stages", "make_stages"]
 

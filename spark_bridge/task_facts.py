@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_bridge.errors import WallClockError
-from streams.config import StreamsConfig, table
-from streams.task import TaskId
-from topology.punctuation import Schedule
-from topology.task_facts import TaskFacts, TimeKind
+from headrace.spark_bridge.errors import WallClockError
+from headrace.streams.config import StreamsConfig, table
+from headrace.streams.task import TaskId
+from headrace.topology.punctuation import Schedule
+from headrace.topology.task_facts import TaskFacts, TimeKind
 
 __all__ = ["HistoryFacts", "facts_of"]
 

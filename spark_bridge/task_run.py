@@ -1,8 +1,9 @@
 """Runs the tasks of one Spark task over their history, in the worker process.
 
 One Spark task runs one task of the topology: the same compiled program, the same `Task` as live,
-over records in the order that `spark_bridge.packs` tells. Sub-topologies that write to each other
-in a circle, as a join by foreign key does, run together with all their partitions in one Spark
+over records in the order that `headrace.spark_bridge.packs` tells. Sub-topologies that write to
+each other in a circle, as a join by foreign key does, run together with all their partitions in one
+Spark
 task: what one of them sends to another is processed at once, before the next record, so the result
 is that of a live run in which nothing ever waits.
 
@@ -20,23 +21,23 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from spark_bridge.changelog_rows import changelog_rows
-from spark_bridge.cleanup import and_then
-from spark_bridge.errors import BackfillError
-from spark_bridge.executor_errors import sealed
-from spark_bridge.history_tables import load_global_tables
-from spark_bridge.job import Application, Job
-from spark_bridge.merging import merged_packs, open_packs
-from spark_bridge.order import Block, merged, orders_of
-from spark_bridge.outputs import Batch, Cause, Outputs, Row
-from spark_bridge.packs import Label, packed_note, packs_to_arrow
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from spark_bridge.spill import SpillingState, spill_directory
-from spark_bridge.task_facts import facts_of
-from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import RecordError, StreamsError
-from streams.task import Task, TaskId
+from headrace.spark_bridge.changelog_rows import changelog_rows
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.history_tables import load_global_tables
+from headrace.spark_bridge.job import Application, Job
+from headrace.spark_bridge.merging import merged_packs, open_packs
+from headrace.spark_bridge.order import Block, merged, orders_of
+from headrace.spark_bridge.outputs import Batch, Cause, Outputs, Row
+from headrace.spark_bridge.packs import Label, packed_note, packs_to_arrow
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
+from headrace.spark_bridge.spill import SpillingState, spill_directory
+from headrace.spark_bridge.task_facts import facts_of
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.task import Task, TaskId
 
 __all__ = ["StageRun", "run_stage"]
 
@@ -387,8 +388,8 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
         known = plan.partitions.get(topic)
         if known is not None:
             return known
-        from streams.admin import LiveAdmin
-        from streams.facts import ClusterFacts
+        from headrace.streams.admin import LiveAdmin
+        from headrace.streams.facts import ClusterFacts
 
         admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
         return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from spark_bridge.columns import TIMESTAMP, Column, ddl_of, times
-from spark_bridge.executor_errors import sealed
-from spark_bridge.latest import Row, Version, latest, not_expired, versions
-from spark_bridge.packs import HEADERS
-from spark_bridge.read import OpenConsumer, consumer_opener, read_range
-from state.spec import StoreSpec
-from streams.clients import ReceivedMessage, TopicPartition
-from streams.config import StreamsConfig
-from topology.graph import AnySerde
+from headrace.spark_bridge.columns import TIMESTAMP, Column, ddl_of, times
+from headrace.spark_bridge.executor_errors import sealed
+from headrace.spark_bridge.latest import Row, Version, latest, not_expired, versions
+from headrace.spark_bridge.packs import HEADERS
+from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
+from headrace.state.spec import StoreSpec
+from headrace.streams.clients import ReceivedMessage, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.topology.graph import AnySerde
 
 __all__ = ["Form", "KeyColumns", "Range", "TopicRows"]
 
@@ -165,7 +165,7 @@ class TopicRows:
         ranges: what is read, one by each task.
         form: what is made of it.
         config: of the clients.
-        changed: makes records of others first (see `spark_bridge.changelog`).
+        changed: makes records of others first (see `headrace.spark_bridge.changelog`).
     """
 
     def __init__(

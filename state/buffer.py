@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
-from state.codec import TIMESTAMP, decode_timestamped
-from state.errors import ValueEncodingError
-from state.store import CommittedStore, Delta
+from headrace.state.codec import TIMESTAMP, decode_timestamped
+from headrace.state.errors import ValueEncodingError
+from headrace.state.store import CommittedStore, Delta
 
 Entry = tuple[Any, int]
 ABSENT: Entry = (None, -1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from state.buffer import ATOMS, Buffer
-from state.spec import StoreSpec
-from state.store import CommittedStore
-from state.timed import TimedBuffer
-from state.versioned import VersionedBuffer
+from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore
+from headrace.state.timed import TimedBuffer
+from headrace.state.versioned import VersionedBuffer
 
 __all__ = ["make_buffer"]
 
@@ -37,7 +37,7 @@ def make_buffer(
         keep: gives what `decode` would make of a value's bytes, quicker; None makes it of both.
         clean_limit_bytes: the bound of the cache of committed rows.
 
-    >>> from state.memory import MemoryTaskState
+    >>> from headrace.state.memory import MemoryTaskState
     >>> spec = StoreSpec("v", kind="memory", layout="versioned")
     >>> committed = MemoryTaskState([spec]).store("v")
     >>> type(make_buffer(spec, committed, encode=bytes, decode=bytes)).__name__

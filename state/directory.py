@@ -27,7 +27,7 @@ from pathlib import Path
 
 import structlog
 
-from state.errors import StateDirectoryError, StateLockedError
+from headrace.state.errors import StateDirectoryError, StateLockedError
 
 __all__ = ["Identity", "StateDirectory", "TaskDirectory"]
 

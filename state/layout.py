@@ -3,7 +3,7 @@
     plain      the row's key                              the same in the changelog
     window     key  start (8)  sequence (4)               the same in the changelog
     session    key  end (8)  start (8)                    the same in the changelog
-    versioned  see `state.versions`                       the key, several times
+    versioned  see `headrace.state.versions`                       the key, several times
 
 The keys of window and session stores are Kafka Streams'. On disk a byte 0 stands in front of them,
 and for each row there is an entry of an index by time: a byte 1, the time, the row's key.
@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
-from state.store import CommittedStore, Delta
-from state.versions import Versioned
+from headrace.state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
+from headrace.state.store import CommittedStore, Delta
+from headrace.state.versions import Versioned
 
 __all__ = ["LAYOUTS", "Layout", "LayoutName", "TimeIndexed", "session_end", "window_start"]
 
@@ -126,8 +126,8 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
 class TimeIndexed:
     """The committed rows of a store that has an index by time.
 
-    >>> from state.memory import MemoryTaskState
-    >>> from state.spec import StoreSpec
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
     >>> state = MemoryTaskState([StoreSpec("w", kind="memory", layout="window")])
     >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
     >>> state.write({"w": LAYOUTS["window"].local([(key, b"row")])}, {})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from state.errors import UnknownStoreError
-from state.spec import StoreSpec
-from state.store import Delta, Position
+from headrace.state.errors import UnknownStoreError
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Delta, Position
 
 __all__ = ["MemoryStore", "MemoryTaskState"]
 

@@ -37,15 +37,15 @@ from rocksdict import (
     WriteOptions,
 )
 
-from state.errors import (
+from headrace.state.errors import (
     StateError,
     StateFormatError,
     StateLockedError,
     StoreCorruptedError,
     UnknownStoreError,
 )
-from state.spec import StoreSpec
-from state.store import Delta, Position
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Delta, Position
 
 __all__ = ["FORMAT_VERSION", "RocksMemory", "RocksTaskState"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from state.layout import LAYOUTS, Layout, LayoutName
+from headrace.state.layout import LAYOUTS, Layout, LayoutName
 
 __all__ = ["StoreKind", "StoreSpec"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from state.memory import MemoryTaskState
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import CommittedStore, Delta, Position, TaskState
+from headrace.state.memory import MemoryTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore, Delta, Position, TaskState
 
 __all__ = ["open_task_state"]
 

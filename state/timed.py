@@ -13,9 +13,9 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Literal
 
-from state.buffer import ABSENT, ATOMS, Buffer, Entry, timestamped_rows
-from state.layout import Layout, TimeIndexed
-from state.store import CommittedStore, Delta
+from headrace.state.buffer import ABSENT, ATOMS, Buffer, Entry, timestamped_rows
+from headrace.state.layout import Layout, TimeIndexed
+from headrace.state.store import CommittedStore, Delta
 
 __all__ = ["TimedBuffer"]
 
@@ -26,10 +26,10 @@ EXPIRED_PER_COMMIT = 20_000
 class TimedBuffer(Buffer):
     """A `Buffer` with an index by time.
 
-    >>> from state.codec import TIMESTAMP
-    >>> from state.layout import LAYOUTS
-    >>> from state.memory import MemoryTaskState
-    >>> from state.spec import StoreSpec
+    >>> from headrace.state.codec import TIMESTAMP
+    >>> from headrace.state.layout import LAYOUTS
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
     >>> spec = StoreSpec("w", kind="memory", layout="window")
     >>> committed = MemoryTaskState([spec]).store("w")
     >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)

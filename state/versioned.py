@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
-from state.buffer import ABSENT, ATOMS, Buffer, Entry
-from state.codec import TIMESTAMP
-from state.errors import ValueEncodingError
-from state.store import CommittedStore, Delta
-from state.versions import (
+from headrace.state.buffer import ABSENT, ATOMS, Buffer, Entry
+from headrace.state.codec import TIMESTAMP
+from headrace.state.errors import ValueEncodingError
+from headrace.state.store import CommittedStore, Delta
+from headrace.state.versions import (
     LatestVersions,
     Versioned,
     index_entries,
@@ -45,8 +45,8 @@ _FOREVER = 2**63 - 2
 class VersionedBuffer(Buffer):
     """A `Buffer` by key and time.
 
-    >>> from state.memory import MemoryTaskState
-    >>> from state.spec import StoreSpec
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
     >>> committed = MemoryTaskState([StoreSpec("v", kind="memory", layout="versioned")]).store("v")
     >>> rows = VersionedBuffer("v", committed, encode=bytes, decode=bytes)
     >>> rows.put_version(b"k", b"new", 20), rows.put_version(b"k", b"old", 10)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from state.codec import TIMESTAMP, encode_timestamped
-from state.store import CommittedStore, Delta
+from headrace.state.codec import TIMESTAMP, encode_timestamped
+from headrace.state.store import CommittedStore, Delta
 
 __all__ = ["LatestVersions", "Versioned", "index_entries", "is_deletion", "key_and_time", "prefix"]
 
@@ -99,8 +99,8 @@ class Versioned:
 class LatestVersions:
     """The committed rows of a versioned store as a plain one has them: the last of each key.
 
-    >>> from state.memory import MemoryTaskState
-    >>> from state.spec import StoreSpec
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
     >>> state = MemoryTaskState([StoreSpec("v", kind="memory", layout="versioned")])
     >>> changes = [(b"k", b"old", 5), (b"k", b"new", 7), (b"gone", b"x", 5), (b"gone", None, 7)]
     >>> state.write({"v": Versioned().rows(changes)}, {})

@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streams.app import KafkaStreams, State
-    from streams.config import StreamsConfig
-    from streams.errors import StreamsError
-    from streams.testing import TopologyTestDriver
-    from topology import serdes
+    from headrace.streams.app import KafkaStreams, State
+    from headrace.streams.config import StreamsConfig
+    from headrace.streams.errors import StreamsError
+    from headrace.streams.testing import TopologyTestDriver
+    from headrace.topology import serdes
 
 __all__ = [
     "KafkaStreams",
@@ -25,21 +25,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "KafkaStreams": "streams.app",
-    "State": "streams.app",
-    "StreamsConfig": "streams.config",
-    "StreamsError": "streams.errors",
-    "TopologyTestDriver": "streams.testing",
+    "KafkaStreams": "headrace.streams.app",
+    "State": "headrace.streams.app",
+    "StreamsConfig": "headrace.streams.config",
+    "StreamsError": "headrace.streams.errors",
+    "TopologyTestDriver": "headrace.streams.testing",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "serdes":
-        return import_module("topology.serdes")
+        return import_module("headrace.topology.serdes")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'streams' has no attribute {name!r}")
+    raise AttributeError(f"module 'headrace.streams' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+if __name__ != "headrace.streams":
+    # Under its bare name every module would be loaded a second time.
+    raise ImportError("import it as headrace.streams")

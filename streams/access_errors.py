@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.errors import StreamsError
+from headrace.streams.errors import StreamsError
 
 __all__ = ["AccessError", "GroupDeniedError"]
 
@@ -44,5 +44,5 @@ class AccessError(StreamsError):
 class GroupDeniedError(AccessError):
     """This client has no right on a group; where the group is of use and not needed, it is caught.
 
-    `streams.deployed` catches it, and does without the description of what is deployed.
+    `headrace.streams.deployed` catches it, and does without the description of what is deployed.
     """

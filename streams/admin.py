@@ -18,19 +18,19 @@ import confluent_kafka.admin
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from streams.broker_contact import Heard
-from streams.clients import TopicPartition
-from streams.denials import DENIED, denial
-from streams.errors import (
+from headrace.streams.broker_contact import Heard
+from headrace.streams.clients import TopicPartition
+from headrace.streams.denials import DENIED, denial
+from headrace.streams.errors import (
     ConfigError,
     FatalClientError,
     MissingTopicError,
     StopRequestedError,
 )
-from streams.kafka_clients import new_admin
-from streams.reactions import Reaction, reaction_to
-from streams.rights import principal_of
-from streams.topic_plan import NewTopic, TopicFacts
+from headrace.streams.kafka_clients import new_admin
+from headrace.streams.reactions import Reaction, reaction_to
+from headrace.streams.rights import principal_of
+from headrace.streams.topic_plan import NewTopic, TopicFacts
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

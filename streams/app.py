@@ -18,33 +18,33 @@ from typing import Self
 
 import structlog
 
-from streams.app_loader import ApplicationError
-from streams.backfill_gate import BackfillGate, note_topics
-from streams.broker_contact import BrokerContact
-from streams.client_check import check_clients
-from streams.clients import Clock, Probe, no_probe
-from streams.committed_records import CommittedRecords
-from streams.config import StreamsConfig
-from streams.consumer import LiveConsumer
-from streams.deployed import DeployedTopology
-from streams.errors import StopRequestedError
-from streams.failures import describe_failure, log_failure
-from streams.gate_watch import GateWatch
-from streams.global_plan import GlobalPlan, plan_global_tables
-from streams.group_offsets import MemberlessGroup
-from streams.key_checks import log_unequal_keys
-from streams.listeners import BothRestoreListeners, BothWorkerListeners
-from streams.loading import loading
-from streams.plan import SubPlan, plan_application
-from streams.restore import RestoreListener, SilentRestoreListener
-from streams.runtime import Connections, make_worker
-from streams.secrets import guarded
-from streams.start_check import StartCheck
-from streams.system_clock import SystemClock
-from streams.task import TaskId
-from streams.unreached import Unreached
-from streams.worker import SilentListener, Worker, WorkerListener
-from topology.graph import Topology
+from headrace.streams.app_loader import ApplicationError
+from headrace.streams.backfill_gate import BackfillGate, note_topics
+from headrace.streams.broker_contact import BrokerContact
+from headrace.streams.client_check import check_clients
+from headrace.streams.clients import Clock, Probe, no_probe
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.config import StreamsConfig
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.deployed import DeployedTopology
+from headrace.streams.errors import StopRequestedError
+from headrace.streams.failures import describe_failure, log_failure
+from headrace.streams.gate_watch import GateWatch
+from headrace.streams.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.group_offsets import MemberlessGroup
+from headrace.streams.key_checks import log_unequal_keys
+from headrace.streams.listeners import BothRestoreListeners, BothWorkerListeners
+from headrace.streams.loading import loading
+from headrace.streams.plan import SubPlan, plan_application
+from headrace.streams.restore import RestoreListener, SilentRestoreListener
+from headrace.streams.runtime import Connections, make_worker
+from headrace.streams.secrets import guarded
+from headrace.streams.start_check import StartCheck
+from headrace.streams.system_clock import SystemClock
+from headrace.streams.task import TaskId
+from headrace.streams.unreached import Unreached
+from headrace.streams.worker import SilentListener, Worker, WorkerListener
+from headrace.topology.graph import Topology
 
 COLLECT_AFTER_OBJECTS = 100_000
 """Python's own is 700, which costs a tenth of the throughput of a counting application."""
@@ -102,7 +102,7 @@ class KafkaStreams:
         TopologyError: the topology cannot run.
 
     Example:
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> builder.stream("in", value=serdes.string).map_values(str.upper).to("out")
         >>> app = KafkaStreams(builder.build(), {

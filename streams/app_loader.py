@@ -11,14 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from streams.errors import StreamsError
-from streams.failures import is_the_users
-from streams.import_path import add_import_path, standard_module
-from streams.loading import loading_of
-from topology.errors import TopologyError
+from headrace.streams.errors import StreamsError
+from headrace.streams.failures import is_the_users
+from headrace.streams.import_path import add_import_path, standard_module
+from headrace.streams.loading import loading_of
+from headrace.topology.errors import TopologyError
 
 if TYPE_CHECKING:
-    from streams.app import KafkaStreams
+    from headrace.streams.app import KafkaStreams
 
 __all__ = ["ApplicationError", "load_app"]
 
@@ -74,7 +74,7 @@ def _whose(place: str) -> str:
 
 
 def _as_app(found: object, target: str) -> KafkaStreams:
-    from streams.app import KafkaStreams
+    from headrace.streams.app import KafkaStreams
 
     made = found
     if callable(found):

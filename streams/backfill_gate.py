@@ -8,12 +8,12 @@ Whoever hands over waits until its notes are decided before it goes on, so a wor
 a transaction is open, `open` is what was there before.
 
 A worker looks before anything is created, and again once it is in the group, before a task begins
-(see `streams.gate_watch`): whoever hands over writes the note first and looks for members then, so
-one of the two sees the other. Both looks are at all topics, as another program may be handed over
-meanwhile, whose topics this one does not know. Tasks wait for the second look, so it is one request
-of bounded size: on a cluster of more than 2,000 topics it is at those of this program and of what
-is deployed, and where the first one has found notes. There a hand-over of a program with other
-inputs that begins between the two looks is not seen by the worker.
+(see `headrace.streams.gate_watch`): whoever hands over writes the note first and looks for members
+then, so one of the two sees the other. Both looks are at all topics, as another program may be
+handed over meanwhile, whose topics this one does not know. Tasks wait for the second look, so it is
+one request of bounded size: on a cluster of more than 2,000 topics it is at those of this program
+and of what is deployed, and where the first one has found notes. There a hand-over of a program
+with other inputs that begins between the two looks is not seen by the worker.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from streams.access_errors import GroupDeniedError
-from streams.clients import CommittedOffset, Log, TopicPartition
-from streams.deployment import Deployment
-from streams.errors import BackfillOpenError
-from streams.plan import SubPlan
+from headrace.streams.access_errors import GroupDeniedError
+from headrace.streams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import BackfillOpenError
+from headrace.streams.plan import SubPlan
 
 __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
 
@@ -39,7 +39,7 @@ TOPICS_MAX = 2_000
 _MAGIC = "headrace.backfill"
 _STATES: tuple[str, ...] = get_args(NoteState)
 _END = "."
-"""Ends a note; those of older versions end with the text (see `streams.offset_texts`)."""
+"""Ends a note; those of older versions end with the text (see `headrace.streams.offset_texts`)."""
 _TEXT = re.compile(rf"{_MAGIC} (\w+) (\S+) (\w+) (\d+)/(\d+) ([A-Za-z0-9+/=_-]*)")
 
 
@@ -100,7 +100,7 @@ class BackfillNote:
 
 
 class _Group(Protocol):
-    """What is asked of a cluster (see `streams.group_offsets.MemberlessGroup`)."""
+    """What is asked of a cluster (see `headrace.streams.group_offsets.MemberlessGroup`)."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """The offsets of a group at partition 0 of every topic."""

@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.clients import TopicPartition
-from streams.errors import ProcessorFailedError, RecordError, RecordRefusedError, StreamsError
-from streams.refused_times import advice, told
-from topology.graph import Sink
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import (
+    ProcessorFailedError,
+    RecordError,
+    RecordRefusedError,
+    StreamsError,
+)
+from headrace.streams.refused_times import advice, told
+from headrace.topology.graph import Sink
 
 Ranges = Mapping[TopicPartition, range]
 

@@ -22,14 +22,14 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.access_errors import AccessError
-from streams.broker_failures import BrokerFailure, read_failure
-from streams.clients import Clock, Log
-from streams.errors import FatalClientError, StopRequestedError, StreamsError
-from streams.kafka_clients import new_admin
-from streams.rights import principal_of
-from streams.system_clock import SystemClock
-from streams.unreached import Unreached
+from headrace.streams.access_errors import AccessError
+from headrace.streams.broker_failures import BrokerFailure, read_failure
+from headrace.streams.clients import Clock, Log
+from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
+from headrace.streams.kafka_clients import new_admin
+from headrace.streams.rights import principal_of
+from headrace.streams.system_clock import SystemClock
+from headrace.streams.unreached import Unreached
 
 __all__ = ["BrokerContact", "Heard", "not_admitted", "reach"]
 
@@ -60,7 +60,7 @@ _ALARMING = frozenset(
 
 
 class Heard:
-    """What clients have said (see `streams.kafka_clients.Hearing`).
+    """What clients have said (see `headrace.streams.kafka_clients.Hearing`).
 
     Args:
         log: where the clients' other lines go.

@@ -7,13 +7,13 @@ import time
 
 import click
 
-from streams.broker_contact import reach
-from streams.cli_options import load, said_errors, settings_option, target_argument
-from streams.group_admin import GroupAdmin
-from streams.local_changelog_plan import lines
-from streams.local_changelogs import LocalChangelogs
-from streams.producer import PlainProducer
-from streams.reset import refuse_members
+from headrace.streams.broker_contact import reach
+from headrace.streams.cli_options import load, said_errors, settings_option, target_argument
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.local_changelog_plan import lines
+from headrace.streams.local_changelogs import LocalChangelogs
+from headrace.streams.producer import PlainProducer
+from headrace.streams.reset import refuse_members
 
 __all__ = ["changelog"]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streams.clients import Offsets
-from streams.progress import CHANGELOG_MARK, MAX_BYTES, Progress
-from streams.topic_errors import ChangelogLostError
-from streams.topic_identity import changelog_number, without_changelogs
+from headrace.streams.clients import Offsets
+from headrace.streams.progress import CHANGELOG_MARK, MAX_BYTES, Progress
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.topic_identity import changelog_number, without_changelogs
 
 __all__ = [
     "changelog_numbers",

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streams.cli_options import load, said_errors, settings_option, target_argument
-from streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
-from streams.key_checks import meetings_of, unnamed_keys_of
-from streams.lost_offsets import StateWithoutOffsetsError
-from streams.topic_errors import ChangelogLostError
-from streams.topic_plan import plan_internal_topics, topic_names
-from streams.topics import describe_as
-from topology.unnamed import Unnamed, unnamed_steps
+from headrace.streams.cli_options import load, said_errors, settings_option, target_argument
+from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
+from headrace.streams.key_checks import meetings_of, unnamed_keys_of
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.topics import describe_as
+from headrace.topology.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
-    from streams.app import KafkaStreams
-    from streams.committed_records import CommittedRecords
-    from streams.config import StreamsConfig
-    from streams.group_admin import GroupAdmin
-    from streams.start_check import StartCheck
+    from headrace.streams.app import KafkaStreams
+    from headrace.streams.committed_records import CommittedRecords
+    from headrace.streams.config import StreamsConfig
+    from headrace.streams.group_admin import GroupAdmin
+    from headrace.streams.start_check import StartCheck
 
 __all__ = ["check"]
 
@@ -75,12 +75,12 @@ def _compare(app: KafkaStreams) -> int:
     """Print what is different from what is deployed; returns the exit code."""
     import structlog
 
-    from streams.broker_contact import reach
-    from streams.deployed import DeployedTopology
-    from streams.deployment import change_code
-    from streams.deployment_changes import changes
-    from streams.group_admin import GroupAdmin
-    from streams.start_check import StartCheck
+    from headrace.streams.broker_contact import reach
+    from headrace.streams.deployed import DeployedTopology
+    from headrace.streams.deployment import change_code
+    from headrace.streams.deployment_changes import changes
+    from headrace.streams.group_admin import GroupAdmin
+    from headrace.streams.start_check import StartCheck
 
     config = app.config
     reach(config.admin_config())
@@ -112,9 +112,9 @@ def _compare(app: KafkaStreams) -> int:
 
 
 def _records_of(config: StreamsConfig) -> CommittedRecords:
-    from streams.committed_records import CommittedRecords
-    from streams.consumer import LiveConsumer
-    from streams.system_clock import SystemClock
+    from headrace.streams.committed_records import CommittedRecords
+    from headrace.streams.consumer import LiveConsumer
+    from headrace.streams.system_clock import SystemClock
 
     timeout_s = config.task_timeout_ms / 1000
     return CommittedRecords(

@@ -19,12 +19,18 @@ GROUP: Final = "headrace.commands"
 """Each entry point of this group is a click command, called as the entry point is."""
 
 _COMMANDS: Final = {
-    "broker": ("streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
-    "changelog": ("streams.changelog_cli:changelog", "Write changelogs that are gone."),
-    "check": ("streams.check_cli:check", "Find what an upgrade of an application would trip over."),
-    "reset": ("streams.reset_cli:reset", "Take a stopped application back to a beginning."),
-    "run": ("streams.run_cli:run", "Run an application in worker processes."),
-    "topics": ("streams.topics_cli:topics", "Create topics."),
+    "broker": ("headrace.streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
+    "changelog": ("headrace.streams.changelog_cli:changelog", "Write changelogs that are gone."),
+    "check": (
+        "headrace.streams.check_cli:check",
+        "Find what an upgrade of an application would trip over.",
+    ),
+    "reset": (
+        "headrace.streams.reset_cli:reset",
+        "Take a stopped application back to a beginning.",
+    ),
+    "run": ("headrace.streams.run_cli:run", "Run an application in worker processes."),
+    "topics": ("headrace.streams.topics_cli:topics", "Create topics."),
 }
 
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from streams.errors import StreamsError
-from streams.secrets import guarded
-from topology.errors import TopologyError
+from headrace.streams.errors import StreamsError
+from headrace.streams.secrets import guarded
+from headrace.topology.errors import TopologyError
 
 if TYPE_CHECKING:
-    from streams.app import KafkaStreams
+    from headrace.streams.app import KafkaStreams
 
 __all__ = ["load", "said_errors", "settings_option", "target_argument"]
 
@@ -98,9 +98,9 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
         ApplicationError: there is none.
         ConfigError: the settings are wrong.
     """
-    from streams.app_loader import load_app
-    from streams.restore import SilentRestoreListener
-    from streams.worker import SilentListener
+    from headrace.streams.app_loader import load_app
+    from headrace.streams.restore import SilentRestoreListener
+    from headrace.streams.worker import SilentListener
 
     app = load_app(target)
     if not settings:
@@ -120,7 +120,7 @@ def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterat
     try:
         yield
     except (StreamsError, TopologyError) as error:
-        from streams.exit_codes import exit_code_of
+        from headrace.streams.exit_codes import exit_code_of
 
         click.echo(f"Error: {error}", err=True)
         sys.exit((code_of or exit_code_of)(error))

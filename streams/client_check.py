@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from streams.broker_contact import Heard
-from streams.config import StreamsConfig
-from streams.errors import ConfigError
-from streams.kafka_clients import (
+from headrace.streams.broker_contact import Heard
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import ConfigError
+from headrace.streams.kafka_clients import (
     new_admin,
     new_consumer,
     new_producer,

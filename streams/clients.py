@@ -1,7 +1,8 @@
 """The seams to Kafka: what the runtime asks of a consumer and a producer, and nothing more.
 
-The live ones are in `streams.consumer` and `streams.producer`; the test driver and the simulation
-bring their own. Both sides raise the runtime's own errors (`streams.errors`), never a client's.
+The live ones are in `headrace.streams.consumer` and `headrace.streams.producer`; the test driver
+and the simulation bring their own. Both sides raise the runtime's own errors
+(`headrace.streams.errors`), never a client's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from topology.compiler import Headers, Message
+from headrace.topology.compiler import Headers, Message
 
 
 class TopicPartition(NamedTuple):
@@ -142,7 +143,8 @@ class Consumer(Protocol):
 class Producer(Protocol):
     """Writes records, and under exactly-once ends transactions.
 
-    Calls that return nothing have succeeded; everything else raises one of `streams.errors`.
+    Calls that return nothing have succeeded; everything else raises one of
+    `headrace.streams.errors`.
     """
 
     send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]

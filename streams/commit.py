@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from state.store import Position
-from streams.clients import Clock, GroupMetadata, Offsets, Probe, Producer, TopicPartition
-from streams.errors import RecordTooLargeError
-from streams.input_identity import InputIdentity
-from streams.task import Delta, Task
+from headrace.state.store import Position
+from headrace.streams.clients import Clock, GroupMetadata, Offsets, Probe, Producer, TopicPartition
+from headrace.streams.errors import RecordTooLargeError
+from headrace.streams.input_identity import InputIdentity
+from headrace.streams.task import Delta, Task
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.clients import Clock, Consumer
-from streams.config import StreamsConfig
-from streams.task import Task
-from streams.tasks import Tasks
+from headrace.streams.clients import Clock, Consumer
+from headrace.streams.config import StreamsConfig
+from headrace.streams.task import Task
+from headrace.streams.tasks import Tasks
 
 IDLE_COMMIT_MIN_S = 0.005
 IDLE_COMMIT_COST_FACTOR = 5

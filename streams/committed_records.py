@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from streams.clients import Clock, Consumer, TopicPartition
-from streams.errors import FatalClientError, OffsetLostError
-from streams.place_ranges import named_places
-from streams.topics import TopicAdmin
+from headrace.streams.clients import Clock, Consumer, TopicPartition
+from headrace.streams.errors import FatalClientError, OffsetLostError
+from headrace.streams.place_ranges import named_places
+from headrace.streams.topics import TopicAdmin
 
 __all__ = ["CommittedRecords"]
 

@@ -1,7 +1,7 @@
 """The settings of an application: one table, checked whole before anything starts.
 
-The fields of `StreamsConfig` are the table; `python -m streams.config` prints it as the page
-docs/configuration.md. Names are Kafka's dotted names, where a field has underscores.
+The fields of `StreamsConfig` are the table; `python -m headrace.streams.config` prints it as the
+page docs/configuration.md. Names are Kafka's dotted names, where a field has underscores.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from streams.client_settings import (
+from headrace.streams.client_settings import (
     MAX_POLL_INTERVAL_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientConfig,
     ClientSettings,
     read_client_settings,
 )
-from streams.errors import ConfigError
-from streams.handlers import Handler, Handlers, Stage, handler
-from streams.java_settings import next_step
-from streams.secrets import guarded
-from streams.settings import (
+from headrace.streams.errors import ConfigError
+from headrace.streams.handlers import Handler, Handlers, Stage, handler
+from headrace.streams.java_settings import next_step
+from headrace.streams.secrets import guarded
+from headrace.streams.settings import (
     REQUIRED,
     Kind,
     Setting,
@@ -40,10 +40,10 @@ from streams.settings import (
     setting_of,
     text,
 )
-from topology import serdes, timestamps
-from topology.optimizer import BY_NAME
-from topology.serdes import Serde
-from topology.timestamps import TimestampExtractor
+from headrace.topology import serdes, timestamps
+from headrace.topology.optimizer import BY_NAME
+from headrace.topology.serdes import Serde
+from headrace.topology.timestamps import TimestampExtractor
 
 MIB = 1024 * 1024
 TRANSACTION_MARGIN_MS = 2_000
@@ -100,7 +100,7 @@ class StreamsConfig:
         >>> StreamsConfig.parse({"application.id": "a b", "bootstrap.server": "localhost:9092"})
         Traceback (most recent call last):
             ...
-        streams.errors.ConfigError: 3 settings are wrong:
+        headrace.streams.errors.ConfigError: 3 settings are wrong:
         - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
 topics and groups are named after it
         - bootstrap.servers is required, and not set
@@ -533,6 +533,6 @@ def _check_transaction_timeout(commit_interval_ms: object, clients: ClientSettin
 
 
 if __name__ == "__main__":
-    from streams.config_page import page  # it reads this module's table
+    from headrace.streams.config_page import page  # it reads this module's table
 
     sys.stdout.write(page())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streams.client_settings import OWNED, OWNED_TOPIC_CONFIGS
-from streams.config import table
-from streams.java_settings import NOT_SUPPORTED
+from headrace.streams.client_settings import OWNED, OWNED_TOPIC_CONFIGS
+from headrace.streams.config import table
+from headrace.streams.java_settings import NOT_SUPPORTED
 
 _HEAD = """\
 # Configuration
 
 Settings keep Kafka's dotted names. All of them are checked before anything starts, and all that
-is wrong is reported at once. This page is printed by `python -m streams.config`.
+is wrong is reported at once. This page is printed by `python -m headrace.streams.config`.
 
 | setting | values | default | meaning |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""The live consumer behind `streams.clients.Consumer`.
+"""The live consumer behind `headrace.streams.clients.Consumer`.
 
 Hot path: `poll` groups each batch by partition; benchmarks/consume.py times it.
 
@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from streams.broker_contact import Heard
-from streams.clients import (
+from headrace.streams.broker_contact import Heard
+from headrace.streams.clients import (
     Clock,
     CommittedOffset,
     GroupMetadata,
@@ -26,18 +26,18 @@ from streams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from streams.denials import denial
-from streams.errors import (
+from headrace.streams.denials import denial
+from headrace.streams.errors import (
     FatalClientError,
     MemberFencedError,
     MissingTopicError,
     OffsetLostError,
     TaskMigratedError,
 )
-from streams.kafka_clients import new_consumer
-from streams.offset_texts import text_of
-from streams.reactions import Call, Reaction, reaction_to
-from streams.system_clock import SystemClock
+from headrace.streams.kafka_clients import new_consumer
+from headrace.streams.offset_texts import text_of
+from headrace.streams.reactions import Call, Reaction, reaction_to
+from headrace.streams.system_clock import SystemClock
 
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]

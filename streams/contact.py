@@ -1,4 +1,4 @@
-"""The seam to `streams.broker_contact`: what a worker asks about the brokers."""
+"""The seam to `headrace.streams.broker_contact`: what a worker asks about the brokers."""
 
 from __future__ import annotations
 

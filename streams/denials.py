@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
 
-from streams.access_errors import AccessError, GroupDeniedError
-from streams.rights import principal_of
+from headrace.streams.access_errors import AccessError, GroupDeniedError
+from headrace.streams.rights import principal_of
 
 __all__ = ["DENIED", "denial"]
 

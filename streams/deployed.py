@@ -5,8 +5,8 @@ The description is the metadata of an offset in the group `<application.id>.topo
 input needs no cleaning up. docs/decisions/0003-deployed-topology.md says why it is there.
 
 Such an offset expires `offsets.retention.minutes` after it was written, a week by default, so a
-running application writes it again at a quarter of that (see `streams.offset_retention`). After a
-longer standstill the offsets of the application itself are gone too.
+running application writes it again at a quarter of that (see `headrace.streams.offset_retention`).
+After a longer standstill the offsets of the application itself are gone too.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from streams.access_errors import AccessError, GroupDeniedError
-from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployment import Deployment, change_code, is_accepted
-from streams.deployment_changes import changes
-from streams.errors import (
+from headrace.streams.access_errors import AccessError, GroupDeniedError
+from headrace.streams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment, change_code, is_accepted
+from headrace.streams.deployment_changes import changes
+from headrace.streams.errors import (
     FatalClientError,
     ResetRefusedError,
     StopRequestedError,
     TopologyChangedError,
 )
-from streams.plan import SubPlan
+from headrace.streams.plan import SubPlan
 
 __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from streams.deployment import DeployedStore
+from headrace.streams.deployment import DeployedStore
 
 __all__ = ["JoinStores", "changed_joins", "join_of"]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.graph import Aggregate, Node, Operator, Store, SubTopology, stores_of
-from topology.operators.cogroup import CogroupInput
-from topology.operators.process import Process
-from topology.operators.sessions import SessionFold
-from topology.operators.sliding import SlidingFold
-from topology.operators.stream_join import JoinSide
-from topology.operators.suppress import Suppress
-from topology.operators.table_group import TableFold
-from topology.operators.table_join_grace import PostponedTableJoin
-from topology.operators.windowed import AlignedFold, WindowedFold
-from topology.versioned_store import VersionedFace
-from topology.windows_serde import WindowStoreSerde
+from headrace.topology.graph import Aggregate, Node, Operator, Store, SubTopology, stores_of
+from headrace.topology.operators.cogroup import CogroupInput
+from headrace.topology.operators.process import Process
+from headrace.topology.operators.sessions import SessionFold
+from headrace.topology.operators.sliding import SlidingFold
+from headrace.topology.operators.stream_join import JoinSide
+from headrace.topology.operators.suppress import Suppress
+from headrace.topology.operators.table_group import TableFold
+from headrace.topology.operators.table_join_grace import PostponedTableJoin
+from headrace.topology.operators.windowed import AlignedFold, WindowedFold
+from headrace.topology.versioned_store import VersionedFace
+from headrace.topology.windows_serde import WindowStoreSerde
 
 __all__ = ["FIXED", "Spans", "filler_of", "step_of"]
 

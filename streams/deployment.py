@@ -1,7 +1,8 @@
 """What an application has deployed, as far as it matters to state: small enough for one offset.
 
 Stores and repartition topics by name, with what must stay the same for their bytes to be of use.
-The text form is kept beside an offset (see `streams.deployed`), so it is compressed and bounded.
+The text form is kept beside an offset (see `headrace.streams.deployed`), so it is compressed and
+bounded.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from streams.config import StreamsConfig
-from streams.deployed_steps import Spans, filler_of, step_of
-from streams.plan import SubPlan
-from streams.progress import MAX_BYTES
-from topology.graph import AnySerde, Node, SubTopology
-from topology.serde_schemas import schema_of
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployed_steps import Spans, filler_of, step_of
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import MAX_BYTES
+from headrace.topology.graph import AnySerde, Node, SubTopology
+from headrace.topology.serde_schemas import schema_of
 
 FORMAT = 1
 _END = "."
-"""Ends the text, and is no digit of base 85 (see `streams.offset_texts`)."""
+"""Ends the text, and is no digit of base 85 (see `headrace.streams.offset_texts`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class DeployedStore:
         layout: how its rows lie on disk and in its changelog.
         step: the kind of the step that fills it, where `op` does not say it; "" is not known.
         spans: of its windows and their kin, in milliseconds, by name.
-        key_schema: what the bytes of keys look like, see `topology.serde_schemas`; a digest of
-            that where it was too large; "" is not known.
+        key_schema: what the bytes of keys look like, see `headrace.topology.serde_schemas`; a
+            digest of that where it was too large; "" is not known.
         value_schema: the same of values.
     """
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streams.deployed_joins import JoinStores, changed_joins, join_of
-from streams.deployed_steps import FIXED
-from streams.deployment import DeployedStore, DeployedTopic, Deployment, digest, is_digest
-from topology.dropped_fields import dropped_fields
-from topology.serde_schemas import EXCLUSIVE, unreadable
-from topology.unnamed import is_generated
+from headrace.streams.deployed_joins import JoinStores, changed_joins, join_of
+from headrace.streams.deployed_steps import FIXED
+from headrace.streams.deployment import DeployedStore, DeployedTopic, Deployment, digest, is_digest
+from headrace.topology.dropped_fields import dropped_fields
+from headrace.topology.serde_schemas import EXCLUSIVE, unreadable
+from headrace.topology.unnamed import is_generated
 
 _NUMBER = re.compile(r"[0-9]{10}")
 
@@ -57,7 +57,7 @@ def changes(before: Deployment, after: Deployment) -> list[Change]:
         What is different, what is refused first.
 
     Example:
-        >>> from streams.deployment import DeployedTopic, Deployment
+        >>> from headrace.streams.deployment import DeployedTopic, Deployment
         >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
         >>> print(*changes(one, Deployment()))
         repartition topic by-word-repartition is not read any more, and records that are still in \

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from state.memory import MemoryTaskState
-from state.store import TaskState
-from streams.clients import Log
-from streams.config import StreamsConfig
-from streams.task import TaskId
-from streams.tasks import TaskHome
-from topology.graph import Store
+from headrace.state.memory import MemoryTaskState
+from headrace.state.store import TaskState
+from headrace.streams.clients import Log
+from headrace.streams.config import StreamsConfig
+from headrace.streams.task import TaskId
+from headrace.streams.tasks import TaskHome
+from headrace.topology.graph import Store
 
 
 class Disk(Protocol):
@@ -112,8 +112,8 @@ class RocksDisk:
 
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
         # Nobody needs RocksDB who does not ask for it.
-        from state.directory import StateDirectory
-        from state.rocks import RocksMemory
+        from headrace.state.directory import StateDirectory
+        from headrace.state.rocks import RocksMemory
 
         self._make_directory = partial(StateDirectory, directory, config.application_id)
         self._directory = self._make_directory()
@@ -128,7 +128,7 @@ class RocksDisk:
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
-        from streams.home import LocalHome
+        from headrace.streams.home import LocalHome
 
         if task_id not in self._homes:
             directory = self._directory.acquire_task(str(task_id), wait_ms=0)
@@ -138,7 +138,7 @@ class RocksDisk:
 
     def open_global(self, stores: Sequence[Store]) -> TaskHome:
         """Open the state of global tables."""
-        from streams.home import open_global_home
+        from headrace.streams.home import open_global_home
 
         if None not in self._homes:
             home = open_global_home(self._directory, "driver", stores, self._memory, self._log)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from streams.config import StreamsConfig
-from streams.global_plan import GlobalPlan
-from streams.plan import SubPlan
-from topology import serdes
-from topology.graph import AnySerde, Sink, Source, Store
+from headrace.streams.config import StreamsConfig
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.plan import SubPlan
+from headrace.topology import serdes
+from headrace.topology.graph import AnySerde, Sink, Source, Store
 
 Serdes = tuple[AnySerde, AnySerde]
 """Of keys and of values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from topology.serdes import Serde
+from headrace.topology.serdes import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from streams.clients import TopicPartition
-from streams.memory_cluster import MemoryCluster, MemoryMessage
-from topology._serde import for_topic
-from topology.compiler import Headers
-from topology.errors import about
-from topology.serdes import Serde
+from headrace.streams.clients import TopicPartition
+from headrace.streams.memory_cluster import MemoryCluster, MemoryMessage
+from headrace.topology._serde import for_topic
+from headrace.topology.compiler import Headers
+from headrace.topology.errors import about
+from headrace.topology.serdes import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streams.blame import Suspect
-from streams.clients import Clock, Log, Producer, TopicPartition
-from streams.config import StreamsConfig
-from streams.errors import ConfigError, RecordError, StreamsError
-from streams.task import Task, TaskId
+from headrace.streams.blame import Suspect
+from headrace.streams.clients import Clock, Log, Producer, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import ConfigError, RecordError, StreamsError
+from headrace.streams.task import Task, TaskId
 
 CAREFUL_AFTER = 2
 HOPELESS_ALONE_AFTER = 2

@@ -2,7 +2,7 @@
 
 A code says who has to act. Crashes are the supervisor's: it starts the worker again. After every
 other error a restart would end the same, so a person has to act first; the page docs/operations.md
-shows the table, made by `python -m streams.exit_codes`.
+shows the table, made by `python -m headrace.streams.exit_codes`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from streams.access_errors import AccessError
-from streams.app_loader import ApplicationError
-from streams.errors import (
+from headrace.streams.access_errors import AccessError
+from headrace.streams.app_loader import ApplicationError
+from headrace.streams.errors import (
     BackfillOpenError,
     ChangelogUnfinishedError,
     ConfigError,
@@ -28,9 +28,9 @@ from streams.errors import (
     ResetUnfinishedError,
     TopologyChangedError,
 )
-from streams.lost_offsets import StateWithoutOffsetsError
-from streams.topic_errors import ChangelogLostError, TopicReplacedError
-from topology.errors import TopologyError
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.topology.errors import TopologyError
 
 __all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]
 
@@ -134,7 +134,7 @@ def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitC
         table: of the command.
 
     Example:
-        >>> from streams.errors import ConfigError
+        >>> from headrace.streams.errors import ConfigError
         >>> exit_code_of(ConfigError("poll.ms must be at least 0, not -1")).name
         'CONFIGURATION'
         >>> exit_code_of(ZeroDivisionError()).name

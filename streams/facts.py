@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.errors import MissingTopicError
-from streams.restore import ChangelogFacts
-from streams.topic_plan import TopicFacts, did_you_mean
-from streams.topics import TopicAdmin, describe_twice
-from topology.graph import OffsetReset
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import MissingTopicError
+from headrace.streams.restore import ChangelogFacts
+from headrace.streams.topic_plan import TopicFacts, did_you_mean
+from headrace.streams.topics import TopicAdmin, describe_twice
+from headrace.topology.graph import OffsetReset
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 """Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
@@ -19,7 +19,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Answers the tasks' questions with an admin client (see `streams.tasks.Facts`)."""
+    """Answers the tasks' questions with an admin client (see `headrace.streams.tasks.Facts`)."""
 
     admin: TopicAdmin
     topics: MutableMapping[str, TopicFacts]

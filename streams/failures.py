@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from state.errors import StateError
-from streams.clients import Log
-from streams.errors import StreamsError
-from topology.errors import (
+from headrace.state.errors import StateError
+from headrace.streams.clients import Log
+from headrace.streams.errors import StreamsError
+from headrace.topology.errors import (
     BadRecordError,
     NeverRunError,
     NoPairError,
@@ -32,7 +32,8 @@ from topology.errors import (
 __all__ = ["Failure", "describe_failure", "is_ours", "is_the_users", "log_failure"]
 
 _OURS = (StreamsError, TopologyError, SerdeError, RegistryError, BadRecordError, StateError)
-_PACKAGES = ("state", "topology", "streams", "spark_bridge")
+_OWN = Path(__file__).parents[1]
+"""As frames name it: through the links, where there are some."""
 _GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>")
 _CAUSES_MAX = 4
 _PLACES_MAX = 12
@@ -168,7 +169,6 @@ def is_the_users(filename: str) -> bool:
 
 
 def _not_the_users() -> list[Path]:
-    root = Path(__file__).resolve().parents[1]
     paths = sysconfig.get_paths()
     libraries = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return [*(root / package for package in _PACKAGES), *(Path(place) for place in libraries)]
+    return [_OWN, *(Path(place) for place in libraries)]

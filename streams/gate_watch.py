@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from streams.background import Background
-from streams.clients import Clock, Log
-from streams.errors import FatalClientError
-from streams.inquiry import Inquiry
-from streams.task import TaskId
+from headrace.streams.background import Background
+from headrace.streams.clients import Clock, Log
+from headrace.streams.errors import FatalClientError
+from headrace.streams.inquiry import Inquiry
+from headrace.streams.task import TaskId
 
 __all__ = ["Gate", "GateWatch", "OpenGate"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.clients import Log, ReceivedMessage
-from streams.errors import RecordError
-from streams.global_plan import GlobalPlan
-from streams.global_rows import Row, row_of
-from streams.handlers import Continue, Failure, Handlers
-from topology.codegen import NullKeyPolicy
-from topology.errors import NullKeyError, RegistryError, SerdeError
+from headrace.streams.clients import Log, ReceivedMessage
+from headrace.streams.errors import RecordError
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.global_rows import Row, row_of
+from headrace.streams.handlers import Continue, Failure, Handlers
+from headrace.topology.codegen import NullKeyPolicy
+from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
 
 __all__ = ["RowErrors"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from state.spec import StoreSpec
-from streams.config import StreamsConfig
-from streams.topic_plan import SubTopologyTopics
-from topology.binding import bound_to_topics
-from topology.graph import AnySerde, Topology
+from headrace.state.spec import StoreSpec
+from headrace.streams.config import StreamsConfig
+from headrace.streams.topic_plan import SubTopologyTopics
+from headrace.topology.binding import bound_to_topics
+from headrace.topology.graph import AnySerde, Topology
 
 __all__ = ["GlobalPlan", "plan_global_tables"]
 
@@ -49,7 +49,7 @@ def plan_global_tables(topology: Topology, config: StreamsConfig) -> tuple[Globa
         config: its settings.
 
     Example:
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> table = builder.global_table("countries", value=serdes.string, store="countries")
         >>> settings = {"application.id": "a", "bootstrap.servers": "localhost:9092"}

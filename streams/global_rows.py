@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from state.codec import decode_timestamped, encode_timestamped
-from state.errors import StoreCorruptedError
-from state.store import CommittedStore
-from streams.clients import ReceivedMessage
-from streams.errors import GlobalTableLostError
-from streams.global_plan import GlobalPlan
-from topology.errors import about
+from headrace.state.codec import decode_timestamped, encode_timestamped
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.store import CommittedStore
+from headrace.streams.clients import ReceivedMessage
+from headrace.streams.errors import GlobalTableLostError
+from headrace.streams.global_plan import GlobalPlan
+from headrace.topology.errors import about
 
 __all__ = ["GlobalRows", "Row"]
 
@@ -24,7 +24,7 @@ _ENTRY_BYTES = 200
 
 
 class GlobalRows:
-    """Looks rows up by their key objects (a `topology.operators.context.TableView`).
+    """Looks rows up by their key objects (a `headrace.topology.operators.context.TableView`).
 
     The worker's thread alone reads and writes, so what a look-up finds does not change while a
     batch of records is processed.

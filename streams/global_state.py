@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from state.spec import StoreSpec
-from state.store import CommittedStore, Delta, Position
-from streams.clients import TopicPartition
-from streams.global_plan import GlobalPlan
-from streams.tasks import TaskHome
-from topology.graph import Store
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore, Delta, Position
+from headrace.streams.clients import TopicPartition
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.tasks import TaskHome
+from headrace.topology.graph import Store
 
 __all__ = ["Followed", "GlobalState", "stores_of_tables"]
 

@@ -14,29 +14,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from state.errors import StoreCorruptedError
-from state.store import Position
-from streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
-from streams.errors import (
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.store import Position
+from headrace.streams.clients import Clock, Consumer, Log, Probe, ReceivedMessage, TopicPartition
+from headrace.streams.errors import (
     FatalClientError,
     GlobalTableLostError,
     OffsetLostError,
     StopRequestedError,
 )
-from streams.global_errors import RowErrors
-from streams.global_plan import GlobalPlan
-from streams.global_rows import GlobalRows
-from streams.global_state import Followed, GlobalState, stores_of_tables
-from streams.restore import (
+from headrace.streams.global_errors import RowErrors
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.global_rows import GlobalRows
+from headrace.streams.global_state import Followed, GlobalState, stores_of_tables
+from headrace.streams.restore import (
     ChangelogFacts,
     RestoreListener,
     plan_restore,
 )
-from streams.tasks import Facts, TaskHome
-from streams.topic_plan import TopicFacts
-from topology.graph import Store
-from topology.operators.context import TableView
-from topology.read_only_store import store_key
+from headrace.streams.tasks import Facts, TaskHome
+from headrace.streams.topic_plan import TopicFacts
+from headrace.topology.graph import Store
+from headrace.topology.operators.context import TableView
+from headrace.topology.read_only_store import store_key
 
 __all__ = ["GlobalTables", "OpenGlobalHome"]
 
@@ -44,7 +44,7 @@ OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 """Opens the local state of the global tables of one process."""
 
 BULK_RECORDS = 20_000
-"""From this distance on a load leaves RocksDB's log out (as in `streams.restore`)."""
+"""From this distance on a load leaves RocksDB's log out (as in `headrace.streams.restore`)."""
 KEEP_RECORDS = 1_000_000
 """After so many records a load makes durable what it has, so that a kill costs no more."""
 POLL_S = 0.1

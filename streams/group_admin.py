@@ -11,16 +11,16 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.admin import LiveAdmin
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.denials import DENIED, denial
-from streams.errors import (
+from headrace.streams.admin import LiveAdmin
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.denials import DENIED, denial
+from headrace.streams.errors import (
     FatalClientError,
     MissingTopicError,
     ResetRefusedError,
 )
-from streams.offset_texts import text_of
-from streams.reset_plan import Member, Target
+from headrace.streams.offset_texts import text_of
+from headrace.streams.reset_plan import Member, Target
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

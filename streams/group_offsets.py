@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.broker_contact import Heard
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.denials import denial
-from streams.errors import FatalClientError, StopRequestedError
-from streams.kafka_clients import new_consumer
-from streams.offset_texts import text_of
-from streams.reactions import Reaction, reaction_to
-from streams.secrets import revealed
+from headrace.streams.broker_contact import Heard
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.denials import denial
+from headrace.streams.errors import FatalClientError, StopRequestedError
+from headrace.streams.kafka_clients import new_consumer
+from headrace.streams.offset_texts import text_of
+from headrace.streams.reactions import Reaction, reaction_to
+from headrace.streams.secrets import revealed
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _WAIT_S = 0.2
 
 
 class MemberlessGroup:
-    """Reads and commits offsets of a group (see `streams.deployed.GroupOffsets`).
+    """Reads and commits offsets of a group (see `headrace.streams.deployed.GroupOffsets`).
 
     Args:
         config: librdkafka's settings, without a group.

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from streams.settings import Kind
-from topology.compiler import Headers, Part
+from headrace.streams.settings import Kind
+from headrace.topology.compiler import Headers, Part
 
 __all__ = [
     "Answer",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from state.directory import StateDirectory, TaskDirectory
-from state.errors import StateError, StoreCorruptedError
-from state.rocks import RocksMemory
-from state.store import TaskState
-from state.task_state import open_task_state
-from streams.clients import Clock, Log
-from streams.errors import LocalStateError
-from streams.task import TaskId
-from topology.graph import Store
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import StateError, StoreCorruptedError
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import TaskState
+from headrace.state.task_state import open_task_state
+from headrace.streams.clients import Clock, Log
+from headrace.streams.errors import LocalStateError
+from headrace.streams.task import TaskId
+from headrace.topology.graph import Store
 
 PATIENCE_S = 2.0
 """How long the holder of a task's directory may take to let go."""
@@ -21,7 +21,7 @@ PATIENCE_S = 2.0
 
 @dataclass(slots=True)
 class LocalHome:
-    """A task's directory, locked, with its state open (see `streams.tasks.TaskHome`)."""
+    """A task's directory, locked, with its state open (see `headrace.streams.tasks.TaskHome`)."""
 
     directory: TaskDirectory
     stores: Sequence[Store]

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from streams.clients import Clock, Log
-from streams.errors import AbortableError
-from streams.task import Task
-from streams.topic_errors import require_same
-from streams.topic_identity import same_topic
+from headrace.streams.clients import Clock, Log
+from headrace.streams.errors import AbortableError
+from headrace.streams.task import Task
+from headrace.streams.topic_errors import require_same
+from headrace.streams.topic_identity import same_topic
 
 __all__ = ["AskIds", "InputIdentity"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from streams.background import Background
+from headrace.streams.background import Background
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class Inquiry(Generic[T]):
         background: where the question is asked.
 
     Example:
-        >>> from streams.background import at_once
+        >>> from headrace.streams.background import at_once
         >>> inquiry = Inquiry[int](at_once)
         >>> inquiry.ask(lambda: 6 * 7)
         >>> inquiry.take()

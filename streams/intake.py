@@ -5,10 +5,10 @@ What waits bounds what is asked for, and full queues are paused.
 
 from __future__ import annotations
 
-from streams.clients import Clock, Consumer, TopicPartition
-from streams.config import StreamsConfig
-from streams.task import Task, TaskId
-from streams.tasks import Tasks
+from headrace.streams.clients import Clock, Consumer, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.task import Task, TaskId
+from headrace.streams.tasks import Tasks
 
 
 class Intake:

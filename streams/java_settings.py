@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
 __all__ = ["NOT_SUPPORTED", "next_step"]
 

@@ -14,9 +14,9 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.bounded import BoundedProducer
-from streams.errors import ConfigError
-from streams.secrets import revealed
+from headrace.streams.bounded import BoundedProducer
+from headrace.streams.errors import ConfigError
+from headrace.streams.secrets import revealed
 
 __all__ = ["Hearing", "new_admin", "new_consumer", "new_producer", "new_transactional_producer"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-from streams.clients import Log
-from streams.config import StreamsConfig
-from streams.plan import optimized
-from topology.errors import KeySerdeWarning
-from topology.graph import Topology
-from topology.key_meetings import KeyMeeting, key_meetings
-from topology.unnamed_keys import UnnamedKey, unnamed_keys
+from headrace.streams.clients import Log
+from headrace.streams.config import StreamsConfig
+from headrace.streams.plan import optimized
+from headrace.topology.errors import KeySerdeWarning
+from headrace.topology.graph import Topology
+from headrace.topology.key_meetings import KeyMeeting, key_meetings
+from headrace.topology.unnamed_keys import UnnamedKey, unnamed_keys
 
 __all__ = ["log_unequal_keys", "meetings_of", "unnamed_keys_of", "warn_of_keys"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from state.codec import partition_for_key
-from streams.clients import Log, ReceivedMessage, TopicPartition
-from streams.plan import SubPlan
-from topology.graph import Sink, SubTopology
-from topology.key_meetings import inputs_that_meet
+from headrace.state.codec import partition_for_key
+from headrace.streams.clients import Log, ReceivedMessage, TopicPartition
+from headrace.streams.plan import SubPlan
+from headrace.topology.graph import Sink, SubTopology
+from headrace.topology.key_meetings import inputs_that_meet
 
 __all__ = ["KeySample"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from topology.compiler import Send
+from headrace.topology.compiler import Send
 
 __all__ = ["known_topics_alone"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streams.clients import TopicPartition
-from streams.restore import RestoreListener
-from streams.task import TaskId
-from streams.worker import WorkerListener
+from headrace.streams.clients import TopicPartition
+from headrace.streams.restore import RestoreListener
+from headrace.streams.task import TaskId
+from headrace.streams.worker import WorkerListener
 
 __all__ = ["BothRestoreListeners", "BothWorkerListeners"]
 

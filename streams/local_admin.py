@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from streams.clients import TopicPartition
-from streams.topic_plan import NewTopic, TopicFacts
+from headrace.streams.clients import TopicPartition
+from headrace.streams.topic_plan import NewTopic, TopicFacts
 
 __all__ = ["LocalAdmin", "LocalCluster", "LocalLog", "LocalTopic"]
 
@@ -65,7 +65,7 @@ ClusterT = TypeVar("ClusterT", bound=LocalCluster)
 
 
 class LocalAdmin(Generic[ClusterT]):
-    """See the module (and `streams.topics.TopicAdmin`)."""
+    """See the module (and `headrace.streams.topics.TopicAdmin`)."""
 
     def __init__(self, cluster: ClusterT) -> None:
         self._cluster = cluster

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from state.store import Position
-from streams.changelog_identity import with_changelogs
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.progress import CHANGELOG_MARK, Progress
-from streams.reset_plan import Member
-from streams.task import TaskId
-from streams.topic_plan import NewTopic
+from headrace.state.store import Position
+from headrace.streams.changelog_identity import with_changelogs
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.progress import CHANGELOG_MARK, Progress
+from headrace.streams.reset_plan import Member
+from headrace.streams.task import TaskId
+from headrace.streams.topic_plan import NewTopic
 
 __all__ = ["ChangelogPlan", "TaskRows", "lines", "missing_rows", "unmarked"]
 

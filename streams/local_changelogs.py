@@ -9,7 +9,7 @@ steps:
     3  create the changelogs
     4  task by task: write its rows, wait for the brokers, write the new positions locally
     5  commit the offsets of the written tasks as they were, with the numbers of the changelogs that
-       are there now (see `streams.changelog_identity`)
+       are there now (see `headrace.streams.changelog_identity`)
 
 A second run, here or on another host, finds the marks and does what is left. The rows of a task are
 all written again where it was broken off, which makes the same rows.
@@ -24,25 +24,32 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from state.directory import StateDirectory, TaskDirectory
-from state.errors import StateError, StateLockedError
-from state.rocks import RocksMemory
-from state.store import Position, TaskState
-from state.task_state import open_task_state
-from streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
-from streams.clients import CommittedOffset, Offsets, Probe, Producer, TopicPartition, no_probe
-from streams.config import StreamsConfig
-from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
-from streams.local_changelog_plan import ChangelogPlan, TaskRows, missing_rows, unmarked
-from streams.offset_texts import without_mark
-from streams.plan import SubPlan
-from streams.progress import CHANGELOG_MARK, MAX_BYTES, RESET_MARK
-from streams.reset import refuse_members
-from streams.reset_plan import Member
-from streams.restore import committed_commit_id
-from streams.task import TaskId
-from streams.topic_plan import NewTopic, TopicFacts, plan_internal_topics, topic_names
-from streams.topics import TopicAdmin
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import StateError, StateLockedError
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import Position, TaskState
+from headrace.state.task_state import open_task_state
+from headrace.streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
+from headrace.streams.clients import (
+    CommittedOffset,
+    Offsets,
+    Probe,
+    Producer,
+    TopicPartition,
+    no_probe,
+)
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from headrace.streams.local_changelog_plan import ChangelogPlan, TaskRows, missing_rows, unmarked
+from headrace.streams.offset_texts import without_mark
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import CHANGELOG_MARK, MAX_BYTES, RESET_MARK
+from headrace.streams.reset import refuse_members
+from headrace.streams.reset_plan import Member
+from headrace.streams.restore import committed_commit_id
+from headrace.streams.task import TaskId
+from headrace.streams.topic_plan import NewTopic, TopicFacts, plan_internal_topics, topic_names
+from headrace.streams.topics import TopicAdmin
 
 __all__ = ["ChangelogCluster", "LocalChangelogs"]
 
@@ -51,7 +58,7 @@ _BATCH_ROWS = 10_000
 
 
 class ChangelogCluster(TopicAdmin, Protocol):
-    """What is asked of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
+    """What is asked of a cluster; the live one is `headrace.streams.group_admin.GroupAdmin`."""
 
     def members(self, group: str) -> tuple[Member, ...]:
         """The members of a group."""

@@ -105,7 +105,7 @@ def places(error: BaseException) -> list[str]:
         ...     int("secret")
         ... except ValueError as error:
         ...     print(places(error))
-        ['<doctest streams.logs.places[0]>:2 <module>']
+        ['<doctest headrace.streams.logs.places[0]>:2 <module>']
     """
     frames = traceback.extract_tb(error.__traceback__)
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

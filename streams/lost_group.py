@@ -25,12 +25,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streams.clients import CommittedOffset, Log, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.config import StreamsConfig
-from streams.deployment import Deployment
-from streams.facts import ClusterFacts, begins_earliest
-from streams.lost_offsets import (
+from headrace.streams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment
+from headrace.streams.facts import ClusterFacts, begins_earliest
+from headrace.streams.lost_offsets import (
     Counted,
     ReadBefore,
     StateWithoutOffsetsError,
@@ -40,11 +40,11 @@ from streams.lost_offsets import (
     read_before,
     way_out,
 )
-from streams.place_ranges import named_places, named_tasks, topic_options
-from streams.plan import SubPlan
-from streams.progress import CHANGELOG_MARK, RESET_MARK, Progress
-from streams.topic_plan import TopicFacts, TopicPlan
-from streams.topics import TopicAdmin
+from headrace.streams.place_ranges import named_places, named_tasks, topic_options
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import CHANGELOG_MARK, RESET_MARK, Progress
+from headrace.streams.topic_plan import TopicFacts, TopicPlan
+from headrace.streams.topics import TopicAdmin
 
 __all__ = ["LostGroup", "OffsetsAt"]
 

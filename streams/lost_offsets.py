@@ -7,7 +7,8 @@ repartition topics that it writes.
 An input that the task never read has no offset either, and may begin at its beginning. What tells
 the two apart is in the offsets of the other inputs, which are committed together: a number that
 stands for all topics that they were committed with. Where another version wrote them, it is the
-description of what is deployed (see `streams.deployed`). Where neither says, the input counts as
+description of what is deployed (see `headrace.streams.deployed`). Where neither says, the input
+counts as
 read: what is refused can be corrected, and what is counted twice cannot.
 """
 
@@ -18,13 +19,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations
 
-from streams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from streams.deployment import Deployment
-from streams.errors import StreamsError
-from streams.place_ranges import topic_options
-from streams.plan import SubPlan
-from streams.progress import INPUTS, Progress, inputs_number
-from streams.restore import ChangelogFacts
+from headrace.streams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import StreamsError
+from headrace.streams.place_ranges import topic_options
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import INPUTS, Progress, inputs_number
+from headrace.streams.restore import ChangelogFacts
 
 __all__ = [
     "Counted",
@@ -179,7 +180,7 @@ class LostOffsets:
         before: by sub-topology (see `read_before`).
         exactly_once: whether records may not be counted twice.
         log: bound to the worker.
-        told: the inputs of which it was said already (see `streams.lost_group`).
+        told: the inputs of which it was said already (see `headrace.streams.lost_group`).
     """
 
     def __init__(

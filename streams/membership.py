@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from streams.background import Background
-from streams.clients import (
+from headrace.streams.background import Background
+from headrace.streams.clients import (
     Clock,
     Consumer,
     GroupMetadata,
@@ -19,9 +19,9 @@ from streams.clients import (
     RebalanceListener,
     TopicPartition,
 )
-from streams.errors import IdentityError, MemberFencedError, StreamsError
-from streams.inquiry import Inquiry
-from streams.recurrence import Recurrence
+from headrace.streams.errors import IdentityError, MemberFencedError, StreamsError
+from headrace.streams.inquiry import Inquiry
+from headrace.streams.recurrence import Recurrence
 
 FENCED_TIMES = 3
 FENCED_WITHIN_S = 60.0

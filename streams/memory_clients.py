@@ -1,7 +1,7 @@
 """The consumer, the producers and the admin client of a `MemoryCluster`.
 
-They keep the promises of `streams.clients` as the live ones do, at once and without waiting: a
-poll returns what is there, a send is in the log when it returns.
+They keep the promises of `headrace.streams.clients` as the live ones do, at once and without
+waiting: a poll returns what is there, a send is in the log when it returns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from streams.clients import (
+from headrace.streams.clients import (
     CommittedOffset,
     GroupMetadata,
     Offsets,
@@ -17,12 +17,12 @@ from streams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
-from streams.local_admin import LocalAdmin
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.refused_times import FAR_MS, advice, told
-from topology.compiler import Headers
-from topology.errors import FarTimeWarning
+from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from headrace.streams.local_admin import LocalAdmin
+from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.refused_times import FAR_MS, advice, told
+from headrace.topology.compiler import Headers
+from headrace.topology.errors import FarTimeWarning
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of max.message.bytes."""

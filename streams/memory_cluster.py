@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from state.codec import partition_for_key
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from topology.compiler import Headers
+from headrace.state.codec import partition_for_key
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.topology.compiler import Headers
 
 CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""

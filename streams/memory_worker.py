@@ -1,7 +1,7 @@
 """Wires a worker to a cluster in memory: the production worker, tasks, commit and restore.
 
-Only what a worker meets at its seams differs from `streams.runtime`: the clients, the clock, and
-the disk that local state survives on.
+Only what a worker meets at its seams differs from `headrace.streams.runtime`: the clients, the
+clock, and the disk that local state survives on.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from streams.background import at_once
-from streams.clients import Probe, Producer, TopicPartition
-from streams.config import StreamsConfig
-from streams.contact import NoContact
-from streams.deployment import Deployment
-from streams.driver_disk import Disk
-from streams.facts import ClusterFacts
-from streams.gate_watch import OpenGate
-from streams.global_errors import RowErrors
-from streams.global_plan import GlobalPlan
-from streams.global_tables import GlobalTables
-from streams.lost_offsets import LostOffsets, read_before
-from streams.memory_clients import (
+from headrace.streams.background import at_once
+from headrace.streams.clients import Probe, Producer, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.contact import NoContact
+from headrace.streams.deployment import Deployment
+from headrace.streams.driver_disk import Disk
+from headrace.streams.facts import ClusterFacts
+from headrace.streams.gate_watch import OpenGate
+from headrace.streams.global_errors import RowErrors
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.global_tables import GlobalTables
+from headrace.streams.lost_offsets import LostOffsets, read_before
+from headrace.streams.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
     MemoryPlainProducer,
     MemoryTransactionalProducer,
 )
-from streams.memory_cluster import MemoryCluster
-from streams.offset_retention import keep_offsets_every_s
-from streams.plan import SubPlan
-from streams.processing import facts_maker
-from streams.restore import Restorer, SilentRestoreListener
-from streams.task import TaskId
-from streams.tasks import Tasks
-from streams.topic_plan import plan_internal_topics
-from streams.upkeep import make_membership, make_purger, make_retention, make_watch
-from streams.worker import Worker
+from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.offset_retention import keep_offsets_every_s
+from headrace.streams.plan import SubPlan
+from headrace.streams.processing import facts_maker
+from headrace.streams.restore import Restorer, SilentRestoreListener
+from headrace.streams.task import TaskId
+from headrace.streams.tasks import Tasks
+from headrace.streams.topic_plan import plan_internal_topics
+from headrace.streams.upkeep import make_membership, make_purger, make_retention, make_watch
+from headrace.streams.worker import Worker
 
 
 class ManualClock:
-    """Time that passes when it is told to (see `streams.clients.Clock`)."""
+    """Time that passes when it is told to (see `headrace.streams.clients.Clock`)."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -69,7 +69,7 @@ class ManualClock:
 
 @dataclass(slots=True)
 class EventLog:
-    """Keeps what the runtime logs (see `streams.clients.Log`)."""
+    """Keeps what the runtime logs (see `headrace.streams.clients.Log`)."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 

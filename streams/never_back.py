@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from streams.clients import Clock
+from headrace.streams.clients import Clock
 
 __all__ = ["NeverBack"]
 
 
 class NeverBack:
-    """A clock whose wall time goes on at least as fast as time does (see `streams.clients.Clock`).
+    """A clock whose wall time goes on at least as fast as time does (see
+    `headrace.streams.clients.Clock`).
 
     Args:
         clock: the real one; what it says of durations is taken as it is.

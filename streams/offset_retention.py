@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from streams.clients import Log
-from streams.errors import StreamsError
+from headrace.streams.clients import Log
+from headrace.streams.errors import StreamsError
 
 __all__ = ["BrokerConfigs", "keep_offsets_every_s"]
 
@@ -23,7 +23,7 @@ _SHORT_MIN = 24 * 60
 
 
 class BrokerConfigs(Protocol):
-    """What is asked of a cluster; the live one is `streams.admin.LiveAdmin`."""
+    """What is asked of a cluster; the live one is `headrace.streams.admin.LiveAdmin`."""
 
     def broker_configs(self, name: str) -> Sequence[str]:
         """What the brokers have for a setting, asked once."""

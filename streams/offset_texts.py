@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
 
 __all__ = ["text_of", "without_mark"]
 

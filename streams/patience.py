@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streams.clients import Clock
+from headrace.streams.clients import Clock
 
 __all__ = ["Patience"]
 

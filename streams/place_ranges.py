@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from streams.clients import TopicPartition
+from headrace.streams.clients import TopicPartition
 
 __all__ = ["named_places", "named_tasks", "topic_options"]
 

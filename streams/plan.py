@@ -6,26 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.source_rows import SourceRows, source_rows
-from streams.task import TaskId, TaskSpec, unknown_partitions
-from streams.topic_plan import (
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.source_rows import SourceRows, source_rows
+from headrace.streams.task import TaskId, TaskSpec, unknown_partitions
+from headrace.streams.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
     SubTopologyTopics,
     changelog_config,
 )
-from topology.binding import bound_to_topics
-from topology.builder import StreamsBuilder
-from topology.codegen import CompileOptions
-from topology.compiler import Program, compile_sub_topology
-from topology.errors import TopologyError
-from topology.graph import OffsetReset, SubTopology, Topology
-from topology.key_meetings import refuse_unequal_keys
-from topology.loops import refuse_loops
-from topology.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
-from topology.timestamps import needed
+from headrace.topology.binding import bound_to_topics
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.compiler import Program, compile_sub_topology
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import OffsetReset, SubTopology, Topology
+from headrace.topology.key_meetings import refuse_unequal_keys
+from headrace.topology.loops import refuse_loops
+from headrace.topology.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
+from headrace.topology.timestamps import needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streams.clients import Clock
-from streams.config import StreamsConfig, table
-from streams.task import TaskId
-from topology.task_facts import TaskFacts
+from headrace.streams.clients import Clock
+from headrace.streams.config import StreamsConfig, table
+from headrace.streams.task import TaskId
+from headrace.topology.task_facts import TaskFacts
 
 __all__ = ["MakeFacts", "facts_maker"]
 

@@ -1,9 +1,9 @@
-"""The live producers, one per guarantee, behind `streams.clients.Producer`.
+"""The live producers, one per guarantee, behind `headrace.streams.clients.Producer`.
 
 Hot path: `send` runs for every record that leaves a task; benchmarks/produce.py times it.
 
 Every retry rule of a producer's calls is here. What a call cannot settle itself becomes one of
-`streams.errors`, by the table in `streams.reactions`.
+`headrace.streams.errors`, by the table in `headrace.streams.reactions`.
 
 The client takes a timestamp of 0 for none and writes the present instead, so 0 becomes 1.
 """
@@ -19,10 +19,10 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.broker_contact import Heard
-from streams.clients import Clock, GroupMetadata, Offsets, TopicPartition
-from streams.denials import denial
-from streams.errors import (
+from headrace.streams.broker_contact import Heard
+from headrace.streams.clients import Clock, GroupMetadata, Offsets, TopicPartition
+from headrace.streams.denials import denial
+from headrace.streams.errors import (
     AbortableError,
     FatalClientError,
     MemberFencedError,
@@ -34,11 +34,11 @@ from streams.errors import (
     StopRequestedError,
     TaskMigratedError,
 )
-from streams.kafka_clients import new_producer, new_transactional_producer
-from streams.reactions import Call, Reaction, reaction_to
-from streams.refused_times import REFUSED
-from streams.system_clock import SystemClock
-from topology.compiler import Headers
+from headrace.streams.kafka_clients import new_producer, new_transactional_producer
+from headrace.streams.reactions import Call, Reaction, reaction_to
+from headrace.streams.refused_times import REFUSED
+from headrace.streams.system_clock import SystemClock
+from headrace.topology.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05

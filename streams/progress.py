@@ -3,8 +3,8 @@
 The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
 of names to numbers, all big-endian, in base64. Ours is in the map.
 
-Whatever follows in the text is not read (see `streams.offset_texts`): the bytes say how many they
-are, and so how many characters they take.
+Whatever follows in the text is not read (see `headrace.streams.offset_texts`): the bytes say how
+many they are, and so how many characters they take.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
-from streams.topic_identity import id_values
+from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
+from headrace.streams.topic_identity import id_values
 
 MAGIC = 2
 MAX_BYTES = 4095
@@ -30,11 +30,11 @@ INPUTS = "headrace.inputs"
 """Stands for the topics whose offsets are committed together (see `inputs_number`)."""
 
 RESET_MARK = "headrace.reset"
-"""What stands beside an offset instead while a reset is on its way (see `streams.reset`)."""
+"""What stands beside an offset instead while a reset (`headrace.streams.reset`) is on its way."""
 
 _BASE64 = re.compile(r"([A-Za-z0-9+/]*)(={0,2})")
 CHANGELOG_MARK = "headrace.changelog "
-"""What stands in front while `streams.local_changelogs` writes changelogs from local rows."""
+"""Stands in front while `headrace.streams.local_changelogs` writes changelogs from local rows."""
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
@@ -165,7 +165,7 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
         topic_id: its id; None adds nothing. What the client has read behind the text is left out.
 
     Example:
-        >>> from streams.topic_identity import committed_id
+        >>> from headrace.streams.topic_identity import committed_id
         >>> text = with_topic_id(Progress(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
         >>> committed_id("orders", Progress.decode(text).values)
         'mIZ3c7IdTReMqgcwdmKasA'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from streams.background import Background
-from streams.clients import Clock, Log, TopicPartition
-from streams.task import Task
-from streams.topics import TopicAdmin
+from headrace.streams.background import Background
+from headrace.streams.clients import Clock, Log, TopicPartition
+from headrace.streams.task import Task
+from headrace.streams.topics import TopicAdmin
 
 
 class Purger:

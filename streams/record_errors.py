@@ -1,4 +1,4 @@
-"""Asks the handlers about the records of one task that fail (see `streams.handlers`).
+"""Asks the handlers about the records of one task that fail (see `headrace.streams.handlers`).
 
 Only errors about a record are asked about: those of the clients, of local state and of a schema
 registry have reactions of their own, and letting a record go would not put them right.
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from state.errors import StateError
-from streams.clients import Log
-from streams.errors import RecordTooLargeError, StreamsError
-from streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
-from topology.compiler import Headers, Part, Program, Send
-from topology.errors import BufferFullError, RegistryError, SerdeError
-from topology.task_facts import TaskFacts
+from headrace.state.errors import StateError
+from headrace.streams.clients import Log
+from headrace.streams.errors import RecordTooLargeError, StreamsError
+from headrace.streams.handlers import Continue, DeadLetter, Failure, Handlers, NodeRecord, Stage
+from headrace.topology.compiler import Headers, Part, Program, Send
+from headrace.topology.errors import BufferFullError, RegistryError, SerdeError
+from headrace.topology.task_facts import TaskFacts
 
 _REASONS: dict[Stage, str] = {
     "deserialization": "it cannot be decoded",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from streams.clients import Clock
+from headrace.streams.clients import Clock
 
 
 class Recurrence:
@@ -16,7 +16,7 @@ class Recurrence:
         clock: what time it is.
 
     Example:
-        >>> from streams.memory_worker import ManualClock
+        >>> from headrace.streams.memory_worker import ManualClock
         >>> fenced = Recurrence(2, within_s=60, clock=ManualClock(0))
         >>> fenced.is_too_much(), fenced.is_too_much()
         (False, True)

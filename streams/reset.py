@@ -9,7 +9,7 @@ empty stores lose records, new offsets above old stores count records twice. So 
     3  commit the new offsets with a mark beside each, and read them back as decided ones
     4  delete the repartition topics and the changelogs; wait until they and their offsets are gone
     5  remove the local state
-    6  forget what topology was deployed (see `streams.deployed`)
+    6  forget what topology was deployed (see `headrace.streams.deployed`)
     7  commit the new offsets again, without the mark
 
 Before 3 nothing has changed, and after 7 all is done. In between every task that starts meets the
@@ -22,8 +22,8 @@ offsets which would come back over the mark: reading the marks back with `requir
 its end, and shows it.
 
 Other hosts' state needs no visit. Rows follow a changelog by its topic's id (see
-`streams.restore.plan_restore`), and rows without a changelog by the commit id beside the offsets;
-after a reset neither fits, and they are dropped.
+`headrace.streams.restore.plan_restore`), and rows without a changelog by the commit id beside the
+offsets; after a reset neither fits, and they are dropped.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from state.directory import StateDirectory, TaskDirectory
-from state.errors import StateError, StateLockedError
-from streams.access_errors import GroupDeniedError
-from streams.backfill_gate import BackfillNote, open_note
-from streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
-from streams.deployed import forget
-from streams.errors import FatalClientError, LocalStateError, ResetRefusedError
-from streams.offset_texts import without_mark
-from streams.plan import SubPlan
-from streams.progress import RESET_MARK
-from streams.reset_plan import (
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import StateError, StateLockedError
+from headrace.streams.access_errors import GroupDeniedError
+from headrace.streams.backfill_gate import BackfillNote, open_note
+from headrace.streams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.deployed import forget
+from headrace.streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from headrace.streams.offset_texts import without_mark
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import RESET_MARK
+from headrace.streams.reset_plan import (
     ApplicationTopics,
     Member,
     ResetPlan,
@@ -52,8 +52,8 @@ from streams.reset_plan import (
     backfill_in_the_way,
     moves,
 )
-from streams.topic_plan import TopicFacts
-from streams.topics import describe_as
+from headrace.streams.topic_plan import TopicFacts
+from headrace.streams.topics import describe_as
 
 __all__ = ["Reset", "ResetCluster"]
 
@@ -61,7 +61,7 @@ _LOOK_AGAIN_S = 0.1
 
 
 class ResetCluster(Protocol):
-    """What a reset asks of a cluster; the live one is `streams.group_admin.GroupAdmin`."""
+    """What a reset asks of a cluster; the live one is `headrace.streams.group_admin.GroupAdmin`."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""

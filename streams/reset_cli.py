@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from streams.broker_contact import reach
-from streams.cli_options import load, said_errors, settings_option, target_argument
-from streams.group_admin import GroupAdmin
-from streams.reset import Reset, refuse_backfill, refuse_members
-from streams.reset_plan import ResetPlan, Target, lines
+from headrace.streams.broker_contact import reach
+from headrace.streams.cli_options import load, said_errors, settings_option, target_argument
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.reset import Reset, refuse_backfill, refuse_members
+from headrace.streams.reset_plan import ResetPlan, Target, lines
 
 __all__ = ["reset"]
 

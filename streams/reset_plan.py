@@ -1,6 +1,6 @@
 """What a reset would do, as plain data: the offsets, the topics and the directories it concerns.
 
-Pure: the cluster is asked by `streams.reset`, and `lines` is what `headrace reset` prints.
+Pure: the cluster is asked by `headrace.streams.reset`, and `lines` is what `headrace reset` prints.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from streams.backfill_gate import BackfillNote
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import ConfigError
-from streams.plan import SubPlan
-from streams.progress import RESET_MARK
+from headrace.streams.backfill_gate import BackfillNote
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.errors import ConfigError
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import RESET_MARK
 
 _INTERNAL = re.compile(
     r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
@@ -207,10 +207,10 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
     """
     if offset is None:
         return None
-    # The mark of `streams.local_changelogs` stands beside the offset that was committed.
+    # The mark of `headrace.streams.local_changelogs` stands beside the offset that was committed.
     if not offset.metadata.startswith(RESET_MARK):
         return offset.offset
-    # The object ends where its brace says: see `streams.offset_texts`.
+    # The object ends where its brace says: see `headrace.streams.offset_texts`.
     said, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
     was = said.get("was")
     return None if was is None else int(was)

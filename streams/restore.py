@@ -20,13 +20,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from state.store import Position
-from streams.clients import Clock, Consumer, Log, Offsets, Probe, ReceivedMessage, TopicPartition
-from streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
-from streams.never_back import NeverBack
-from streams.progress import COMMIT_ID, Progress
-from streams.task import LocalRows, Task, TaskId, corruption_of
-from streams.topic_errors import ChangelogLostError
+from headrace.state.store import Position
+from headrace.streams.clients import (
+    Clock,
+    Consumer,
+    Log,
+    Offsets,
+    Probe,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from headrace.streams.never_back import NeverBack
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.task import LocalRows, Task, TaskId, corruption_of
+from headrace.streams.topic_errors import ChangelogLostError
 
 Changes = list[tuple[bytes, "bytes | None", int]]
 

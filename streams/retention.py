@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.background import Background
-from streams.clients import Clock, CommittedOffset, Log, TopicPartition
-from streams.errors import StreamsError
-from streams.plan import SubPlan
-from streams.progress import Progress
-from streams.task import Task
-from streams.topics import TopicAdmin
+from headrace.streams.background import Background
+from headrace.streams.clients import Clock, CommittedOffset, Log, TopicPartition
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import Progress
+from headrace.streams.task import Task
+from headrace.streams.topics import TopicAdmin
 
 FOR_EVER = "-1"
 

@@ -1,7 +1,7 @@
 """The rights that an application needs on a secured cluster, in one table.
 
-The page docs/operations.md shows it, made by `python -m streams.rights`; the dev broker grants it;
-and what is denied is said in its words.
+The page docs/operations.md shows it, made by `python -m headrace.streams.rights`; the dev broker
+grants it; and what is denied is said in its words.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import click
 import structlog
 
-from streams import logs
-from streams.cli_options import settings_option, target_argument
-from streams.restarts import RestartLimits
-from streams.status_line import LoggedStatus, StatusLine
-from streams.supervisor import StatusDisplay, Supervisor
-from streams.worker_handle import Launch, Processes
+from headrace.streams import logs
+from headrace.streams.cli_options import settings_option, target_argument
+from headrace.streams.restarts import RestartLimits
+from headrace.streams.status_line import LoggedStatus, StatusLine
+from headrace.streams.supervisor import StatusDisplay, Supervisor
+from headrace.streams.worker_handle import Launch, Processes
 
 __all__ = ["run"]
 

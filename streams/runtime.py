@@ -9,39 +9,39 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from state.directory import Identity, StateDirectory
-from state.errors import StateError, StateLockedError
-from state.rocks import RocksMemory
-from streams.admin import LiveAdmin
-from streams.background import Background, InThread
-from streams.broker_contact import BrokerContact
-from streams.clients import Clock, Log, Probe, Producer, TopicPartition
-from streams.config import StreamsConfig
-from streams.consumer import LiveConsumer
-from streams.consumer import MakeClient as MakeConsumerClient
-from streams.contact import NoContact
-from streams.deployment import Deployment
-from streams.errors import IdentityError, LocalStateError, MissingTopicError
-from streams.facts import ClusterFacts, begins_earliest
-from streams.gate_watch import Gate, OpenGate
-from streams.global_errors import RowErrors
-from streams.global_plan import GlobalPlan
-from streams.global_tables import GlobalTables
-from streams.home import LocalHomes, open_global_home
-from streams.lost_offsets import LostOffsets, read_before
-from streams.offset_retention import keep_offsets_every_s
-from streams.plan import SubPlan
-from streams.processing import facts_maker
-from streams.producer import MakeClient as MakeProducerClient
-from streams.producer import PlainProducer, TransactionalProducer
-from streams.restore import RestoreListener, Restorer
-from streams.tasks import OpenHome, TaskHome, Tasks
-from streams.topic_plan import TopicFacts, TopicPlan, did_you_mean
-from streams.topics import TopicAdmin, describe_twice, prepare_topics
-from streams.upkeep import make_membership, make_purger, make_retention, make_watch
-from streams.worker import Worker, WorkerListener
-from topology.graph import Store
-from topology.operators.context import TableView
+from headrace.state.directory import Identity, StateDirectory
+from headrace.state.errors import StateError, StateLockedError
+from headrace.state.rocks import RocksMemory
+from headrace.streams.admin import LiveAdmin
+from headrace.streams.background import Background, InThread
+from headrace.streams.broker_contact import BrokerContact
+from headrace.streams.clients import Clock, Log, Probe, Producer, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.consumer import MakeClient as MakeConsumerClient
+from headrace.streams.contact import NoContact
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import IdentityError, LocalStateError, MissingTopicError
+from headrace.streams.facts import ClusterFacts, begins_earliest
+from headrace.streams.gate_watch import Gate, OpenGate
+from headrace.streams.global_errors import RowErrors
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.global_tables import GlobalTables
+from headrace.streams.home import LocalHomes, open_global_home
+from headrace.streams.lost_offsets import LostOffsets, read_before
+from headrace.streams.offset_retention import keep_offsets_every_s
+from headrace.streams.plan import SubPlan
+from headrace.streams.processing import facts_maker
+from headrace.streams.producer import MakeClient as MakeProducerClient
+from headrace.streams.producer import PlainProducer, TransactionalProducer
+from headrace.streams.restore import RestoreListener, Restorer
+from headrace.streams.tasks import OpenHome, TaskHome, Tasks
+from headrace.streams.topic_plan import TopicFacts, TopicPlan, did_you_mean
+from headrace.streams.topics import TopicAdmin, describe_twice, prepare_topics
+from headrace.streams.upkeep import make_membership, make_purger, make_retention, make_watch
+from headrace.streams.worker import Worker, WorkerListener
+from headrace.topology.graph import Store
+from headrace.topology.operators.context import TableView
 
 BeforeStart = Callable[
     [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]

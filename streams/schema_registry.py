@@ -1,4 +1,5 @@
-"""A schema registry over HTTP, for `topology.avro.registered`: Confluent's client behind our seam.
+"""A schema registry over HTTP, for `headrace.topology.avro.registered`: Confluent's client behind
+our seam.
 
 It needs the extra ``headrace[registry]``. Importing this module loads no client; making a
 `SchemaRegistry` does.
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from streams.secrets import Secret, guarded, revealed, scrubbed, shown_url, url_secrets
-from topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
+from headrace.streams.secrets import Secret, guarded, revealed, scrubbed, shown_url, url_secrets
+from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
 
 __all__ = ["SchemaRegistry"]
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
 __all__ = ["Secret", "guarded", "revealed", "scrubbed", "shown_url", "url_secrets"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from streams.clients import ReceivedMessage
-from topology.codegen import CompileOptions
-from topology.graph import AnySerde, Store, SubTopology
+from headrace.streams.clients import ReceivedMessage
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.graph import AnySerde, Store, SubTopology
 
 __all__ = ["SourceRows", "source_rows"]
 

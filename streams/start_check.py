@@ -1,6 +1,6 @@
 """Looks, before internal topics are created, whether creating them would hide a loss.
 
-Offsets that are gone are looked for first (see `streams.lost_group`).
+Offsets that are gone are looked for first (see `headrace.streams.lost_group`).
 
 A changelog that is to be created while the group has read what its rows were made from is one that
 was deleted, or that of a store which is called otherwise. What is deployed tells the two apart, and
@@ -13,19 +13,19 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
-from streams.clients import Log, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.config import StreamsConfig
-from streams.deployment import Deployment, is_accepted
-from streams.errors import TopologyChangedError
-from streams.lost_group import LostGroup, OffsetsAt
-from streams.plan import SubPlan
-from streams.progress import RESET_MARK
-from streams.reset_plan import ApplicationTopics
-from streams.topic_errors import ChangelogLostError
-from streams.topic_plan import TopicFacts, TopicPlan
-from streams.topics import TopicAdmin
+from headrace.streams.changelog_identity import committed_numbers, known_changelogs, lost_changelogs
+from headrace.streams.clients import Log, TopicPartition
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment, is_accepted
+from headrace.streams.errors import TopologyChangedError
+from headrace.streams.lost_group import LostGroup, OffsetsAt
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import RESET_MARK
+from headrace.streams.reset_plan import ApplicationTopics
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.topic_plan import TopicFacts, TopicPlan
+from headrace.streams.topics import TopicAdmin
 
 __all__ = ["StartCheck"]
 
@@ -73,8 +73,9 @@ class StartCheck:
             The inputs without offsets of which it was said what follows.
 
         Raises:
-            StateWithoutOffsetsError: the group's offsets are gone (see `streams.lost_group`).
-            ChangelogLostError, TopologyChangedError: see `__call__`.
+            StateWithoutOffsetsError: the group's offsets are gone (see
+            `headrace.streams.lost_group`). ChangelogLostError, TopologyChangedError: see
+            `__call__`.
         """
         told = self.look_for_offsets(admin, plan, facts)
         if plan.create:

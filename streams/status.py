@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from streams.worker_reports import Status
+from headrace.streams.worker_reports import Status
 
 __all__ = ["WorkerStatus"]
 

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streams.clients import Log
-from streams.status import WorkerStatus
+from headrace.streams.clients import Log
+from headrace.streams.status import WorkerStatus
 
 __all__ = ["LoggedStatus", "StatusLine", "table"]
 

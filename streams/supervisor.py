@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from streams.clients import Log
-from streams.exit_codes import TABLE, ExitCode, is_crash
-from streams.failures import Failure, log_failure
-from streams.restarts import RestartLimits, Restarts
-from streams.status import WorkerStatus
-from streams.unreached import Unreached
-from streams.worker_reports import Failed, Loaded, Report
+from headrace.streams.clients import Log
+from headrace.streams.exit_codes import TABLE, ExitCode, is_crash
+from headrace.streams.failures import Failure, log_failure
+from headrace.streams.restarts import RestartLimits, Restarts
+from headrace.streams.status import WorkerStatus
+from headrace.streams.unreached import Unreached
+from headrace.streams.worker_reports import Failed, Loaded, Report
 
 __all__ = ["StatusDisplay", "Supervisor", "WorkerProcess"]
 

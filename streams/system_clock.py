@@ -6,7 +6,7 @@ import time
 
 
 class SystemClock:
-    """Time as the machine tells it (see `streams.clients.Clock`)."""
+    """Time as the machine tells it (see `headrace.streams.clients.Clock`)."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since 1970."""

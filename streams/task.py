@@ -22,37 +22,42 @@ from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple, NoReturn
 
-from state.buffer import Buffer
-from state.buffers import make_buffer
-from state.codec import decode_timestamped
-from state.errors import StoreCorruptedError, ValueEncodingError
-from state.layout import Layout
-from state.store import CommittedStore, Position, TaskState
-from state.timed import TimedBuffer
-from streams.blame import Suspect, error_in_ranges
-from streams.changelog_identity import changelog_numbers, numbers_that_fit
-from streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
-from streams.errors import RecordError, RecordTooLargeError, StreamsError, TaskCorruptedError
-from streams.handlers import Handlers
-from streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
-from streams.record_errors import HandlerFailedError, RecordErrors
-from streams.source_rows import SourceRows
-from streams.topic_identity import committed_id, id_values, without_ids
-from topology.compiler import BoundProgram, Program, Send, TaskEnvironment
-from topology.errors import (
+from headrace.state.buffer import Buffer
+from headrace.state.buffers import make_buffer
+from headrace.state.codec import decode_timestamped
+from headrace.state.errors import StoreCorruptedError, ValueEncodingError
+from headrace.state.layout import Layout
+from headrace.state.store import CommittedStore, Position, TaskState
+from headrace.state.timed import TimedBuffer
+from headrace.streams.blame import Suspect, error_in_ranges
+from headrace.streams.changelog_identity import changelog_numbers, numbers_that_fit
+from headrace.streams.clients import CommittedOffset, Log, Offsets, ReceivedMessage, TopicPartition
+from headrace.streams.errors import (
+    RecordError,
+    RecordTooLargeError,
+    StreamsError,
+    TaskCorruptedError,
+)
+from headrace.streams.handlers import Handlers
+from headrace.streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from headrace.streams.record_errors import HandlerFailedError, RecordErrors
+from headrace.streams.source_rows import SourceRows
+from headrace.streams.topic_identity import committed_id, id_values, without_ids
+from headrace.topology.compiler import BoundProgram, Program, Send, TaskEnvironment
+from headrace.topology.errors import (
     BadRecordError,
     NullKeyError,
     RegistryError,
     SerdeError,
     TopologyError,
 )
-from topology.graph import Store, stores_of
-from topology.kept import exact_types, keeper
-from topology.operators.closing import close_idle
-from topology.operators.context import Number, TableView
-from topology.punctuation import NEVER_MS
-from topology.task_facts import TaskFacts
-from topology.timestamps import Stamper
+from headrace.topology.graph import Store, stores_of
+from headrace.topology.kept import exact_types, keeper
+from headrace.topology.operators.closing import close_idle
+from headrace.topology.operators.context import Number, TableView
+from headrace.topology.punctuation import NEVER_MS
+from headrace.topology.task_facts import TaskFacts
+from headrace.topology.timestamps import Stamper
 
 Delta = list[tuple[bytes, "bytes | None", int]]
 LocalRows = Sequence[tuple[bytes, "bytes | None"]]

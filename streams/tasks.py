@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from state.store import TaskState
-from streams.background import Background
-from streams.changelog_identity import require_same_changelogs
-from streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
-from streams.handlers import Handlers
-from streams.inquiry import Inquiry
-from streams.key_sample import KeySample
-from streams.known_topics import known_topics_alone
-from streams.lost_offsets import Counted, LostOffsets, effects_of
-from streams.patience import Patience
-from streams.plan import SubPlan
-from streams.progress import COMMIT_ID, Progress
-from streams.restore import ChangelogFacts, Restorer
-from streams.task import Phase, Task, TaskId, corruption_of
-from streams.topic_errors import require_same
-from streams.topic_identity import committed_id
-from topology.compiler import Send
-from topology.graph import Store
-from topology.operators.context import TableView
-from topology.task_facts import TaskFacts
+from headrace.state.store import TaskState
+from headrace.streams.background import Background
+from headrace.streams.changelog_identity import require_same_changelogs
+from headrace.streams.clients import Clock, CommittedOffset, Consumer, Log, Offsets, TopicPartition
+from headrace.streams.handlers import Handlers
+from headrace.streams.inquiry import Inquiry
+from headrace.streams.key_sample import KeySample
+from headrace.streams.known_topics import known_topics_alone
+from headrace.streams.lost_offsets import Counted, LostOffsets, effects_of
+from headrace.streams.patience import Patience
+from headrace.streams.plan import SubPlan
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.restore import ChangelogFacts, Restorer
+from headrace.streams.task import Phase, Task, TaskId, corruption_of
+from headrace.streams.topic_errors import require_same
+from headrace.streams.topic_identity import committed_id
+from headrace.topology.compiler import Send
+from headrace.topology.graph import Store
+from headrace.topology.operators.context import TableView
+from headrace.topology.task_facts import TaskFacts
 
 
 class TaskHome(Protocol):
@@ -301,7 +301,7 @@ class Tasks:
         if not waiting:
             return
         inputs = [place for slot in waiting for place in slot.inputs]
-        # Committed offsets first, then the changelogs' ends: see streams.restore.
+        # Committed offsets first, then the changelogs' ends: see headrace.streams.restore.
         committed = self._committed(inputs)
         if committed is None:
             return

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, get_args, overload
 
-from streams.config import StreamsConfig
-from streams.deployment import Deployment
-from streams.driver_disk import Disk, MemoryDisk, RocksDisk
-from streams.driver_names import Names
-from streams.driver_store import StoreView
-from streams.driver_topics import (
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment
+from headrace.streams.driver_disk import Disk, MemoryDisk, RocksDisk
+from headrace.streams.driver_names import Names
+from headrace.streams.driver_store import StoreView
+from headrace.streams.driver_topics import (
     Isolation,
     Record,
     TestInput,
@@ -27,13 +27,13 @@ from streams.driver_topics import (
     step_to_ms,
     to_ms,
 )
-from streams.errors import AbortableError
-from streams.global_plan import GlobalPlan, plan_global_tables
-from streams.global_state import GlobalState, stores_of_tables
-from streams.key_checks import warn_of_keys
-from streams.memory_clients import MemoryConsumer
-from streams.memory_cluster import MemoryCluster
-from streams.memory_worker import (
+from headrace.streams.errors import AbortableError
+from headrace.streams.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.global_state import GlobalState, stores_of_tables
+from headrace.streams.key_checks import warn_of_keys
+from headrace.streams.memory_clients import MemoryConsumer
+from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.memory_worker import (
     Counts,
     EventLog,
     ManualClock,
@@ -41,11 +41,11 @@ from streams.memory_worker import (
     default_partitions,
     make_memory_worker,
 )
-from streams.plan import plan_application
-from streams.task import TaskId, committed_rows
-from streams.worker import Worker
-from topology.graph import AnySerde, Topology
-from topology.serdes import Serde
+from headrace.streams.plan import plan_application
+from headrace.streams.task import TaskId, committed_rows
+from headrace.streams.worker import Worker
+from headrace.topology.graph import AnySerde, Topology
+from headrace.topology.serdes import Serde
 
 __all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
 
@@ -84,8 +84,8 @@ class TopologyTestDriver:
 
     A word count, of three partitions, with the repartition topic that its ``group_by`` needs:
 
-    >>> from topology import serdes
-    >>> from topology.builder import StreamsBuilder
+    >>> from headrace import serdes
+    >>> from headrace.topology.builder import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
     >>> words = lines.flat_map_values(str.split)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streams.errors import StreamsError
-from streams.topic_identity import same_topic, shown
+from headrace.streams.errors import StreamsError
+from headrace.streams.topic_identity import same_topic, shown
 
 __all__ = ["ChangelogLostError", "TopicReplacedError", "require_same"]
 

@@ -64,7 +64,7 @@ def without_ids(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def changelog_number(topic: str, topic_id: str) -> tuple[str, int]:
-    """The name and the number to commit for a changelog (see `streams.changelog_identity`)."""
+    """Name and number to commit for a changelog (see `headrace.streams.changelog_identity`)."""
     return _digest(topic), _LONGS.unpack(_bytes(topic_id))[0]
 
 

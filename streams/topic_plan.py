@@ -13,9 +13,9 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from state.spec import StoreSpec
-from streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
+from headrace.state.spec import StoreSpec
+from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
+from headrace.streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
 
 REPARTITION_CONFIG = {
     "cleanup.policy": "delete",

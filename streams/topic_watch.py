@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
-from streams.access_errors import AccessError
-from streams.background import Background
-from streams.clients import Clock, Log
-from streams.errors import (
+from headrace.streams.access_errors import AccessError
+from headrace.streams.background import Background
+from headrace.streams.clients import Clock, Log
+from headrace.streams.errors import (
     GlobalTableLostError,
     MisconfiguredTopicError,
     MissingTopicError,
     StreamsError,
 )
-from streams.plan import SubPlan
-from streams.topic_errors import TopicReplacedError
-from streams.topic_plan import TopicFacts
+from headrace.streams.plan import SubPlan
+from headrace.streams.topic_errors import TopicReplacedError
+from headrace.streams.topic_plan import TopicFacts
 
 _FINAL = (
     AccessError,
@@ -35,7 +35,8 @@ class TopicWatch:
     """See the module.
 
     Args:
-        check: looks at the topics, given the facts of before (`streams.topics.recheck_topics`).
+        check: looks at the topics, given the facts of before
+        (`headrace.streams.topics.recheck_topics`).
         plans: the application's sub-topologies.
         topics: what is known of the topics; brought up to date here.
         partitions: the partition counts that the tasks go by; brought up to date here.

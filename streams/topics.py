@@ -1,8 +1,8 @@
 """The topics of an application on a cluster: make the internal ones, check all, look again later.
 
-What is needed follows from `streams.topic_plan`, which is pure; here is the order of the calls.
-Several workers start at once and each does all of this: whoever comes second finds the topics
-there and checks them like topics of long ago.
+What is needed follows from `headrace.streams.topic_plan`, which is pure; here is the order of the
+calls. Several workers start at once and each does all of this: whoever comes second finds the
+topics there and checks them like topics of long ago.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Protocol
 
 import structlog
 
-from streams.access_errors import AccessError
-from streams.clients import TopicPartition
-from streams.errors import (
+from headrace.streams.access_errors import AccessError
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import (
     FatalClientError,
     GlobalTableLostError,
     MisconfiguredTopicError,
     MissingTopicError,
 )
-from streams.topic_errors import require_same
-from streams.topic_identity import same_topic
-from streams.topic_plan import (
+from headrace.streams.topic_errors import require_same
+from headrace.streams.topic_identity import same_topic
+from headrace.streams.topic_plan import (
     NewTopic,
     SubTopologyTopics,
     TopicFacts,
@@ -44,10 +44,11 @@ BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]
 
 
 class TopicAdmin(Protocol):
-    """What the runtime asks of a cluster about topics; the live one is `streams.admin.LiveAdmin`.
+    """What the runtime asks of a cluster about topics; the live one is
+    `headrace.streams.admin.LiveAdmin`.
 
-    Every call repeats itself after temporary errors and raises one of `streams.errors` after
-    others, or when its time is up.
+    Every call repeats itself after temporary errors and raises one of `headrace.streams.errors`
+    after others, or when its time is up.
     """
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:

@@ -8,12 +8,12 @@ import click
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from streams.broker_contact import Heard, reach
-from streams.cli_options import said_errors, settings_option
-from streams.client_names import SHARED
-from streams.denials import DENIED, denial
-from streams.errors import FatalClientError
-from streams.kafka_clients import new_admin
+from headrace.streams.broker_contact import Heard, reach
+from headrace.streams.cli_options import said_errors, settings_option
+from headrace.streams.client_names import SHARED
+from headrace.streams.denials import DENIED, denial
+from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka_clients import new_admin
 
 __all__ = ["topics"]
 

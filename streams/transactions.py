@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from streams.clients import Clock, Log, Probe, Producer
-from streams.errors import (
+from headrace.streams.clients import Clock, Log, Probe, Producer
+from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
     OutcomeUnknownError,
     ProducerFencedError,
     StreamsError,
 )
-from streams.recurrence import Recurrence
+from headrace.streams.recurrence import Recurrence
 
 FENCED_AGAIN_S = 60.0
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from streams.background import Background
-from streams.clients import Clock, Consumer, Log, TopicPartition
-from streams.config import StreamsConfig
-from streams.membership import Membership
-from streams.never_back import NeverBack
-from streams.plan import SubPlan
-from streams.purge import Purger
-from streams.retention import RetentionGuard, window_topics
-from streams.topic_plan import SubTopologyTopics, TopicFacts
-from streams.topic_watch import TopicWatch
-from streams.topics import TopicAdmin, recheck_global_topics, recheck_topics
+from headrace.streams.background import Background
+from headrace.streams.clients import Clock, Consumer, Log, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.membership import Membership
+from headrace.streams.never_back import NeverBack
+from headrace.streams.plan import SubPlan
+from headrace.streams.purge import Purger
+from headrace.streams.retention import RetentionGuard, window_topics
+from headrace.streams.topic_plan import SubTopologyTopics, TopicFacts
+from headrace.streams.topic_watch import TopicWatch
+from headrace.streams.topics import TopicAdmin, recheck_global_topics, recheck_topics
 
 
 def make_purger(

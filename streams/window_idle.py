@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from streams.clients import Clock, Consumer
-from streams.task import Task, TaskId
+from headrace.streams.clients import Clock, Consumer
+from headrace.streams.task import Task, TaskId
 
 __all__ = ["IdleWindows"]
 

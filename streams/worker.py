@@ -4,7 +4,8 @@
       ▲────────────────────────────────────────────────────┘
 
 Everything happens in one thread; rebalance callbacks run inside `poll`. Who knows what: the group's
-word is `streams.membership`'s, the producer `streams.transactions`', the tasks `streams.tasks`'.
+word is `headrace.streams.membership`'s, the producer `headrace.streams.transactions`', the tasks
+`headrace.streams.tasks`'.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from streams.blame import refused_record
-from streams.clients import (
+from headrace.streams.blame import refused_record
+from headrace.streams.clients import (
     Clock,
     Consumer,
     Log,
@@ -24,12 +25,12 @@ from streams.clients import (
     Producer,
     TopicPartition,
 )
-from streams.commit import Commit
-from streams.commit_timing import CommitTiming
-from streams.config import StreamsConfig
-from streams.contact import Contact
-from streams.effort import Effort
-from streams.errors import (
+from headrace.streams.commit import Commit
+from headrace.streams.commit_timing import CommitTiming
+from headrace.streams.config import StreamsConfig
+from headrace.streams.contact import Contact
+from headrace.streams.effort import Effort
+from headrace.streams.errors import (
     AbortableError,
     MemberFencedError,
     OffsetLostError,
@@ -40,21 +41,21 @@ from streams.errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
-from streams.failures import describe_failure
-from streams.gate_watch import Gate
-from streams.global_tables import GlobalTables
-from streams.input_identity import AskIds, InputIdentity
-from streams.intake import Intake
-from streams.membership import Membership
-from streams.pace import Pace
-from streams.restore import Restorer
-from streams.retention import RetentionGuard
-from streams.task import Task, TaskId
-from streams.tasks import Tasks
-from streams.topic_watch import TopicWatch
-from streams.transactions import Transactions
-from streams.window_idle import IdleWindows
-from topology.punctuation import NEVER_MS
+from headrace.streams.failures import describe_failure
+from headrace.streams.gate_watch import Gate
+from headrace.streams.global_tables import GlobalTables
+from headrace.streams.input_identity import AskIds, InputIdentity
+from headrace.streams.intake import Intake
+from headrace.streams.membership import Membership
+from headrace.streams.pace import Pace
+from headrace.streams.restore import Restorer
+from headrace.streams.retention import RetentionGuard
+from headrace.streams.task import Task, TaskId
+from headrace.streams.tasks import Tasks
+from headrace.streams.topic_watch import TopicWatch
+from headrace.streams.transactions import Transactions
+from headrace.streams.window_idle import IdleWindows
+from headrace.topology.punctuation import NEVER_MS
 
 UNKNOWN_LOOK_S = 1.0
 """How often to look for partitions that the group has given out and that are not known yet."""

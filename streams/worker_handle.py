@@ -1,7 +1,7 @@
 """The supervisor's handle on a worker's process, and what the two say to each other.
 
     supervisor ──── a line of JSON (`Launch`), later ``stop`` ────► worker
-               ◄─── reports (`streams.worker_reports`) ────────────
+               ◄─── reports (`headrace.streams.worker_reports`) ────────────
 
 Two pipes, and nothing else. Where the first one ends without ``stop`` the supervisor is dead, and
 the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing of
@@ -27,9 +27,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from streams.logs import LogFormat
-from streams.secrets import Secret
-from streams.worker_reports import Report, decode
+from headrace.streams.logs import LogFormat
+from headrace.streams.secrets import Secret
+from headrace.streams.worker_reports import Report, decode
 
 __all__ = ["STDERR", "STOP", "Launch", "LiveProcess", "Processes"]
 
@@ -45,7 +45,7 @@ class Launch:
     """What every worker is started with.
 
     Args:
-        target: the application, as `streams.app_loader.load_app` takes it.
+        target: the application, as `headrace.streams.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
         log_format: of its log.
         log_level: of its log.
@@ -62,7 +62,7 @@ class Launch:
 
 
 class LiveProcess:
-    """A worker's process (see `streams.supervisor.WorkerProcess`).
+    """A worker's process (see `headrace.streams.supervisor.WorkerProcess`).
 
     Args:
         launch: what to run.
@@ -82,7 +82,7 @@ class LiveProcess:
         theirs = [*passed, first_write] + ([] if out_write is None else [out_write])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "streams.worker_process", launch.target]
+                [sys.executable, "-P", "-m", "headrace.streams.worker_process", launch.target]
                 + [str(n) for n in (index, *passed)],
                 stdin=subprocess.DEVNULL,
                 stdout=out_write,

@@ -1,9 +1,9 @@
 """A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
 
-    python -P -m streams.worker_process word_count:app INDEX CONTROL REPORTS ERRORS
+    python -P -m headrace.streams.worker_process word_count:app INDEX CONTROL REPORTS ERRORS
 
-CONTROL and REPORTS are the ends of the pipes that `streams.worker_handle` describes, ERRORS becomes
-the standard error when there are logs; only the supervisor starts this.
+CONTROL and REPORTS are the ends of the pipes that `headrace.streams.worker_handle` describes,
+ERRORS becomes the standard error when there are logs; only the supervisor starts this.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from types import FrameType
 
 import structlog
 
-from streams import logs
-from streams.app import KafkaStreams
-from streams.app_loader import load_app
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.failures import describe_failure, log_failure
-from streams.secrets import guarded
-from streams.supervisor import SHUTDOWN_TIMEOUT_S
-from streams.system_clock import SystemClock
-from streams.worker_handle import STDERR, STOP, Launch
-from streams.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
+from headrace.streams import logs
+from headrace.streams.app import KafkaStreams
+from headrace.streams.app_loader import load_app
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.failures import describe_failure, log_failure
+from headrace.streams.secrets import guarded
+from headrace.streams.supervisor import SHUTDOWN_TIMEOUT_S
+from headrace.streams.system_clock import SystemClock
+from headrace.streams.worker_handle import STDERR, STOP, Launch
+from headrace.streams.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
 
 
 class StopSwitch:

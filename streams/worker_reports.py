@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from streams.clients import Clock, TopicPartition
-from streams.failures import Failure
-from streams.task import TaskId
-from streams.unreached import Unreached
+from headrace.streams.clients import Clock, TopicPartition
+from headrace.streams.failures import Failure
+from headrace.streams.task import TaskId
+from headrace.streams.unreached import Unreached
 
 __all__ = ["Activity", "Failed", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
 
@@ -65,7 +65,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What stopped the application (see `streams.failures.Failure`, whose parts these are)."""
+    """What stopped the application: the parts of a `headrace.streams.failures.Failure`."""
 
     error: str
     reason: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.devbroker import DevBroker
+from headrace.streams.devbroker import DevBroker
 from tests.support.topics import Topics
 from tests.support.turns import in_turns
 from tests.support.warm import await_coordinators

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streams.devbroker import DevBroker
+from headrace.streams.devbroker import DevBroker
 from tests.support import kafka
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import topology
-from streams import reactions
-from tests.support.processes import ROOT
-from topology import (
+from headrace import topology
+from headrace.streams import reactions
+from headrace.topology import (
     BranchedKStream,
     CogroupedKStream,
     KGroupedStream,
@@ -27,6 +26,7 @@ from topology import (
     TimeWindowedKStream,
     Topology,
 )
+from tests.support.processes import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +30,23 @@ def sources() -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
+    """Libraries by their top names, rooms by theirs; a room without `headrace` is `bare NAME`."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            # A relative import stays in its own package.
-            yield path.relative_to(ROOT).parts[0] if node.level else node.module.split(".")[0]
+            yield from (_named(alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports relatively"
+            if node.module == "headrace":
+                yield from (_named(f"headrace.{alias.name}") for alias in node.names)
+            elif node.module is not None:
+                yield _named(node.module)
+
+
+def _named(module: str) -> str:
+    top, *below = module.split(".")
+    if top == "headrace":
+        return below[0] if below else top
+    return f"bare {top}" if top in ROOMS else top
 
 
 def breaches(name: str, modules: set[str]) -> list[str]:
@@ -41,6 +54,10 @@ def breaches(name: str, modules: set[str]) -> list[str]:
     room = name.split("/")[0]
     above = ROOMS[ROOMS.index(room) + 1 :]
     found = [f"{name} imports {other}" for other in above if other in modules]
+    # The face is made of the rooms, and `headrace.x` is no other name for its parts.
+    strange = {"headrace", *(f"bare {other}" for other in ROOMS)} & modules
+    found += [f"{name} imports {other}" for other in strange]
+    found += [f"{name} imports headrace.{m}" for m in modules if m[:1].isupper()]
     for library, homes in HOMES.items():
         if library in modules and not name.startswith(homes):
             found.append(f"{name} imports {library}")
@@ -71,6 +88,9 @@ def test_no_file_imports_against_the_direction_or_a_library_of_another_room() ->
         ("state/memory.py", "rocksdict"),
         ("streams/app.py", "pyspark"),
         ("streams/testing.py", "confluent_kafka"),
+        ("streams/task.py", "bare state"),
+        ("streams/task.py", "headrace"),
+        ("streams/task.py", "KafkaStreams"),
     ],
 )
 def test_a_breach_is_seen(name: str, module: str) -> None:
@@ -88,3 +108,11 @@ def test_functions_fit_a_screen() -> None:
         and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     ]
     assert not long
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_is_not_imported_under_its_bare_name(room: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {room}"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert f"import it as headrace.{room}" in done.stderr

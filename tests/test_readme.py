@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import ROOT, wait_until
+from tests.support.processes import IMPORT_PATH, ROOT, wait_until
 from tests.support.topics import Topics
 
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
 _SAVED_AS = re.compile(r"[Ss]ave (?:this|it) as `([\w.]+)`")
 CUSTOMERS, CENTS = 10, 10_000
-HEADRACE_RUN = ("-c", "from streams.cli import main; main()", "run")
+HEADRACE_RUN = ("-c", "from headrace.streams.cli import main; main()", "run")
 
 
 def blocks(page: str) -> list[tuple[str | None, str]]:
@@ -43,7 +43,7 @@ class Newcomer:
         self._names = names
         self._environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": IMPORT_PATH,
             "XDG_STATE_HOME": str(home / "state"),
         }
 

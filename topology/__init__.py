@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from topology import serdes
-from topology.branched import BranchedKStream
-from topology.builder import StreamsBuilder
-from topology.cogrouped import (
+from headrace.topology import serdes
+from headrace.topology.branched import BranchedKStream
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.cogrouped import (
     CogroupedKStream,
     SessionWindowedCogroupedKStream,
     TimeWindowedCogroupedKStream,
 )
-from topology.errors import KeySerdeWarning, SerdeError, TopologyError
-from topology.global_table import GlobalKTable
-from topology.graph import Topology
-from topology.grouped import KGroupedStream
-from topology.grouped_table import KGroupedTable
-from topology.kstream import KStream
-from topology.ktable import KTable
-from topology.materialized import Materialized
-from topology.operators.transform_values import ValueTransformerWithKey
-from topology.processors import (
+from headrace.topology.errors import KeySerdeWarning, SerdeError, TopologyError
+from headrace.topology.global_table import GlobalKTable
+from headrace.topology.graph import Topology
+from headrace.topology.grouped import KGroupedStream
+from headrace.topology.grouped_table import KGroupedTable
+from headrace.topology.kstream import KStream
+from headrace.topology.ktable import KTable
+from headrace.topology.materialized import Materialized
+from headrace.topology.operators.transform_values import ValueTransformerWithKey
+from headrace.topology.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -27,17 +27,17 @@ from topology.processors import (
     ProcessorContext,
     Record,
 )
-from topology.read_only_store import ReadOnlyStore
-from topology.serdes import Serde
-from topology.session_windowed import SessionWindowedKStream
-from topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
-from topology.stores import StoreBuilder, Stores
-from topology.suppressed import BufferConfig, Suppressed
-from topology.time_windowed import TimeWindowedKStream
-from topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
-from topology.timestamps import InputRecord, TimestampExtractor
-from topology.versioned_store import VersionedStore
-from topology.windows import (
+from headrace.topology.read_only_store import ReadOnlyStore
+from headrace.topology.serdes import Serde
+from headrace.topology.session_windowed import SessionWindowedKStream
+from headrace.topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
+from headrace.topology.stores import StoreBuilder, Stores
+from headrace.topology.suppressed import BufferConfig, Suppressed
+from headrace.topology.time_windowed import TimeWindowedKStream
+from headrace.topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
+from headrace.topology.timestamps import InputRecord, TimestampExtractor
+from headrace.topology.versioned_store import VersionedStore
+from headrace.topology.windows import (
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -96,3 +96,7 @@ __all__ = [
     "Windowed",
     "serdes",
 ]
+
+if __name__ != "headrace.topology":
+    # Under its bare name every module would be loaded a second time.
+    raise ImportError("import it as headrace.topology")

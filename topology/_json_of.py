@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import inspect
 
-from topology.errors import SerdeError, TopologyError
-from topology.json_schemas import stripped
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.json_schemas import stripped
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class JsonOfSerde(Generic[T]):
         return self._read_again(value, self._encoded(value))
 
     def written_form(self) -> dict[str, Any] | None:
-        """What documents look like, see `topology.serde_schemas`."""
+        """What documents look like, see `headrace.topology.serde_schemas`."""
         try:
             return {"json": stripped(msgspec.json.schema(self.cls))}
         except (TypeError, ValueError, NameError):

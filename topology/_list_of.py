@@ -12,8 +12,8 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NoReturn, TypeVar
 
-from topology._serde import DoubleSerde, IntegerSerde, Serde, for_topic
-from topology.errors import SerdeError
+from headrace.topology._serde import DoubleSerde, IntegerSerde, Serde, for_topic
+from headrace.topology.errors import SerdeError
 
 T = TypeVar("T")
 

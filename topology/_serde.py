@@ -1,4 +1,5 @@
-"""How keys and values become bytes: the protocol, and the classes behind `topology.serdes`.
+"""How keys and values become bytes: the protocol, and the classes behind
+`headrace.topology.serdes`.
 
 Hot path: encoding and decoding are one call into C each; a failure is looked into afterwards.
 """
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
 
 import orjson
 
-from topology.errors import SerdeError
+from headrace.topology.errors import SerdeError
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Serde(Protocol[T]):
     # A serde may also have `decoder`, a callable in C that gives what `deserialize` gives for
     # good data and raises anything for other data; `deserialize` is asked then what was wrong.
     #
-    # And it may have `exact` and `normalise`, see `topology.kept`.
+    # And it may have `exact` and `normalise`, see `headrace.topology.kept`.
 
     def serialize(self, value: T, /) -> bytes:
         """Encode one value, or raise `SerdeError`."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topology.errors import TopologyError
-from topology.java_names import hinting
+from headrace.topology.errors import TopologyError
+from headrace.topology.java_names import hinting
 
 __all__ = ["checked", "refuse_other_than_serde"]
 

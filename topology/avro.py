@@ -1,6 +1,6 @@
 """Avro: bare, with a schema that both sides know, and in the wire format of schema registries.
 
-Import it by its name (``from topology import avro``); nothing else loads fastavro.
+Import it by its name (``from headrace.topology import avro``); nothing else loads fastavro.
 
     bare:        the Avro bytes
     registered:  00  schema id (4, big-endian)  the Avro bytes
@@ -36,10 +36,10 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import SchemaParseException, UnknownType
 from fastavro.validation import ValidationError, validate
 
-from topology._json_of import Findings, explained, name_of
-from topology._serde import Serde
-from topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
-from topology.schema_registry import (
+from headrace.topology._json_of import Findings, explained, name_of
+from headrace.topology._serde import Serde
+from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
+from headrace.topology.schema_registry import (
     FileRegistry,
     MemoryRegistry,
     SchemaRegistry,
@@ -205,7 +205,7 @@ class AvroSerde(Generic[T]):
         return "Avro", self.schema.normal
 
     def written_form(self) -> dict[str, Any]:
-        """What the bytes look like, see `topology.serde_schemas`."""
+        """What the bytes look like, see `headrace.topology.serde_schemas`."""
         return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
 
     def serialize(self, value: T, /) -> bytes:
@@ -256,7 +256,7 @@ class RegisteredSerde(Generic[T]):
         return "registered Avro", what
 
     def written_form(self) -> dict[str, Any] | None:
-        """What the bytes look like, see `topology.serde_schemas`."""
+        """What the bytes look like, see `headrace.topology.serde_schemas`."""
         if self.schema is None:
             return None
         return {"registered": _without(json.loads(self.schema.normal), "doc")}

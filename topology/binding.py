@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology._serde import for_topic
-from topology.graph import AnySerde, GlobalSource, Node, Operator, Sink, Source, Store, Topology
+from headrace.topology._serde import for_topic
+from headrace.topology.graph import (
+    AnySerde,
+    GlobalSource,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Store,
+    Topology,
+)
 
 
 def bound_to_topics(

@@ -14,7 +14,7 @@ from itertools import islice
 from types import CodeType, TracebackType
 from typing import Any
 
-from topology.errors import NoPairError, Part, SerdeError
+from headrace.topology.errors import NoPairError, Part, SerdeError
 
 __all__ = ["explained", "functions_of", "part_of"]
 

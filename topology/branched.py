@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from topology import kstream
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import Branch, Stateless
-from topology.naming import legal
+from headrace.topology import kstream
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Branch, Stateless
+from headrace.topology.naming import legal
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,7 +24,7 @@ class BranchedKStream(Generic[K, V]):
     A branch is found in the result under the split's name and the branch's name together. A branch
     that was given no name has its place as one: "1", "2" and so on, "0" for the default.
 
-    >>> from topology.builder import StreamsBuilder
+    >>> from headrace.topology.builder import StreamsBuilder
     >>> parts = (
     ...     StreamsBuilder()
     ...     .stream("orders")

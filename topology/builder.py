@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, overload
 
-from topology.arguments import checked
-from topology.draft import Draft, Edge
-from topology.global_table import GlobalKTable, global_table
-from topology.graph import AnySerde, OffsetReset, Source, Topology
-from topology.kstream import KStream
-from topology.ktable import KTable
-from topology.loops import refuse_loops
-from topology.materialized import Materialized, materialized
-from topology.naming import legal_topics
-from topology.serdes import Serde
-from topology.stores import StoreBuilder
-from topology.table_nodes import table_node
-from topology.timestamps import TimestampExtractor
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Draft, Edge
+from headrace.topology.global_table import GlobalKTable, global_table
+from headrace.topology.graph import AnySerde, OffsetReset, Source, Topology
+from headrace.topology.kstream import KStream
+from headrace.topology.ktable import KTable
+from headrace.topology.loops import refuse_loops
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.naming import legal_topics
+from headrace.topology.serdes import Serde
+from headrace.topology.stores import StoreBuilder
+from headrace.topology.table_nodes import table_node
+from headrace.topology.timestamps import TimestampExtractor
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -27,7 +27,7 @@ V = TypeVar("V")
 class StreamsBuilder:
     """Collects the steps of a topology.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
     >>> lines.filter(lambda _, line: line != "").to("kept", value=serdes.string)
@@ -107,8 +107,8 @@ class StreamsBuilder:
             topics: one topic, or several that are partitioned alike.
             key: serde of keys; None takes the setting ``default.key.serde``.
             value: serde of values; None takes the setting ``default.value.serde``.
-            timestamps: tells the time of each record (see `topology.timestamps`); None takes the
-                setting ``default.timestamp.extractor``.
+            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
+                takes the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
                 was committed; None takes the setting ``consumer.auto.offset.reset``.
             name: name of the source node; None generates one.
@@ -192,8 +192,8 @@ class StreamsBuilder:
             key: serde of keys; None takes the setting ``default.key.serde``.
             value: serde of values; None takes the setting ``default.value.serde``.
             store: name or options of the store; a table that is given no name is not stored.
-            timestamps: tells the time of each record (see `topology.timestamps`); None takes the
-                setting ``default.timestamp.extractor``.
+            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
+                takes the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
                 was committed; None takes the setting ``consumer.auto.offset.reset``.
             name: name of the table node; None generates one.
@@ -313,8 +313,8 @@ class StreamsBuilder:
         Raises:
             TopologyError: another store of that name was added.
 
-        >>> from topology import serdes
-        >>> from topology.stores import Stores
+        >>> from headrace import serdes
+        >>> from headrace.topology.stores import Stores
         >>> builder = StreamsBuilder()
         >>> seen = Stores.key_value("seen", key=serdes.string, value=serdes.long)
         >>> builder.add_state_store(seen)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from topology._serde import Serde, for_topic
-from topology.errors import SerdeError
+from headrace.topology._serde import Serde, for_topic
+from headrace.topology.errors import SerdeError
 
 __all__ = ["Change", "ChangedSerde"]
 
@@ -42,7 +42,7 @@ class ChangedSerde:
     Args:
         inner: the serde of values; None is to be filled in before it is used.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> serde = ChangedSerde(serdes.string)
     >>> serde.serialize(Change("new", "old")), serde.serialize(Change(None, "old"))
     (b'\\x06newold\\x02', b'old\\x00')

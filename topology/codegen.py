@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from topology.graph import AnySerde, Node, SubTopology
-from topology.timestamps import TimestampExtractor
+from headrace.topology.graph import AnySerde, Node, SubTopology
+from headrace.topology.timestamps import TimestampExtractor
 
 NullKeyPolicy = Literal["fail", "drop"]
 Hold = Literal["objects", "bytes"]

@@ -6,29 +6,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
-from topology import grouped, ktable
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import AnySerde, Operator, Store
-from topology.materialized import Materialized, materialized
-from topology.naming import legal
-from topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
-from topology.operators.context import OperatorSpec
-from topology.operators.keyed_fold import KeyedFold
-from topology.operators.sessions import SessionFold
-from topology.operators.window_rows import Fold
-from topology.serdes import Serde
-from topology.session_windowed import session_store
-from topology.time_windowed import TimeWindowedKStream
-from topology.windows import (
+from headrace.topology import grouped, ktable
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import AnySerde, Operator, Store
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.naming import legal
+from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
+from headrace.topology.operators.context import OperatorSpec
+from headrace.topology.operators.keyed_fold import KeyedFold
+from headrace.topology.operators.sessions import SessionFold
+from headrace.topology.operators.window_rows import Fold
+from headrace.topology.serdes import Serde
+from headrace.topology.session_windowed import session_store
+from headrace.topology.time_windowed import TimeWindowedKStream
+from headrace.topology.windows import (
     SessionWindows,
     SlidingWindows,
     TimeWindows,
     UnlimitedWindows,
     Windowed,
 )
-from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde, WindowStoreSerde
+from headrace.topology.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
 
 __all__ = [
     "CogroupedKStream",
@@ -107,8 +111,7 @@ class CogroupedKStream(Generic[K, A]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
             >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
@@ -194,8 +197,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, TimeWindows, serdes
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
             >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
@@ -269,8 +271,7 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import SessionWindows, StreamsBuilder, serdes
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
             >>> bought = builder.stream("bought", key=serdes.string).group_by_key()

@@ -19,17 +19,17 @@ from functools import partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
-from state.buffer import ATOMS, Buffer
-from topology import blame
-from topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
-from topology.errors import (
+from headrace.state.buffer import ATOMS, Buffer
+from headrace.topology import blame
+from headrace.topology.codegen import CompileOptions, Flow, Generator, Hold, Writer
+from headrace.topology.errors import (
     BadRecordError,
     FutureTimestampError,
     NegativeTimestampError,
     NullKeyError,
 )
-from topology.first_result import looked_at
-from topology.graph import (
+from headrace.topology.first_result import looked_at
+from headrace.topology.graph import (
     Aggregate,
     Branch,
     Node,
@@ -43,8 +43,8 @@ from topology.graph import (
     is_versioned,
     tells_old,
 )
-from topology.holding import hold_of
-from topology.operators import (
+from headrace.topology.holding import hold_of
+from headrace.topology.operators import (
     aggregate,
     guarding,
     row_keys,
@@ -54,12 +54,12 @@ from topology.operators import (
     table,
     update,
 )
-from topology.operators.context import Number, TableView, TaskFacts
-from topology.operators.context import Operator as RunningOperator
-from topology.operators.making import NewNumbers, OperatorMaker
-from topology.operators.versioned import OutOfOrder
-from topology.pairs import as_pair
-from topology.timestamps import Stamper
+from headrace.topology.operators.context import Number, TableView, TaskFacts
+from headrace.topology.operators.context import Operator as RunningOperator
+from headrace.topology.operators.making import NewNumbers, OperatorMaker
+from headrace.topology.operators.versioned import OutOfOrder
+from headrace.topology.pairs import as_pair
+from headrace.topology.timestamps import Stamper
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from topology import serdes
-from topology.codegen import CompileOptions
-from topology.compiler import compile_sub_topology
-from topology.graph import (
+from headrace.topology import serdes
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.compiler import compile_sub_topology
+from headrace.topology.graph import (
     GlobalSource,
     GlobalStore,
     Node,
@@ -23,7 +23,7 @@ from topology.graph import (
     Topology,
     stores_of,
 )
-from topology.java_order import TreeSet, hash_order
+from headrace.topology.java_order import TreeSet, hash_order
 
 
 def describe(topology: Topology, *, code: bool = False) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from topology.errors import TopologyError
-from topology.graph import (
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import (
     Aggregate,
     AnySerde,
     Branch,
@@ -27,8 +27,8 @@ from topology.graph import (
     TableSource,
     stores_of,
 )
-from topology.naming import Names
-from topology.stores import StoreBuilder, with_stores
+from headrace.topology.naming import Names
+from headrace.topology.stores import StoreBuilder, with_stores
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topology.json_schemas import unreadable_json
+from headrace.topology.json_schemas import unreadable_json
 
 __all__ = ["dropped_fields"]
 
@@ -22,7 +22,7 @@ def dropped_fields(new: str, old: str) -> list[str]:
     """Say which fields of what old code wrote are left out by new code.
 
     Args:
-        new: what `topology.serde_schemas.schema_of` gave for the new serde.
+        new: what `headrace.topology.serde_schemas.schema_of` gave for the new serde.
         old: the same for the old one.
 
     >>> old = '{"json":{"type":"object","properties":{"paid":{"type":"number"}}}}'

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from topology.errors import NeverRunError
+from headrace.topology.errors import NeverRunError
 
 __all__ = ["holds", "looked_at", "refuse_never_run"]
 

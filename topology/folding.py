@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topology.draft import Edge
-from topology.graph import AggregateOp, Node, Store
-from topology.materialized import Materialized
+from headrace.topology.draft import Edge
+from headrace.topology.graph import AggregateOp, Node, Store
+from headrace.topology.materialized import Materialized
 
 __all__ = ["add_fold"]
 

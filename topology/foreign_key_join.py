@@ -6,14 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from state.spec import StoreSpec
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import AnySerde, Function, Operator, Sink, Source, Store, TableSource
-from topology.materialized import Materialized, materialized
-from topology.naming import Names
-from topology.operators.foreign_key_join import Answer, Notify, Receive, Resolve, Subscribe
-from topology.subscriptions import CombinedKeySerde, Response, ResponseSerde, SubscriptionSerde
+from headrace.state.spec import StoreSpec
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import AnySerde, Function, Operator, Sink, Source, Store, TableSource
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.naming import Names
+from headrace.topology.operators.foreign_key_join import Answer, Notify, Receive, Resolve, Subscribe
+from headrace.topology.subscriptions import (
+    CombinedKeySerde,
+    Response,
+    ResponseSerde,
+    SubscriptionSerde,
+)
 
 __all__ = ["Partitioner", "foreign_key_join"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.global_table import GlobalKTable, node_of
-from topology.graph import Operator
-from topology.operators.global_join import GlobalJoin
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.global_table import GlobalKTable, node_of
+from headrace.topology.graph import Operator
+from headrace.topology.operators.global_join import GlobalJoin
 
 __all__ = ["global_join"]
 

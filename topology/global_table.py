@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from topology.draft import Draft
-from topology.errors import TopologyError
-from topology.graph import AnySerde, GlobalSource, GlobalTable, Store
-from topology.materialized import Materialized, materialized
+from headrace.topology.draft import Draft
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import AnySerde, GlobalSource, GlobalTable, Store
+from headrace.topology.materialized import Materialized, materialized
 
 __all__ = ["GlobalKTable"]
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from state.spec import StoreSpec
-from topology.arguments import checked
-from topology.errors import TopologyError
-from topology.operators.context import OperatorSpec
-from topology.serdes import Serde
+from headrace.state.spec import StoreSpec
+from headrace.topology.arguments import checked
+from headrace.topology.errors import TopologyError
+from headrace.topology.operators.context import OperatorSpec
+from headrace.topology.serdes import Serde
 
 if TYPE_CHECKING:
-    from topology.stores import StoreBuilder
-    from topology.timestamps import TimestampExtractor
+    from headrace.topology.stores import StoreBuilder
+    from headrace.topology.timestamps import TimestampExtractor
 
 Function = Callable[..., Any]
 AnySerde = Serde[Any]
@@ -66,7 +66,7 @@ class Source(Node):
     partitions: int | None = None
     """The partition count asked for, for a repartition topic; None takes it from upstream."""
     timestamps: Function | None = None
-    """A timestamp extractor (see `topology.timestamps`); None takes the setting's."""
+    """A timestamp extractor (see `headrace.topology.timestamps`); None takes the setting's."""
     offset_reset: OffsetReset | None = None
     """Where to begin without a committed offset; None takes the consumer's setting."""
 
@@ -246,7 +246,7 @@ class Topology:
         Returns:
             The description, ready to print.
         """
-        from topology.describe import describe  # describe reads this module's classes
+        from headrace.topology.describe import describe  # describe reads this module's classes
 
         return describe(self, code=code)
 
@@ -276,7 +276,7 @@ class Topology:
         Raises:
             TopologyError: a name is not legal or is taken, or a topic is read already.
 
-        >>> from topology import serdes
+        >>> from headrace import serdes
         >>> topology = Topology().add_source("read", "lines", value=serdes.string)
         >>> print(topology.add_sink("write", "out", "read").describe().rstrip())
         Topologies:
@@ -286,7 +286,9 @@ class Topology:
             Sink: write (topic: out)
               <-- read
         """
-        from topology.processor_topology import with_source  # it reads this module's classes
+        from headrace.topology.processor_topology import (
+            with_source,  # it reads this module's classes
+        )
 
         return with_source(self, name, topics, key, value, timestamps, offset_reset)
 
@@ -312,7 +314,7 @@ class Topology:
         >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
         ['read', 'up', 'write']
         """
-        from topology.processor_topology import with_processor
+        from headrace.topology.processor_topology import with_processor
 
         return with_processor(self, name, supplier, parents, stores)
 
@@ -342,7 +344,7 @@ class Topology:
         >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
         'out'
         """
-        from topology.processor_topology import with_sink
+        from headrace.topology.processor_topology import with_sink
 
         return with_sink(self, name, topic, parents, key, value, partitioner)
 
@@ -356,7 +358,7 @@ class Topology:
         Raises:
             TopologyError: another store of that name is there, or a node is no processor.
 
-        >>> from topology.stores import Stores
+        >>> from headrace.topology.stores import Stores
         >>> def count(record, context):
         ...     seen = context.store("seen")
         ...     seen.put(record.key, (seen.get(record.key) or 0) + 1)
@@ -365,7 +367,7 @@ class Topology:
         >>> [store.name for store in topology.sub_topologies[0].stores]
         ['seen']
         """
-        from topology.processor_topology import with_state_store
+        from headrace.topology.processor_topology import with_state_store
 
         return with_state_store(self, store, processors)
 
@@ -387,7 +389,7 @@ class Topology:
             TopologyError: the store is of another kind or unlogged, the topic is read already, or
                 a name is taken.
 
-        >>> from topology.stores import Stores
+        >>> from headrace.topology.stores import Stores
         >>> def price(record, context):
         ...     context.forward(record.with_value(context.store("prices").get(record.key)))
         >>> topology = Topology().add_read_only_state_store(
@@ -398,7 +400,7 @@ class Topology:
         >>> len(topology.sub_topologies)
         1
         """
-        from topology.processor_topology import with_read_only_state_store
+        from headrace.topology.processor_topology import with_read_only_state_store
 
         return with_read_only_state_store(self, store, topic, source, processor)
 
@@ -414,7 +416,7 @@ class Topology:
         Raises:
             TopologyError: there is no such processor or store.
 
-        >>> from topology.stores import Stores
+        >>> from headrace.topology.stores import Stores
         >>> def keep(record, context):
         ...     context.store("rows").put(record.key, record.value)
         >>> topology = Topology().add_source("a", "a").add_source("b", "b")
@@ -427,7 +429,7 @@ class Topology:
         >>> len(joined.sub_topologies)
         1
         """
-        from topology.processor_topology import connected
+        from headrace.topology.processor_topology import connected
 
         return connected(self, processor, stores)
 

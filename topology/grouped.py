@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
-from topology import cogrouped, ktable, serdes, session_windowed, time_windowed
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import Aggregate, AggregateOp, AnySerde, Function, Store
-from topology.late import Late
-from topology.materialized import Materialized, materialized
-from topology.operators.windowed import Emit
-from topology.serdes import Serde
-from topology.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from headrace.topology import cogrouped, ktable, serdes, session_windowed, time_windowed
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Aggregate, AggregateOp, AnySerde, Function, Store
+from headrace.topology.late import Late
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.windowed import Emit
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -173,8 +173,7 @@ class KGroupedStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams import TopologyTestDriver
-            >>> from topology import StreamsBuilder
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
             >>> minutes = clicks.windowed_by(
@@ -213,7 +212,7 @@ class KGroupedStream(Generic[K, V]):
             What the other streams are added to.
 
         Example:
-            >>> from topology import StreamsBuilder
+            >>> from headrace import StreamsBuilder
             >>> builder = StreamsBuilder()
             >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
             >>> returned = builder.stream("returned", key=serdes.string).group_by_key()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from topology import ktable, serdes
-from topology.arguments import checked
-from topology.changed import ChangedSerde
-from topology.draft import Edge
-from topology.graph import AnySerde, Operator, Sink, Source, Store
-from topology.materialized import Materialized, materialized
-from topology.operators.table_group import TableFold
-from topology.serdes import Serde
+from headrace.topology import ktable, serdes
+from headrace.topology.arguments import checked
+from headrace.topology.changed import ChangedSerde
+from headrace.topology.draft import Edge
+from headrace.topology.graph import AnySerde, Operator, Sink, Source, Store
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.table_group import TableFold
+from headrace.topology.serdes import Serde
 
 __all__ = ["KGroupedTable"]
 
@@ -65,8 +65,7 @@ class KGroupedTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
             >>> by_city = homes.group_by(
@@ -114,8 +113,7 @@ class KGroupedTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> stock = builder.table("stock", key=serdes.string)
             >>> by_shelf = stock.group_by(
@@ -166,8 +164,7 @@ class KGroupedTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
             >>> names = homes.group_by(

@@ -7,8 +7,8 @@ it in place, and a function upstream could have kept the value that a reducer re
 
 from __future__ import annotations
 
-from topology.codegen import Hold
-from topology.graph import (
+from headrace.topology.codegen import Hold
+from headrace.topology.graph import (
     Aggregate,
     Branch,
     Node,

@@ -11,24 +11,24 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import AnySerde, Operator, Stateless, Store
-from topology.join_serdes import (
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import AnySerde, Operator, Stateless, Store
+from headrace.topology.join_serdes import (
     KeptKeySerde,
     PostponedKeySerde,
     WaitingKeySerde,
     WaitingValuesSerde,
 )
-from topology.late import Late, add_late
-from topology.materialized import Materialized
-from topology.naming import legal
-from topology.operators.buffered import BufferedSerde
-from topology.operators.stream_join import JoinSide, KeepSide, LateMatch, Waits
-from topology.operators.table_join import TableJoin
-from topology.operators.table_join_grace import PostponedTableJoin
-from topology.serdes import Serde
-from topology.windows import JoinWindows, duration_ms
+from headrace.topology.late import Late, add_late
+from headrace.topology.materialized import Materialized
+from headrace.topology.naming import legal
+from headrace.topology.operators.buffered import BufferedSerde
+from headrace.topology.operators.stream_join import JoinSide, KeepSide, LateMatch, Waits
+from headrace.topology.operators.table_join import TableJoin
+from headrace.topology.operators.table_join_grace import PostponedTableJoin
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import JoinWindows, duration_ms
 
 __all__ = ["JoinKind", "StreamJoin", "TableLookup", "add_stream_join", "add_table_join"]
 

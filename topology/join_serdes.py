@@ -15,10 +15,10 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from state.codec import TIMESTAMP
-from topology._list_of import ListSerde
-from topology._serde import Serde, for_topic
-from topology.kept import kept
+from headrace.state.codec import TIMESTAMP
+from headrace.topology._list_of import ListSerde
+from headrace.topology._serde import Serde, for_topic
+from headrace.topology.kept import kept
 
 __all__ = [
     "SEQUENCE",
@@ -59,7 +59,7 @@ class KeptKeySerde:
     Args:
         inner: the serde of the key itself; None is to be filled in before it is used.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> KeptKeySerde(serdes.string).serialize(KeptKey("a", 5, 1)).hex(" ")
     '61 00 00 00 00 00 00 00 05 00 00 00 01'
     """
@@ -106,7 +106,7 @@ class PostponedKeySerde:
     Args:
         inner: the serde of the key itself; None is to be filled in before it is used.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> PostponedKeySerde(serdes.string).serialize(PostponedKey(5, "a", 1)).hex(" ")
     '00 00 00 00 00 00 00 05 61 00 00 00 01'
     """
@@ -161,7 +161,7 @@ class WaitingKeySerde:
     Args:
         inner: the serde of the key itself; None is to be filled in before it is used.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> WaitingKeySerde(serdes.string).serialize(WaitingKey(5, True, "a")).hex(" ")
     '00 00 00 00 00 00 00 05 01 61'
     """
@@ -205,7 +205,7 @@ class WaitingValuesSerde:
         left: the serde of the left side's values; None is to be filled in before it is used.
         right: the same of the right side's.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> values = WaitingValuesSerde(serdes.string, serdes.integer)
     >>> values.deserialize(values.serialize([(True, "a"), (True, "b")]))
     [(True, 'a'), (True, 'b')]

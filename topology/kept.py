@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from topology._serde import Serde
+from headrace.topology._serde import Serde
 
 __all__ = ["exact_types", "keeper", "kept"]
 
@@ -31,7 +31,7 @@ def exact_types(serde: Serde[Any]) -> frozenset[type]:
 def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:
     """A function that gives what a store holds of a value; None, a deletion, stays None.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> keeper(serdes.double)(1), keeper(serdes.json)((1, [2])), keeper(serdes.json)(None)
     (1.0, [1, [2]], None)
     """

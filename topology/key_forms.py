@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology._json_of import JsonOfSerde
-from topology._list_of import ListSerde
-from topology._serde import (
+from headrace.topology._json_of import JsonOfSerde
+from headrace.topology._list_of import ListSerde
+from headrace.topology._serde import (
     BytesSerde,
     DoubleSerde,
     IntegerSerde,
@@ -18,7 +18,7 @@ from topology._serde import (
     Serde,
     StringSerde,
 )
-from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde
+from headrace.topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde
 
 __all__ = ["partitioned_by", "same_bytes", "written_as"]
 
@@ -34,7 +34,7 @@ def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
     Strings are the bytes that they are encoded to. Of one's own serdes nothing is known, unless
     they are the same object or are equal; nor of two classes in JSON, or of two schemas.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> same_bytes(serdes.string, serdes.json), same_bytes(serdes.integer, serdes.long)
     (False, False)
     >>> same_bytes(serdes.json, serdes.json_of(str, checked=False))
@@ -62,7 +62,7 @@ def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
 def partitioned_by(serde: AnySerde) -> AnySerde:
     """The serde whose bytes a key's partition goes by: of a windowed key that of the key itself.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> partitioned_by(serdes.session_windowed(serdes.string)).name
     'string'
     """
@@ -74,7 +74,7 @@ def partitioned_by(serde: AnySerde) -> AnySerde:
 def written_as(serde: AnySerde) -> str:
     """What a program writes to name a serde, as an argument ``key=``.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> written_as(serdes.long), written_as(serdes.time_windowed(serdes.string, size=None))
     ('key=serdes.long', "key= with the serde 'time_windowed(string)'")
     """

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from topology.errors import TopologyError
-from topology.graph import (
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import (
     AnySerde,
     Node,
     Operator,
@@ -26,10 +26,10 @@ from topology.graph import (
     Topology,
     stores_of,
 )
-from topology.key_forms import partitioned_by, same_bytes, written_as
-from topology.operators.foreign_key_join import Resolve
-from topology.operators.process import Process
-from topology.operators.transform_values import TransformValues
+from headrace.topology.key_forms import partitioned_by, same_bytes, written_as
+from headrace.topology.operators.foreign_key_join import Resolve
+from headrace.topology.operators.process import Process
+from headrace.topology.operators.transform_values import TransformValues
 
 __all__ = ["KeyMeeting", "changes_key", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
 
@@ -101,7 +101,7 @@ def key_meetings(topology: Topology, default_key: AnySerde) -> Iterator[KeyMeeti
         default_key: the serde of keys where the topology names none.
 
     Example:
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
         >>> _ = both.group_by_key().count(store="counts")

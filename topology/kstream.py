@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
-from topology import branched, grouped, ktable
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import Function, Sink, Stateless, StatelessOp
-from topology.materialized import Materialized, materialized
-from topology.naming import legal
-from topology.process_step import process_step
-from topology.processors import (
+from headrace.topology import branched, grouped, ktable
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Function, Sink, Stateless, StatelessOp
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.naming import legal
+from headrace.topology.process_step import process_step
+from headrace.topology.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -22,10 +22,10 @@ from topology.processors import (
     ProcessorContext,
     Record,
 )
-from topology.serdes import Serde
-from topology.stores import StoreBuilder
-from topology.stream_joins import StreamJoins
-from topology.table_nodes import table_node
+from headrace.topology.serdes import Serde
+from headrace.topology.stores import StoreBuilder
+from headrace.topology.stream_joins import StreamJoins
+from headrace.topology.table_nodes import table_node
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,8 +41,8 @@ class KStream(StreamJoins[K, V]):
     ``with_key`` is set. They must not change what they are given. A stream may have several
     followers: each of them sees every record.
 
-    >>> from topology import serdes
-    >>> from topology.builder import StreamsBuilder
+    >>> from headrace import serdes
+    >>> from headrace.topology.builder import StreamsBuilder
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
     >>> words = lines.flat_map_values(str.split, name="split")
@@ -446,9 +446,8 @@ class KStream(StreamJoins[K, V]):
             TopologyError: the supplier makes no processors, or the same one twice; a name is not
                 legal or is taken.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import Processor, Record, Stores, serdes
-        >>> from topology.builder import StreamsBuilder
+        >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
+        >>> from headrace.topology.builder import StreamsBuilder
         >>> class Numbered(Processor[str, str, str, str]):
         ...     stores = [Stores.key_value("lines-of", key=serdes.string, value=serdes.long)]
         ...     def init(self, context):
@@ -514,9 +513,8 @@ class KStream(StreamJoins[K, V]):
             TopologyError: the supplier makes no processors, or the same one twice; a name is not
                 legal or is taken.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import serdes
-        >>> from topology.builder import StreamsBuilder
+        >>> from headrace import TopologyTestDriver, serdes
+        >>> from headrace.topology.builder import StreamsBuilder
         >>> def where(record, context):
         ...     context.forward(record.with_value(context.record_metadata.offset))
         >>> builder = StreamsBuilder()

@@ -6,24 +6,32 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from topology import grouped_table, kstream
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.first_result import holds
-from topology.foreign_key_join import Partitioner, foreign_key_join
-from topology.graph import AnySerde, Function, Operator, Stateless, Store, by_name, is_versioned
-from topology.materialized import Materialized
-from topology.naming import legal
-from topology.operators.buffered import BufferedSerde
-from topology.operators.suppress import Suppress
-from topology.operators.table_group import SelectGroup
-from topology.operators.transform_values import ValueTransformerWithKey
-from topology.primary_key_join import primary_key_join
-from topology.process_step import AnyStore
-from topology.serdes import Serde
-from topology.suppressed import Suppressed, close_wait_ms
-from topology.table_steps import FILTER, MAP_VALUES, mapped_table, transformed_table
+from headrace.topology import grouped_table, kstream
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.first_result import holds
+from headrace.topology.foreign_key_join import Partitioner, foreign_key_join
+from headrace.topology.graph import (
+    AnySerde,
+    Function,
+    Operator,
+    Stateless,
+    Store,
+    by_name,
+    is_versioned,
+)
+from headrace.topology.materialized import Materialized
+from headrace.topology.naming import legal
+from headrace.topology.operators.buffered import BufferedSerde
+from headrace.topology.operators.suppress import Suppress
+from headrace.topology.operators.table_group import SelectGroup
+from headrace.topology.operators.transform_values import ValueTransformerWithKey
+from headrace.topology.primary_key_join import primary_key_join
+from headrace.topology.process_step import AnyStore
+from headrace.topology.serdes import Serde
+from headrace.topology.suppressed import Suppressed, close_wait_ms
+from headrace.topology.table_steps import FILTER, MAP_VALUES, mapped_table, transformed_table
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -68,8 +76,7 @@ class KTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
             >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
@@ -111,8 +118,7 @@ class KTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
             >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
@@ -178,8 +184,7 @@ class KTable(Generic[K, V]):
             TopologyError: a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
             >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
@@ -245,8 +250,7 @@ class KTable(Generic[K, V]):
             TopologyError: the supplier makes something else, or a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, Stores, serdes
+            >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
             >>> class Rise:
             ...     def init(self, context):
             ...         self.before = context.store("before")
@@ -357,8 +361,7 @@ class KTable(Generic[K, V]):
         Either row's change makes a new result, with the later of the two rows' timestamps. A row
         without one on the other side has no result.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
         >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
         >>> names = builder.table("names", key=serdes.string, value=serdes.string)
@@ -373,8 +376,7 @@ class KTable(Generic[K, V]):
 
         With ``foreign_key`` each row names the key of the other table's row.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
         >>> orders = builder.table("orders", key=serdes.string)
         >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
@@ -468,8 +470,7 @@ class KTable(Generic[K, V]):
     ) -> KTable[K, R]:
         """Join each row with the row of another table, by key or the one it names, or with None.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
         >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
         >>> names = builder.table("names", key=serdes.string, value=serdes.string)
@@ -483,8 +484,7 @@ class KTable(Generic[K, V]):
 
         With ``foreign_key`` each row names the key of the other table's row.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
         >>> orders = builder.table("orders", key=serdes.string, value=serdes.string)
         >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
@@ -548,8 +548,7 @@ class KTable(Generic[K, V]):
             TopologyError: the tables are of two builders, or a name is not legal or is taken.
 
         Example:
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, serdes
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> here = builder.table("here", key=serdes.string, value=serdes.long)
             >>> there = builder.table("there", key=serdes.string, value=serdes.long)
@@ -582,8 +581,7 @@ class KTable(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import StreamsBuilder, Suppressed, serdes
+            >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
             >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from topology import kstream
-from topology.draft import Edge
-from topology.graph import Stateless
-from topology.naming import legal
-from topology.operators.lateness import late_name
+from headrace.topology import kstream
+from headrace.topology.draft import Edge
+from headrace.topology.graph import Stateless
+from headrace.topology.naming import legal
+from headrace.topology.operators.lateness import late_name
 
 __all__ = ["Late", "add_late"]
 

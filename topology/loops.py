@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from topology.errors import TopologyError
-from topology.graph import Node, Sink, Source
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Node, Sink, Source
 
 __all__ = ["refuse_loops"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal
 
-from state.layout import LayoutName
-from state.spec import StoreKind, StoreSpec
-from topology.errors import TopologyError
-from topology.java_names import Hinting
-from topology.naming import legal
-from topology.windows import duration_ms
+from headrace.state.layout import LayoutName
+from headrace.state.spec import StoreKind, StoreSpec
+from headrace.topology.errors import TopologyError
+from headrace.topology.java_names import Hinting
+from headrace.topology.naming import legal
+from headrace.topology.windows import duration_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topology.errors import TopologyError
+from headrace.topology.errors import TopologyError
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 # Kafka's bound on the name of a topic; topics are named after nodes and stores.

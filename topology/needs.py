@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topology.codegen import Generator
-from topology.graph import (
+from headrace.topology.codegen import Generator
+from headrace.topology.graph import (
     Aggregate,
     Branch,
     Node,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topology.graph import Node, Sink, Source, Stateless, TableSource, Topology, by_name
+from headrace.topology.graph import Node, Sink, Source, Stateless, TableSource, Topology, by_name
 
 Rewrite = Callable[[Topology], Topology]
 
@@ -30,7 +30,7 @@ def share_repartitions(topology: Topology) -> Topology:
         The same computation with fewer topics.
 
     Example:
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> grouped = builder.stream("in").group_by(lambda key, value: value)
         >>> _, _ = grouped.count(store="a"), grouped.reduce(max, store="b")
@@ -73,7 +73,7 @@ def reuse_table_sources(topology: Topology) -> Topology:
         The same computation with fewer topics.
 
     Example:
-        >>> from topology import StreamsBuilder
+        >>> from headrace import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> _ = builder.table("prices", store="prices")
         >>> [store.source_topic for store in reuse_table_sources(builder.build()).stores]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.errors import NoPairError
+from headrace.topology.errors import NoPairError
 
 __all__ = ["as_pair"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.graph import AnySerde, Function, Operator, Store
-from topology.materialized import Materialized, materialized
-from topology.operators.primary_key_join import JoinMerge, JoinSide
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import AnySerde, Function, Operator, Store
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.primary_key_join import JoinMerge, JoinSide
 
 __all__ = ["primary_key_join"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from topology.draft import Edge
-from topology.graph import Operator
-from topology.naming import legal
-from topology.operators.process import Process, supplied
-from topology.stores import StoreBuilder, store_names
+from headrace.topology.draft import Edge
+from headrace.topology.graph import Operator
+from headrace.topology.naming import legal
+from headrace.topology.operators.process import Process, supplied
+from headrace.topology.stores import StoreBuilder, store_names
 
 __all__ = ["AnyStore", "process_step"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from topology.errors import TopologyError
-from topology.graph import (
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import (
     AnySerde,
     Function,
     GlobalSource,
@@ -23,11 +23,11 @@ from topology.graph import (
     TableSource,
     Topology,
 )
-from topology.naming import legal, legal_topics
-from topology.operators.process import Process, supplied
-from topology.store_faces import KeyValueStore, ReadOnlyKeyValueStore
-from topology.stores import StoreBuilder, store_names, with_stores
-from topology.timestamps import TimestampExtractor
+from headrace.topology.naming import legal, legal_topics
+from headrace.topology.operators.process import Process, supplied
+from headrace.topology.store_faces import KeyValueStore, ReadOnlyKeyValueStore
+from headrace.topology.stores import StoreBuilder, store_names, with_stores
+from headrace.topology.timestamps import TimestampExtractor
 
 __all__ = [
     "connected",

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
-from topology.errors import LAST_TIME_MS
-from topology.operators.number import Number
-from topology.punctuation import Schedule
-from topology.task_facts import TaskFacts, TimeKind
+from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.operators.number import Number
+from headrace.topology.punctuation import Schedule
+from headrace.topology.task_facts import TaskFacts, TimeKind
 
 if TYPE_CHECKING:
-    from topology.operators.context import Headers, OperatorContext, Receive
-    from topology.stores import StoreBuilder
+    from headrace.topology.operators.context import Headers, OperatorContext, Receive
+    from headrace.topology.stores import StoreBuilder
 
 __all__ = [
     "Cancellable",

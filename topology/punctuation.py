@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from topology.operators.number import Number
+from headrace.topology.operators.number import Number
 
 __all__ = ["NEVER_MS", "Schedule", "Schedules"]
 

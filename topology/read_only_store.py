@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from topology.store_faces import ValueAndTimestamp
+from headrace.topology.store_faces import ValueAndTimestamp
 
 __all__ = ["GlobalView", "ReadOnlyStore", "store_key"]
 
@@ -39,8 +39,7 @@ class ReadOnlyStore(Generic[K, V]):
         name: the store's.
         view: its rows.
 
-    >>> from streams.testing import TopologyTestDriver
-    >>> from topology import ProcessorContext, Record, StreamsBuilder, serdes
+    >>> from headrace import ProcessorContext, Record, StreamsBuilder, TopologyTestDriver, serdes
     >>> def look(record: Record[str, str], context: ProcessorContext[str, str]) -> None:
     ...     rates: ReadOnlyStore[str, float] = context.store("rates")
     ...     print(rates.get(record.value), rates.get_with_timestamp("SEK"))

@@ -11,9 +11,9 @@ subject is a list of versions, each checked against those before it.
 >>> registry.register("orders-value", '"string"')
 Traceback (most recent call last):
 ...
-topology.errors.SchemaRefusedError: the schema is not BACKWARD compatible with version 2 of \
-subject 'orders-value': type mismatch: reader type: string not compatible with writer type: long; \
-change the schema so that it reads what was written (new fields need defaults, renamed ones \
+headrace.topology.errors.SchemaRefusedError: the schema is not BACKWARD compatible with version 2 \
+of subject 'orders-value': type mismatch: reader type: string not compatible with writer type: \
+long; change the schema so that it reads what was written (new fields need defaults, renamed ones \
 aliases), or write to another subject
 """
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from topology.errors import SchemaRefusedError, SchemaUnknownError
+from headrace.topology.errors import SchemaRefusedError, SchemaUnknownError
 
 __all__ = ["Compatibility", "FileRegistry", "MemoryRegistry", "SchemaRegistry", "incompatibility"]
 

@@ -18,8 +18,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from topology._serde import Serde
-from topology.json_schemas import unreadable_json
+from headrace.topology._serde import Serde
+from headrace.topology.json_schemas import unreadable_json
 
 __all__ = ["EXCLUSIVE", "schema_of", "unreadable"]
 
@@ -32,7 +32,7 @@ _PARTS = ("inner", "windowed", "left", "right")
 def schema_of(serde: Serde[Any]) -> str:
     """The form of a serde as JSON, or "" where its name says it all.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> schema_of(serdes.json_of(dict[str, int]))
     '{"json":{"additionalProperties":{"type":"integer"},"type":"object"}}'
     >>> schema_of(serdes.string), schema_of(serdes.list_of(serdes.long))
@@ -94,7 +94,7 @@ def _unreadable_avro(new: Any, old: Any, *, registered: bool) -> str | None:
         return (
             None if new == old else f"bare Avro is read with its own schema; {_differs(new, old)}"
         )
-    from topology.schema_registry import incompatibility
+    from headrace.topology.schema_registry import incompatibility
 
     return incompatibility(json.dumps(new), json.dumps(old))
 

@@ -1,6 +1,6 @@
 """The serdes that come along, in Kafka's byte forms, and `serde_from` for one's own.
 
->>> from topology import serdes
+>>> from headrace import serdes
 >>> serdes.string.serialize("héron")
 b'h\\xc3\\xa9ron'
 >>> serdes.integer.serialize(-2)
@@ -12,7 +12,7 @@ b'{"a":null,"b":[1,1.0,true]}'
 >>> serdes.string.serialize(5)
 Traceback (most recent call last):
 ...
-topology.errors.SerdeError: serde 'string' cannot encode a value of type int; \
+headrace.topology.errors.SerdeError: serde 'string' cannot encode a value of type int; \
 pass value=serdes.long (key=serdes.long for keys)
 """
 
@@ -22,9 +22,9 @@ import builtins
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from topology._json_of import json_of_serde
-from topology._list_of import ListSerde, item_width
-from topology._serde import (
+from headrace.topology._json_of import json_of_serde
+from headrace.topology._list_of import ListSerde, item_width
+from headrace.topology._serde import (
     BytesSerde,
     DoubleSerde,
     FunctionSerde,
@@ -33,8 +33,8 @@ from topology._serde import (
     Serde,
     StringSerde,
 )
-from topology.arguments import refuse_other_than_serde
-from topology.windows_serde import session_windowed, time_windowed
+from headrace.topology.arguments import refuse_other_than_serde
+from headrace.topology.windows_serde import session_windowed, time_windowed
 
 __all__ = [
     "Serde",
@@ -111,9 +111,9 @@ def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -
     >>> order.deserialize(b'{"id": "7", "amount": 2}')
     Traceback (most recent call last):
     ...
-    topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes (Expected `int`, got \
-`str` at `$.id`); correct the data, have the class take it (a default for a field that may be \
-missing, `| None` for null), or pass the serde that the topic was written with
+    headrace.topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes (Expected \
+`int`, got `str` at `$.id`); correct the data, have the class take it (a default for a field \
+that may be missing, `| None` for null), or pass the serde that the topic was written with
     """
     return json_of_serde(cls, name, checked)
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar
 
-from topology import ktable, serdes
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.folding import add_fold
-from topology.graph import AggregateOp, AnySerde, Node, Operator, Store
-from topology.late import Late, add_late
-from topology.materialized import Materialized, materialized
-from topology.operators.sessions import SessionFold
-from topology.serdes import Serde
-from topology.windows import SessionWindows, Windowed
-from topology.windows_serde import SessionWindowedSerde
+from headrace.topology import ktable, serdes
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.folding import add_fold
+from headrace.topology.graph import AggregateOp, AnySerde, Node, Operator, Store
+from headrace.topology.late import Late, add_late
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.sessions import SessionFold
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import SessionWindows, Windowed
+from headrace.topology.windows_serde import SessionWindowedSerde
 
 __all__ = ["SessionWindowedKStream", "session_store"]
 
@@ -77,8 +77,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import SessionWindows, StreamsBuilder, serdes
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
             >>> ms = timedelta(milliseconds=1)
@@ -132,8 +131,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import SessionWindows, StreamsBuilder, serdes
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
             >>> ms = timedelta(milliseconds=1)
@@ -189,8 +187,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams.testing import TopologyTestDriver
-            >>> from topology import SessionWindows, StreamsBuilder, serdes
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
             >>> builder = StreamsBuilder()
             >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
             >>> ms = timedelta(milliseconds=1)

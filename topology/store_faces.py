@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from state.buffer import Buffer
-from state.codec import prefix_end
-from topology._serde import Serde
-from topology.errors import LAST_TIME_MS
-from topology.operators.number import Number
+from headrace.state.buffer import Buffer
+from headrace.state.codec import prefix_end
+from headrace.topology._serde import Serde
+from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.operators.number import Number
 
 __all__ = [
     "Face",
@@ -214,8 +214,8 @@ class _KeyValue(Generic[K, V]):
 class KeyValueStore(_KeyValue[K, V]):
     """One value a key.
 
-    >>> from topology import serdes
-    >>> from topology.stores import Stores, in_memory
+    >>> from headrace import serdes
+    >>> from headrace.topology.stores import Stores, in_memory
     >>> counts = in_memory(Stores.key_value("counts", key=serdes.string, value=serdes.long))
     >>> counts.put("b", 2)
     >>> counts.put_all([("a", 1), ("c", 3), ("ab", 5)])
@@ -283,8 +283,8 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
 class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
     """One value a key, and the time that goes with it: what a table of the DSL is kept in.
 
-    >>> from topology import serdes
-    >>> from topology.stores import Stores, in_memory
+    >>> from headrace import serdes
+    >>> from headrace.topology.stores import Stores, in_memory
     >>> last = in_memory(
     ...     Stores.timestamped_key_value("last", key=serdes.string, value=serdes.long)
     ... )

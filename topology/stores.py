@@ -11,29 +11,33 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from state.buffers import make_buffer
-from state.layout import LayoutName
-from state.memory import MemoryTaskState
-from state.spec import StoreKind, StoreSpec
-from topology.arguments import checked
-from topology.errors import TopologyError
-from topology.graph import Store
-from topology.java_names import Hinting
-from topology.kept import exact_types, keeper
-from topology.naming import legal
-from topology.operators.number import Number
-from topology.serdes import Serde
-from topology.store_faces import Face, KeyValueStore, Rows, TimestampedKeyValueStore
-from topology.timed_store_faces import (
+from headrace.state.buffers import make_buffer
+from headrace.state.layout import LayoutName
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreKind, StoreSpec
+from headrace.topology.arguments import checked
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Store
+from headrace.topology.java_names import Hinting
+from headrace.topology.kept import exact_types, keeper
+from headrace.topology.naming import legal
+from headrace.topology.operators.number import Number
+from headrace.topology.serdes import Serde
+from headrace.topology.store_faces import Face, KeyValueStore, Rows, TimestampedKeyValueStore
+from headrace.topology.timed_store_faces import (
     SessionFace,
     SessionStore,
     TimestampedWindowStore,
     WindowFace,
     WindowStore,
 )
-from topology.versioned_store import VersionedFace, VersionedStore
-from topology.windows import duration_ms
-from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde, WindowStoreSerde
+from headrace.topology.versioned_store import VersionedFace, VersionedStore
+from headrace.topology.windows import duration_ms
+from headrace.topology.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
 
 __all__ = ["StoreBuilder", "Stores", "in_memory", "open_store", "store_names", "with_stores"]
 
@@ -87,7 +91,7 @@ class Stores(metaclass=Hinting):
         Raises:
             TopologyError: the name is not legal.
 
-        >>> from topology import serdes
+        >>> from headrace import serdes
         >>> Stores.key_value("counts", key=serdes.string, value=serdes.long).name
         'counts'
         """
@@ -273,7 +277,7 @@ class Stores(metaclass=Hinting):
         Raises:
             TopologyError: the name is not legal.
 
-        >>> from topology import serdes
+        >>> from headrace import serdes
         >>> class TopThree:
         ...     def __init__(self, rows: KeyValueStore[str, list[int]]) -> None:
         ...         self._rows = rows
@@ -322,7 +326,7 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
         builder: describes it; it names its serdes.
         timestamp: the time that is at hand, in milliseconds.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> store = in_memory(Stores.key_value("s", key=serdes.string, value=serdes.long))
     >>> store.put("a", 1)
     >>> store.get("a")

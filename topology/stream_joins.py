@@ -10,26 +10,26 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from topology import ktable
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.global_join import global_join
-from topology.global_table import GlobalKTable
-from topology.join_nodes import (
+from headrace.topology import ktable
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.global_join import global_join
+from headrace.topology.global_table import GlobalKTable
+from headrace.topology.join_nodes import (
     JoinKind,
     StreamJoin,
     TableLookup,
     add_stream_join,
     add_table_join,
 )
-from topology.late import Late
-from topology.materialized import Materialized, materialized
-from topology.operators.stream_join import LateMatch
-from topology.serdes import Serde
-from topology.windows import JoinWindows
+from headrace.topology.late import Late
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.stream_join import LateMatch
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import JoinWindows
 
 if TYPE_CHECKING:
-    from topology.kstream import KStream
+    from headrace.topology.kstream import KStream
 
 __all__ = ["StreamJoins"]
 
@@ -175,8 +175,7 @@ class StreamJoins(Generic[K, V]):
             TopologyError: a name is not legal or is taken, or an argument does not go with `other`.
 
         >>> from datetime import timedelta
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import JoinWindows, StreamsBuilder
+        >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> views, clicks = builder.stream("views"), builder.stream("clicks")
         >>> minute = JoinWindows(time_difference=timedelta(minutes=1))
@@ -321,8 +320,7 @@ class StreamJoins(Generic[K, V]):
         Raises:
             TopologyError: as `join`.
 
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import StreamsBuilder
+        >>> from headrace import StreamsBuilder, TopologyTestDriver
         >>> builder = StreamsBuilder()
         >>> users, views = builder.table("users", store="users"), builder.stream("views")
         >>> views.left_join(users, "{} by {}".format, name="name").to("seen")
@@ -413,8 +411,7 @@ class StreamJoins(Generic[K, V]):
             TopologyError: as `join`.
 
         >>> from datetime import timedelta
-        >>> from streams.testing import TopologyTestDriver
-        >>> from topology import JoinWindows, StreamsBuilder, serdes
+        >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
         >>> texts = {"key": serdes.string, "value": serdes.string}
         >>> sent, paid = builder.stream("sent", **texts), builder.stream("paid", **texts)

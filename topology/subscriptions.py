@@ -23,8 +23,8 @@ from typing import Any, ClassVar, NoReturn
 
 import mmh3
 
-from topology._serde import Serde, for_topic
-from topology.errors import SerdeError
+from headrace.topology._serde import Serde, for_topic
+from headrace.topology.errors import SerdeError
 
 __all__ = [
     "CombinedKeySerde",

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, Protocol, runtime_checkable
 
-from state.spec import StoreSpec
-from topology.draft import Draft, Step
-from topology.errors import TopologyError
-from topology.graph import Operator
-from topology.java_names import Hinting
-from topology.operators.cogroup import CogroupInput
-from topology.operators.context import OperatorSpec
-from topology.operators.windowed import WindowedFold
-from topology.windows import duration_ms
+from headrace.state.spec import StoreSpec
+from headrace.topology.draft import Draft, Step
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import Operator
+from headrace.topology.java_names import Hinting
+from headrace.topology.operators.cogroup import CogroupInput
+from headrace.topology.operators.context import OperatorSpec
+from headrace.topology.operators.windowed import WindowedFold
+from headrace.topology.windows import duration_ms
 
 __all__ = ["BufferConfig", "Suppressed", "close_wait_ms"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from topology.graph import AnySerde, Operator, Store, TableSource
-from topology.materialized import Materialized
-from topology.operators.versioned import VersionedTable
-from topology.versioned_store import VersionedFace
+from headrace.topology.graph import AnySerde, Operator, Store, TableSource
+from headrace.topology.materialized import Materialized
+from headrace.topology.operators.versioned import VersionedTable
+from headrace.topology.versioned_store import VersionedFace
 
 __all__ = ["table_node"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from topology.draft import Edge
-from topology.graph import AnySerde, Function, Operator, Stateless, Store
-from topology.materialized import Materialized, materialized
-from topology.operators.table_mapping import StoredMapping
-from topology.operators.transform_values import TransformValues, checked_supplier
-from topology.process_step import AnyStore
-from topology.stores import store_names
+from headrace.topology.draft import Edge
+from headrace.topology.graph import AnySerde, Function, Operator, Stateless, Store
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.table_mapping import StoredMapping
+from headrace.topology.operators.transform_values import TransformValues, checked_supplier
+from headrace.topology.process_step import AnyStore
+from headrace.topology.stores import store_names
 
 __all__ = ["FILTER", "MAP_VALUES", "mapped_table", "transformed_table"]
 

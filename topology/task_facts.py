@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from topology.first_result import refuse_never_run
-from topology.punctuation import Schedule, Schedules
+from headrace.topology.first_result import refuse_never_run
+from headrace.topology.punctuation import Schedule, Schedules
 
 __all__ = ["Close", "Start", "TaskFacts", "TimeKind"]
 

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from topology import ktable, serdes
-from topology.arguments import checked
-from topology.draft import Edge
-from topology.errors import TopologyError
-from topology.folding import add_fold
-from topology.graph import AnySerde, Operator, Store
-from topology.late import Late, add_late
-from topology.materialized import Materialized, materialized
-from topology.operators.sliding import SlidingFold
-from topology.operators.window_rows import Fold
-from topology.operators.windowed import AlignedFold, Emit
-from topology.serdes import Serde
-from topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows, Windowed
-from topology.windows_serde import UNLIMITED_MS, TimeWindowedSerde, WindowStoreSerde
+from headrace.topology import ktable, serdes
+from headrace.topology.arguments import checked
+from headrace.topology.draft import Edge
+from headrace.topology.errors import TopologyError
+from headrace.topology.folding import add_fold
+from headrace.topology.graph import AnySerde, Operator, Store
+from headrace.topology.late import Late, add_late
+from headrace.topology.materialized import Materialized, materialized
+from headrace.topology.operators.sliding import SlidingFold
+from headrace.topology.operators.window_rows import Fold
+from headrace.topology.operators.windowed import AlignedFold, Emit
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows, Windowed
+from headrace.topology.windows_serde import UNLIMITED_MS, TimeWindowedSerde, WindowStoreSerde
 
 __all__ = ["TimeWindowedKStream"]
 
@@ -39,8 +39,7 @@ class TimeWindowedKStream(Generic[K, V]):
     Time windows and unlimited windows hand null values to the fold; sliding windows leave them out.
 
     >>> from datetime import timedelta
-    >>> from streams import TopologyTestDriver
-    >>> from topology import StreamsBuilder
+    >>> from headrace import StreamsBuilder, TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> visits = builder.stream("visits", key=serdes.string).group_by_key()
     >>> minutes = visits.windowed_by(TimeWindows(size=timedelta(minutes=1)))
@@ -103,8 +102,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams import TopologyTestDriver
-            >>> from topology import StreamsBuilder
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> ms = timedelta(milliseconds=1)
             >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
@@ -148,8 +146,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams import TopologyTestDriver
-            >>> from topology import StreamsBuilder
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
             >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
@@ -191,8 +188,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from streams import TopologyTestDriver
-            >>> from topology import SlidingWindows, StreamsBuilder
+            >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
             >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))

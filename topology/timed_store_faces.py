@@ -1,4 +1,4 @@
-"""Window and session stores as a processor sees them (see `topology.store_faces`).
+"""Window and session stores as a processor sees them (see `headrace.topology.store_faces`).
 
 Both let go of rows by a time of their own, the largest that was put: rows that are a retention or
 more behind it are gone for every reader at once, and a put of such a row is left out and counted
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from state.codec import TIMESTAMP
-from state.layout import session_end, window_start
-from state.timed import TimedBuffer
-from topology.store_faces import Rows, ValueAndTimestamp
-from topology.windows import Windowed
-from topology.windows_serde import SessionWindowedSerde, WindowStoreSerde
+from headrace.state.codec import TIMESTAMP
+from headrace.state.layout import session_end, window_start
+from headrace.state.timed import TimedBuffer
+from headrace.topology.store_faces import Rows, ValueAndTimestamp
+from headrace.topology.windows import Windowed
+from headrace.topology.windows_serde import SessionWindowedSerde, WindowStoreSerde
 
 __all__ = [
     "SessionFace",
@@ -230,8 +230,8 @@ class WindowStore(_WindowRows[K, V]):
     """Values by key and by the start of a window.
 
     >>> from datetime import timedelta
-    >>> from topology import serdes
-    >>> from topology.stores import Stores, in_memory
+    >>> from headrace import serdes
+    >>> from headrace.topology.stores import Stores, in_memory
     >>> ms = timedelta(milliseconds=1)
     >>> sums = in_memory(
     ...     Stores.window(
@@ -276,9 +276,9 @@ class SessionStore(_Timed[K], Generic[K, V]):
     """Values by key and by the start and the end of a session, both inclusive.
 
     >>> from datetime import timedelta
-    >>> from topology import serdes
-    >>> from topology.stores import Stores, in_memory
-    >>> from topology.windows import Window, Windowed
+    >>> from headrace import serdes
+    >>> from headrace.topology.stores import Stores, in_memory
+    >>> from headrace import Window, Windowed
     >>> visits = in_memory(
     ...     Stores.session(
     ...         "visits", key=serdes.string, value=serdes.long, retention=timedelta(hours=1)

@@ -6,8 +6,7 @@ a time zone. A record with a negative time is left out, and counted; one later t
 2**62 is an error. It is called once a record, in
 the order of the offsets, before the task chooses among its partitions by the times.
 
->>> from topology import StreamsBuilder, serdes
->>> from streams import TopologyTestDriver
+>>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
 >>> builder = StreamsBuilder()
 >>> orders = builder.stream("orders", timestamps=lambda record, _: record.value["at"])
 >>> orders.map_values(lambda order: order["id"]).to("ids")
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from topology.errors import (
+from headrace.topology.errors import (
     LAST_TIME_MS,
     FutureTimestampError,
     NegativeTimestampError,

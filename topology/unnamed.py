@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from topology.graph import (
+from headrace.topology.graph import (
     Aggregate,
     Node,
     Operator,
@@ -21,9 +21,9 @@ from topology.graph import (
     by_name,
     stores_of,
 )
-from topology.operators.stream_join import KeepSide
-from topology.operators.table_join import TableJoin
-from topology.operators.table_join_grace import PostponedTableJoin
+from headrace.topology.operators.stream_join import KeepSide
+from headrace.topology.operators.table_join import TableJoin
+from headrace.topology.operators.table_join_grace import PostponedTableJoin
 
 __all__ = ["Unnamed", "is_generated", "unnamed_steps"]
 
@@ -91,7 +91,7 @@ def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
     """The stores and repartition topics without a name of their own, in the program's order.
 
     Example:
-        >>> from topology import StreamsBuilder
+        >>> from headrace import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> table = builder.stream("lines").group_by_key().count()
         >>> print(*unnamed_steps(builder.build().sub_topologies))

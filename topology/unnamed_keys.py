@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topology.graph import AnySerde, Node, Operator, Sink, Source, Topology
-from topology.key_forms import same_bytes, written_as
-from topology.key_meetings import changes_key
-from topology.operators.table_group import SelectGroup
+from headrace.topology.graph import AnySerde, Node, Operator, Sink, Source, Topology
+from headrace.topology.key_forms import same_bytes, written_as
+from headrace.topology.key_meetings import changes_key
+from headrace.topology.operators.table_group import SelectGroup
 
 __all__ = ["UnnamedKey", "unnamed_keys"]
 
@@ -54,7 +54,7 @@ def unnamed_keys(topology: Topology, default_key: AnySerde) -> Iterator[UnnamedK
         default_key: the serde of keys where the topology names none.
 
     Example:
-        >>> from topology import StreamsBuilder, serdes
+        >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> orders = builder.stream("orders", key=serdes.string)
         >>> orders.select_key(lambda key, order: order["customer"]).to("out")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
-from topology.store_faces import Rows, ValueAndTimestamp
+from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
+from headrace.topology.store_faces import Rows, ValueAndTimestamp
 
 __all__ = ["IS_LATEST", "NOT_PUT", "VersionedFace", "VersionedStore"]
 
@@ -23,8 +23,8 @@ class VersionedStore(Generic[K, V]):
     """Values by key and time. Times are milliseconds since 1970.
 
     >>> from datetime import timedelta
-    >>> from topology import serdes
-    >>> from topology.stores import Stores, in_memory
+    >>> from headrace import serdes
+    >>> from headrace.topology.stores import Stores, in_memory
     >>> day = timedelta(days=1)
     >>> builder = Stores.versioned("prices", history=day, key=serdes.string, value=serdes.long)
     >>> prices = in_memory(builder)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from topology.errors import LAST_TIME_MS, TopologyError
-from topology.java_names import Hinting
+from headrace.topology.errors import LAST_TIME_MS, TopologyError
+from headrace.topology.java_names import Hinting
 
 K = TypeVar("K")
 

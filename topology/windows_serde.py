@@ -7,8 +7,7 @@ Both numbers are big-endian milliseconds since 1970. A store puts a sequence num
 window's start as well; that is no part of these forms.
 
 >>> from datetime import timedelta
->>> from topology import serdes
->>> from topology.windows import Window, Windowed
+>>> from headrace import Window, Windowed, serdes
 >>> minutes = serdes.time_windowed(serdes.string, size=timedelta(minutes=1))
 >>> minutes.serialize(Windowed("fr", Window(60_000, 120_000)))
 b'fr\\x00\\x00\\x00\\x00\\x00\\x00\\xea`'
@@ -23,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from topology._serde import Serde, for_topic
-from topology.errors import SerdeError, TopologyError
-from topology.windows import Window, Windowed
+from headrace.topology._serde import Serde, for_topic
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.windows import Window, Windowed
 
 __all__ = [
     "UNLIMITED_MS",
@@ -120,7 +119,7 @@ class WindowStoreSerde(Generic[K]):
     Args:
         windowed: the serde of the keys in topics.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> rows = WindowStoreSerde(TimeWindowedSerde(serdes.string, 10))
     >>> rows.serialize(Windowed("a", Window(1, 11))).hex(" ")
     '61 00 00 00 00 00 00 00 01 00 00 00 00'
@@ -266,7 +265,7 @@ def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
     Args:
         inner: the serde of the key itself; None is to be filled in before it is used.
 
-    >>> from topology import serdes
+    >>> from headrace import serdes
     >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")
     '61 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01'
     """

@@ -21,7 +21,7 @@ from confluent_kafka import admin as _admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams import serdes
+from headrace import serdes
 
 _TIMEOUT_S = 30
 _OFFSETS: Any = _admin.OffsetSpec  # type: ignore[attr-defined]

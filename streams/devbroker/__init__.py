@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .cluster import ClusterStatus, DevBroker, NodeState, NodeStatus
-from .errors import (
+from headrace.streams.devbroker.cluster import ClusterStatus, DevBroker, NodeState, NodeStatus
+from headrace.streams.devbroker.errors import (
     AlreadyRunningError,
     CertificatesUnavailableError,
     DevBrokerError,

@@ -14,26 +14,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .errors import (
+from headrace.streams.devbroker.errors import (
     AlreadyRunningError,
     DevBrokerError,
     DirectoryRefusedError,
     NodeFailedError,
     PortTakenError,
 )
-from .jars import kafka_jars
-from .java import find_java
-from .node import Runtime, format_node, launch_node, log_directory, log_tail
-from .ports import choose_base, choose_ports, is_free
-from .probe import Probe
-from .process import is_alive, is_paused, send, wait_gone, wait_until
-from .record import ClusterRecord, NodeRecord, load, locked, save
-from .security import ADMIN, Security
+from headrace.streams.devbroker.jars import kafka_jars
+from headrace.streams.devbroker.java import find_java
+from headrace.streams.devbroker.node import (
+    Runtime,
+    format_node,
+    launch_node,
+    log_directory,
+    log_tail,
+)
+from headrace.streams.devbroker.ports import choose_base, choose_ports, is_free
+from headrace.streams.devbroker.probe import Probe
+from headrace.streams.devbroker.process import is_alive, is_paused, send, wait_gone, wait_until
+from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, locked, save
+from headrace.streams.devbroker.security import ADMIN, Security
 
 if TYPE_CHECKING:
-    from streams.rights import Right
-
-    from .users import Users
+    from headrace.streams.devbroker.users import Users
+    from headrace.streams.rights import Right
 
 __all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
 
@@ -149,7 +154,7 @@ class DevBroker:
                 f"the broker in {self.directory} asks nobody who they are.\n"
                 "Start one that does, in a new directory: headrace broker start --secure"
             )
-        from .users import Users
+        from headrace.streams.devbroker.users import Users
 
         return Users(self.settings())
 

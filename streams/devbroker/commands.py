@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from .cluster import ClusterStatus, DevBroker
-from .errors import DevBrokerError, DirectoryRefusedError
-from .security import ADMIN
+from headrace.streams.devbroker.cluster import ClusterStatus, DevBroker
+from headrace.streams.devbroker.errors import DevBrokerError, DirectoryRefusedError
+from headrace.streams.devbroker.security import ADMIN
 
 __all__ = ["broker"]
 
@@ -97,7 +97,7 @@ def grant(
 
     These are the rights that docs/operations.md lists. What the user has already stays.
     """
-    from streams.rights import of_application
+    from headrace.streams.rights import of_application
 
     if application_id is None and (sources or outputs):
         raise click.UsageError("--source and --output go with --application-id")

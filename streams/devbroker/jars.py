@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import JarsUnavailableError
-from .java import Java
-from .trust import trust_options
+from headrace.streams.devbroker.errors import JarsUnavailableError
+from headrace.streams.devbroker.java import Java
+from headrace.streams.devbroker.trust import trust_options
 
 __all__ = ["KAFKA_VERSION", "kafka_jars"]
 

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import JavaNotFoundError
+from headrace.streams.devbroker.errors import JavaNotFoundError
 
 __all__ = ["MIN_VERSION", "Java", "find_java"]
 

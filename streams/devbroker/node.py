@@ -7,12 +7,12 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .errors import NodeFailedError
-from .java import Java
-from .process import launch
-from .record import ClusterRecord, NodeRecord
-from .security import ADMIN, MECHANISM, Security
-from .settings import LOG_NAME, log4j_xml, server_properties
+from headrace.streams.devbroker.errors import NodeFailedError
+from headrace.streams.devbroker.java import Java
+from headrace.streams.devbroker.process import launch
+from headrace.streams.devbroker.record import ClusterRecord, NodeRecord
+from headrace.streams.devbroker.security import ADMIN, MECHANISM, Security
+from headrace.streams.devbroker.settings import LOG_NAME, log4j_xml, server_properties
 
 __all__ = ["Runtime", "format_node", "launch_node", "log_directory", "log_tail"]
 

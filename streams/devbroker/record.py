@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .errors import DirectoryRefusedError
-from .jars import KAFKA_VERSION
-from .process import Identity
+from headrace.streams.devbroker.errors import DirectoryRefusedError
+from headrace.streams.devbroker.jars import KAFKA_VERSION
+from headrace.streams.devbroker.process import Identity
 
 __all__ = ["ClusterRecord", "NodeRecord", "load", "locked", "save"]
 

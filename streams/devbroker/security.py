@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
-from .errors import CertificatesUnavailableError
+from headrace.streams.devbroker.errors import CertificatesUnavailableError
 
 __all__ = ["ADMIN", "MECHANISM", "NODE_PRINCIPAL", "Security"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .record import ClusterRecord, NodeRecord
-from .security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
+from headrace.streams.devbroker.record import ClusterRecord, NodeRecord
+from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
 
 __all__ = ["LOG_NAME", "log4j_xml", "server_properties"]
 

@@ -9,9 +9,8 @@ from typing import Any
 import confluent_kafka.admin
 from confluent_kafka import KafkaException
 
-from streams.rights import Right
-
-from .errors import DevBrokerError
+from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.rights import Right
 
 __all__ = ["Users"]
 

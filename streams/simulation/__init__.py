@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from streams.simulation.api import Simulation, SimulationError, SimulationResult, simulate
-from streams.simulation.faults import CALLS, CALM, FaultPlan
+from headrace.streams.simulation.api import Simulation, SimulationError, SimulationResult, simulate
+from headrace.streams.simulation.faults import CALLS, CALM, FaultPlan
 
 __all__ = [
     "CALLS",

@@ -1,4 +1,4 @@
-"""Run seeds by hand: ``python -m streams.simulation --seeds 10000``."""
+"""Run seeds by hand: ``python -m headrace.streams.simulation --seeds 10000``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from streams.simulation.api import Simulation, SimulationError
-from streams.simulation.example import example_inputs, example_topology
-from streams.simulation.faults import CALLS, FaultPlan
+from headrace.streams.simulation.api import Simulation, SimulationError
+from headrace.streams.simulation.example import example_inputs, example_topology
+from headrace.streams.simulation.faults import CALLS, FaultPlan
 
 BLOCK = 25
 SHOWN = 20

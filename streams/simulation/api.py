@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from state.codec import decode_timestamped
-from state.spec import StoreSpec
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.driver_names import Names
-from streams.global_plan import plan_global_tables
-from streams.plan import SubPlan, plan_application
-from streams.simulation.cluster import Cluster
-from streams.simulation.coverage import Coverage
-from streams.simulation.faults import CALM, FaultPlan
-from streams.simulation.inputs import Row
-from streams.simulation.run import Run
-from streams.simulation.setup import Outcome, Setup
-from topology.graph import AnySerde, Topology
+from headrace.state.codec import decode_timestamped
+from headrace.state.spec import StoreSpec
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.driver_names import Names
+from headrace.streams.global_plan import plan_global_tables
+from headrace.streams.plan import SubPlan, plan_application
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.coverage import Coverage
+from headrace.streams.simulation.faults import CALM, FaultPlan
+from headrace.streams.simulation.inputs import Row
+from headrace.streams.simulation.run import Run
+from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.topology.graph import AnySerde, Topology
 
 DEFAULTS: Mapping[str, object] = {
     "application.id": "simulated",
@@ -308,7 +308,7 @@ def simulate(
             there before the first worker starts: what a record finds in one depends on when it is
             read, and otherwise there would be no result to compare with.
         seed: decides everything that is left to chance.
-        settings: the application's own, over `streams.simulation.api.DEFAULTS`.
+        settings: the application's own, over `headrace.streams.simulation.api.DEFAULTS`.
         workers: how many there are.
         partitions: partition count of the topics that the application does not make itself: for
             all, or by name with 1 for the others.
@@ -316,8 +316,8 @@ def simulate(
         state_dir: keep local state in RocksDB there; None keeps it in memory.
 
     Example:
-        >>> from topology import serdes
-        >>> from topology.builder import StreamsBuilder
+        >>> from headrace import serdes
+        >>> from headrace.topology.builder import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
         >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, Message
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.local_admin import LocalAdmin
-from streams.simulation.groups import Group, Metadata
-from streams.simulation.kernel import Kernel
-from streams.simulation.log import Log, Topic, Txn
-from streams.simulation.process import Process
-from streams.simulation.transactions import RefusedError, TransactionCoordinator
-from topology.compiler import Headers
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.local_admin import LocalAdmin
+from headrace.streams.simulation.groups import Group, Metadata
+from headrace.streams.simulation.kernel import Kernel
+from headrace.streams.simulation.log import Log, Topic, Txn
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.transactions import RefusedError, TransactionCoordinator
+from headrace.topology.compiler import Headers
 
 CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""

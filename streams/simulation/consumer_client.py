@@ -16,14 +16,14 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.simulation.cluster import Cluster
-from streams.simulation.faults import Faults, crash, failure, request
-from streams.simulation.groups import Metadata
-from streams.simulation.kernel import MS, SECOND
-from streams.simulation.poll_watch import PollWatch
-from streams.simulation.process import Process
-from streams.simulation.transactions import RefusedError
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.faults import Faults, crash, failure, request
+from headrace.streams.simulation.groups import Metadata
+from headrace.streams.simulation.kernel import MS, SECOND
+from headrace.streams.simulation.poll_watch import PollWatch
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.transactions import RefusedError
 
 NO_OFFSET = -1001
 FETCH_RECORDS = 40

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streams.clients import TopicPartition
-from streams.simulation.process import Process
-from streams.task import TaskId
+from headrace.streams.clients import TopicPartition
+from headrace.streams.simulation.process import Process
+from headrace.streams.task import TaskId
 
 __all__ = ["PHASES", "REACTIONS", "Coverage", "PhaseWatch"]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from streams.clients import TopicPartition
-from streams.errors import MissingTopicError, OffsetLostError
-from streams.lost_offsets import StateWithoutOffsetsError
-from streams.simulation.cluster import Cluster
-from streams.simulation.disk import Host
-from streams.simulation.kernel import MS, SECOND
-from streams.simulation.process import Process
-from streams.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import MissingTopicError, OffsetLostError
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.disk import Host
+from headrace.streams.simulation.kernel import MS, SECOND
+from headrace.streams.simulation.process import Process
+from headrace.streams.topic_errors import ChangelogLostError, TopicReplacedError
 
 __all__ = ["DISASTERS", "Disaster", "Disasters"]
 

@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from state.errors import StateError, StoreCorruptedError
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.store import CommittedStore, Delta, Position, TaskState
-from streams.simulation.faults import Faults
-from streams.simulation.kernel import SECOND
-from streams.simulation.process import Process
-from streams.task import TaskId
-from streams.tasks import TaskHome
-from topology.graph import Store
+from headrace.state.errors import StateError, StoreCorruptedError
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore, Delta, Position, TaskState
+from headrace.streams.simulation.faults import Faults
+from headrace.streams.simulation.kernel import SECOND
+from headrace.streams.simulation.process import Process
+from headrace.streams.task import TaskId
+from headrace.streams.tasks import TaskHome
+from headrace.topology.graph import Store
 
 PATIENCE_US = 2 * SECOND
 """How long the holder of a task's directory may take to let go."""
@@ -149,7 +149,7 @@ class RocksFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        from state.rocks import RocksMemory
+        from headrace.state.rocks import RocksMemory
 
         self._root = root
         self._number = 0
@@ -160,7 +160,7 @@ class RocksFiles:
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
         """Open the files."""
-        from state.task_state import open_task_state
+        from headrace.state.task_state import open_task_state
 
         self._open = open_task_state(self._path, specs, memory=self._memory)
         return self._open
@@ -297,7 +297,7 @@ class Host:
 
 @dataclass(slots=True)
 class SimulatedHome:
-    """A task's directory, locked, with its state open (see `streams.tasks.TaskHome`)."""
+    """A task's directory, locked, with its state open (see `headrace.streams.tasks.TaskHome`)."""
 
     host: Host
     directory: _Directory
@@ -310,7 +310,7 @@ class SimulatedHome:
         kind = self.faults.draw(self.process, "store.open")
         _strike(self.faults, self.process, kind)
         if kind == "corrupted" or self.directory.broken:
-            # As `streams.home.LocalHome` does with files that cannot be read.
+            # As `headrace.streams.home.LocalHome` does with files that cannot be read.
             self.process.note("broken files are removed")
             self.directory.files.wipe()
             self.directory.broken = False

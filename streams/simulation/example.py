@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from topology import serdes
-from topology.builder import StreamsBuilder
-from topology.graph import Topology
+from headrace.topology import serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.graph import Topology
 
 KEYS = 9
 MODULUS = 1_000_003

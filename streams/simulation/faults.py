@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.simulation.coverage import Coverage
-from streams.simulation.kernel import MS, SECOND, CrashError
-from streams.simulation.process import Process
-from streams.simulation.transactions import RefusedError
+from headrace.streams.simulation.coverage import Coverage
+from headrace.streams.simulation.kernel import MS, SECOND, CrashError
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.transactions import RefusedError
 
 T = TypeVar("T")
 
@@ -126,11 +126,12 @@ class FaultPlan:
         slow_restores: how likely nothing has come yet when a consumer without a group looks, so
             that other things happen in the middle of a restore.
         disaster: what happens once and may end the application, by its name in
-            `streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
-        calls: only at these calls; None for all of `streams.simulation.faults.CALLS`.
+            `headrace.streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
+        calls: only at these calls; None for all of `headrace.streams.simulation.faults.CALLS`.
         kinds: only these faults; None for all.
-        focus: a call and a phase of `streams.simulation.coverage.PHASES` in which it is often
-            struck, besides what else happens; for `closing` workers are stopped with work in hand.
+        focus: a call and a phase of `headrace.streams.simulation.coverage.PHASES` in which it is
+            often struck, besides what else happens; for `closing` workers are stopped with work in
+            hand.
 
     Example:
         >>> FaultPlan(rate=0.0, crashes=3).crashes

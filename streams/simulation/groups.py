@@ -17,11 +17,11 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.simulation.kernel import MS, Kernel
-from streams.simulation.log import Txn
-from streams.simulation.process import Process
-from streams.simulation.transactions import RefusedError
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.kernel import MS, Kernel
+from headrace.streams.simulation.log import Txn
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.transactions import RefusedError
 
 
 @dataclass(frozen=True, slots=True)

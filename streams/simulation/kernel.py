@@ -210,7 +210,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class VirtualClock:
-    """The kernel's time as the runtime's clock (see `streams.clients.Clock`)."""
+    """The kernel's time as the runtime's clock (see `headrace.streams.clients.Clock`)."""
 
     kernel: Kernel
     check: Callable[[], None]

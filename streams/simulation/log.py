@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from state.codec import partition_for_key
-from streams.clients import CommittedOffset, TopicPartition
+from headrace.state.codec import partition_for_key
+from headrace.streams.clients import CommittedOffset, TopicPartition
 
 
 @dataclass(slots=True, eq=False)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streams.simulation.cluster import Cluster
-from streams.simulation.disk import Host
-from streams.simulation.faults import Faults
-from streams.simulation.kernel import SECOND
-from streams.simulation.process import Process
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.disk import Host
+from headrace.streams.simulation.faults import Faults
+from headrace.streams.simulation.kernel import SECOND
+from headrace.streams.simulation.process import Process
 
 
 class Slot(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streams.client_settings import MAX_POLL_INTERVAL_MS
-from streams.simulation.kernel import MS
-from streams.simulation.process import Process
+from headrace.streams.client_settings import MAX_POLL_INTERVAL_MS
+from headrace.streams.simulation.kernel import MS
+from headrace.streams.simulation.process import Process
 
 
 class PollWatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streams.simulation.kernel import Actor, CrashError, Kernel
+from headrace.streams.simulation.kernel import Actor, CrashError, Kernel
 
 
 class Process:
@@ -23,7 +23,7 @@ class Process:
         self.actor: Actor | None = None
         self.alive = True
         self.phase = "connecting"
-        """Where its worker is; see `streams.simulation.coverage.PHASES`."""
+        """Where its worker is; see `headrace.streams.simulation.coverage.PHASES`."""
         self.stands_until_us = 0
         self.silent_since_us = 0
         """When it was heard last, if it stands or is dead."""

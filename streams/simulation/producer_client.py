@@ -19,14 +19,14 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.simulation.cluster import Cluster
-from streams.simulation.faults import Faults, crash, failure, request
-from streams.simulation.groups import Metadata
-from streams.simulation.kernel import MS, NEVER_US, SECOND
-from streams.simulation.process import Process
-from streams.simulation.transactions import RefusedError
-from topology.compiler import Headers
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.faults import Faults, crash, failure, request
+from headrace.streams.simulation.groups import Metadata
+from headrace.streams.simulation.kernel import MS, NEVER_US, SECOND
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.transactions import RefusedError
+from headrace.topology.compiler import Headers
 
 Report = Callable[[KafkaError | None, Message], None]
 

@@ -6,13 +6,13 @@ import random
 from functools import partial
 from pathlib import Path
 
-from streams.clients import TopicPartition
-from streams.simulation.cluster import Cluster, SimulatedAdmin
-from streams.simulation.disasters import Disasters
-from streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles
-from streams.simulation.faults import Faults
-from streams.simulation.inputs import Feed
-from streams.simulation.kernel import (
+from headrace.streams.clients import TopicPartition
+from headrace.streams.simulation.cluster import Cluster, SimulatedAdmin
+from headrace.streams.simulation.disasters import Disasters
+from headrace.streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles
+from headrace.streams.simulation.faults import Faults
+from headrace.streams.simulation.inputs import Feed
+from headrace.streams.simulation.kernel import (
     MS,
     SECOND,
     START_MS,
@@ -20,11 +20,11 @@ from streams.simulation.kernel import (
     Kernel,
     StuckError,
 )
-from streams.simulation.nemesis import plan_trouble
-from streams.simulation.setup import Outcome, Setup
-from streams.simulation.slot import Slot
-from streams.task import TaskId
-from streams.topic_plan import plan_internal_topics
+from headrace.streams.simulation.nemesis import plan_trouble
+from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.slot import Slot
+from headrace.streams.task import TaskId
+from headrace.streams.topic_plan import plan_internal_topics
 
 TROUBLE_S = 14.0
 """How long faults happen, in virtual seconds."""

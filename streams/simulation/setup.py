@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streams.config import StreamsConfig
-from streams.global_plan import GlobalPlan
-from streams.plan import SubPlan
-from streams.simulation.faults import FaultPlan
-from streams.simulation.inputs import Row
-from streams.task import TaskId
+from headrace.streams.config import StreamsConfig
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.plan import SubPlan
+from headrace.streams.simulation.faults import FaultPlan
+from headrace.streams.simulation.inputs import Row
+from headrace.streams.task import TaskId
 
 
 @dataclass(frozen=True, slots=True)

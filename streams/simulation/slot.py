@@ -8,19 +8,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from state.errors import StateError
-from streams.background import Job
-from streams.clients import CommittedOffset, Log, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.consumer import LiveConsumer
-from streams.errors import FatalClientError, IdentityError, LocalStateError, StopRequestedError
-from streams.runtime import Connections, LocalState, make_worker
-from streams.simulation.cluster import Cluster, SimulatedAdmin
-from streams.simulation.consumer_client import SimulatedConsumer
-from streams.simulation.coverage import PhaseWatch
-from streams.simulation.disk import Host, open_homes
-from streams.simulation.faults import Faults
-from streams.simulation.kernel import (
+from headrace.state.errors import StateError
+from headrace.streams.background import Job
+from headrace.streams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.errors import (
+    FatalClientError,
+    IdentityError,
+    LocalStateError,
+    StopRequestedError,
+)
+from headrace.streams.runtime import Connections, LocalState, make_worker
+from headrace.streams.simulation.cluster import Cluster, SimulatedAdmin
+from headrace.streams.simulation.consumer_client import SimulatedConsumer
+from headrace.streams.simulation.coverage import PhaseWatch
+from headrace.streams.simulation.disk import Host, open_homes
+from headrace.streams.simulation.faults import Faults
+from headrace.streams.simulation.kernel import (
     MS,
     SECOND,
     Actor,
@@ -28,15 +33,15 @@ from streams.simulation.kernel import (
     Kernel,
     VirtualClock,
 )
-from streams.simulation.process import Process
-from streams.simulation.producer_client import SimulatedProducer
-from streams.simulation.setup import Outcome, Setup
-from streams.start_check import StartCheck
-from streams.task import TaskId
-from streams.tasks import OpenHome, TaskHome
-from streams.topic_plan import TopicFacts
-from streams.worker import Worker
-from topology.graph import Store
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.producer_client import SimulatedProducer
+from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.start_check import StartCheck
+from headrace.streams.task import TaskId
+from headrace.streams.tasks import OpenHome, TaskHome
+from headrace.streams.topic_plan import TopicFacts
+from headrace.streams.worker import Worker
+from headrace.topology.graph import Store
 
 __all__ = ["Slot"]
 
@@ -54,7 +59,7 @@ _STOPPED_BY_TROUBLE = (
 
 
 class World(Protocol):
-    """What a slot needs of its run (see `streams.simulation.run.Run`)."""
+    """What a slot needs of its run (see `headrace.streams.simulation.run.Run`)."""
 
     kernel: Kernel
     faults: Faults
@@ -68,7 +73,7 @@ class World(Protocol):
 
 
 class _Log:
-    """Writes what the runtime logs into the history (see `streams.clients.Log`)."""
+    """Writes what the runtime logs into the history (see `headrace.streams.clients.Log`)."""
 
     def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
         self._process = process
@@ -92,7 +97,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """A worker's identity and its host's disk (see `streams.runtime.LocalState`)."""
+    """A worker's identity and its host's disk (see `headrace.streams.runtime.LocalState`)."""
 
     instance_id: str
     open_home: OpenHome
@@ -114,7 +119,7 @@ class _Local:
 
 
 class _Beside:
-    """Runs jobs of a process in a thread of their own (see `streams.background.Background`)."""
+    """Runs jobs of a process in a thread of their own (see `headrace.streams.background.Background`)."""
 
     def __init__(self, run: World, process: Process) -> None:
         self._run = run
@@ -322,7 +327,7 @@ class Slot:
 
 
 class SimulatedOffsets:
-    """The group's offsets, asked for from outside of it (see `streams.lost_group.OffsetsAt`)."""
+    """The group's offsets, asked for from outside of it (see `headrace.streams.lost_group.OffsetsAt`)."""
 
     def __init__(self, cluster: Cluster, process: Process) -> None:
         self._cluster = cluster

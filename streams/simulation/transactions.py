@@ -17,9 +17,9 @@ from enum import Enum
 
 from confluent_kafka import KafkaError
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.simulation.kernel import MS, SECOND, Kernel
-from streams.simulation.log import Txn
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.kernel import MS, SECOND, Kernel
+from headrace.streams.simulation.log import Txn
 
 
 class RefusedError(Exception):

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import orjson
 
-from topology import (
+from headrace.topology import (
     JoinWindows,
     KStream,
     KTable,

@@ -14,10 +14,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams.devbroker import DevBroker, PortTakenError
-from streams.devbroker.ports import choose_base
-from streams.devbroker.process import is_alive, send, wait_gone
-from streams.devbroker.record import load
+from headrace.streams.devbroker import DevBroker, PortTakenError
+from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.process import is_alive, send, wait_gone
+from headrace.streams.devbroker.record import load
 
 NODES = (1, 2, 3)
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from state.codec import decode_timestamped
-from state.errors import StateError
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
+from headrace.state.codec import decode_timestamped
+from headrace.state.errors import StateError
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
 from tests.chaos.application import LAYOUTS_OF, STORES, application_id
 from tests.chaos.history import StoreDump
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.exit_codes import ExitCode
-from streams.group_admin import GroupAdmin
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.exit_codes import ExitCode
+from headrace.streams.group_admin import GroupAdmin
 from tests.chaos import application
 from tests.chaos.cluster import Cluster
 from tests.chaos.workers import Fleet, Slot

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from state.codec import encode_timestamped
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import Position
+from headrace.state.codec import encode_timestamped
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
 from tests.chaos.application import application_id
 from tests.chaos.disks import read_stores
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import structlog
 
-from streams import KafkaStreams
-from streams.app import State
-from streams.clients import TopicPartition
-from streams.errors import StreamsError
-from streams.exit_codes import exit_code_of
-from streams.system_clock import SystemClock
-from streams.task import TaskId
+from headrace.streams import KafkaStreams
+from headrace.streams.app import State
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import StreamsError
+from headrace.streams.exit_codes import exit_code_of
+from headrace.streams.system_clock import SystemClock
+from headrace.streams.task import TaskId
 from tests.chaos import application
 from tests.chaos.status import STEPS, Field, Status
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from examples.avro_orders import ORDER, REGISTRY, TOTAL, Order, Total, avro_orders
-from streams import TopologyTestDriver, serdes
-from streams.errors import StreamsError
-from topology import avro
+from headrace.streams import TopologyTestDriver, serdes
+from headrace.streams.errors import StreamsError
+from headrace.topology import avro
 
 BEFORE_CURRENCIES = {
     "type": "record",

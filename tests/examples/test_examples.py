@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from streams.app_loader import load_app
-from streams.cli import main
+from headrace.streams.app_loader import load_app
+from headrace.streams.cli import main
+from headrace.topology import Topology
+from headrace.topology.graph import Sink, Source
 from tests.support.processes import ROOT
-from topology import Topology
-from topology.graph import Sink, Source
 
 NAMES = sorted(
     path.stem for path in (ROOT / "examples").glob("*.py") if "\ndef app(" in path.read_text()

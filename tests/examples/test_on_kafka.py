@@ -22,12 +22,12 @@ from examples.orders_with_customers import orders_with_customers
 from examples.page_views import page_views
 from examples.suspicious_loans import suspicious_loans
 from examples.user_sessions import user_sessions
+from headrace.topology import avro
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 from tests.test_readme import Newcomer, blocks
-from topology import avro
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)

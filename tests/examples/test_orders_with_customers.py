@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.orders_with_customers import Customer, Order, Parcel, orders_with_customers
-from streams import TopologyTestDriver
+from headrace.streams import TopologyTestDriver
 
 ANN, BOB = Customer("Ann", "Rome"), Customer("Bob", "Oslo")
 

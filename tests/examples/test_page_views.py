@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from examples.page_views import User, View, Views, page_views
-from streams import TopologyTestDriver
+from headrace.streams import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from examples.suspicious_loans import Payment, Suspicion, suspicious_loans
-from streams import TopologyTestDriver
+from headrace.streams import TopologyTestDriver
 
 MAY = datetime(2024, 5, 1, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from examples.user_sessions import Click, Session, user_sessions
-from streams import TopologyTestDriver
+from headrace.streams import TopologyTestDriver
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MINUTE, MS = timedelta(minutes=1), timedelta(milliseconds=1)

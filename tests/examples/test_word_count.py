@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from examples.word_count import word_count
-from streams import TopologyTestDriver, serdes
-from streams.app_loader import load_app
+from headrace.streams import TopologyTestDriver, serdes
+from headrace.streams.app_loader import load_app
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until

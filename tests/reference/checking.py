@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from streams.config import StreamsConfig
-from streams.plan import plan_application
-from streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.config import StreamsConfig
+from headrace.streams.plan import plan_application
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
+from headrace.topology.graph import Sink, Source, Topology
 from tests.reference.engine import Engine, Written
 from tests.reference.programs import GLOBAL, OPS, Event, Program, random_program, write
 from tests.reference.recorder import Recorder, committed
 from tests.reference.streams import Builder
-from topology import KeySerdeWarning, StreamsBuilder, TopologyError
-from topology.graph import Sink, Source, Topology
 
 Outcome = Literal["compared", "refused", "unknown"]
 _OF_FOREIGN_KEYS = ("-subscription-registration", "-subscription-response")

@@ -15,18 +15,18 @@ from functools import partial
 from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
-from state.codec import partition_for_key
-from streams import pace
-from streams.clients import TopicPartition
-from streams.driver_topics import TestInput
-from streams.memory_cluster import MemoryCluster
-from streams.task import Task
-from streams.tasks import Tasks
-from streams.testing import CrashPoint, TopologyTestDriver
+from headrace.state.codec import partition_for_key
+from headrace.streams import pace
+from headrace.streams.clients import TopicPartition
+from headrace.streams.driver_topics import TestInput
+from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.task import Task
+from headrace.streams.tasks import Tasks
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
+from headrace.topology.graph import Store
 from tests.reference.more_programs import Course, course_of, write
 from tests.reference.recorder import committed
-from topology import KeySerdeWarning, StreamsBuilder, TopologyError
-from topology.graph import Store
 
 MAX_COMMITS = 1_000
 _TIMED = ("window", "session")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from state.codec import partition_for_key
-from topology import serdes
-from topology.serdes import Serde
+from headrace.state.codec import partition_for_key
+from headrace.topology import serdes
+from headrace.topology.serdes import Serde
 
 Task = int
 Receive = Callable[[Task, Any, Any, int], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from topology.windows import JoinWindows, TimeWindows
+from headrace.topology.windows import JoinWindows, TimeWindows
 
 MS = timedelta(milliseconds=1)
 KEYS = ("a", "b", "c", "dd")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headrace.topology.windows import JoinWindows
 from tests.reference import streams
 from tests.reference.engine import PerTask, Task
 from tests.reference.tables import Row, Stored, Table, Versioned
-from topology.windows import JoinWindows
 
 Kind = Literal["inner", "left", "outer"]
 Joiner = Callable[[Any, Any], Any]

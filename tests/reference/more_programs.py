@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from headrace.topology import Materialized, Stores, StreamsBuilder, serdes
+from headrace.topology.suppressed import Suppressed
+from headrace.topology.windows import SessionWindows, SlidingWindows, Window, Windowed
 from tests.reference.functions import MS, aggregated, aggregated_null, joined, merged, windows_of
 from tests.reference.programs import GLOBAL, OPS, SOURCES, Event, Program, Step, random_program
 from tests.reference.programs import Written as PlainlyWritten
-from topology import Materialized, Stores, StreamsBuilder, serdes
-from topology.suppressed import Suppressed
-from topology.windows import SessionWindows, SlidingWindows, Window, Windowed
 
 HISTORY = timedelta(milliseconds=200)
 Headers = list[tuple[str, bytes | None]]

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from headrace.topology import Materialized, Stores, serdes
+from headrace.topology._serde import StringSerde
+from headrace.topology.serdes import Serde
+from headrace.topology.suppressed import Suppressed
+from headrace.topology.windows import SessionWindows
 from tests.reference.functions import (
     KEYS,
     MS,
@@ -25,11 +30,6 @@ from tests.reference.functions import (
     unwindowed,
     windows_of,
 )
-from topology import Materialized, Stores, serdes
-from topology._serde import StringSerde
-from topology.serdes import Serde
-from topology.suppressed import Suppressed
-from topology.windows import SessionWindows
 
 SOURCES = ("in-0", "in-1")
 GLOBAL = "all"

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from streams.clients import TopicPartition
-from streams.commit import Commit
-from streams.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
-from streams.memory_cluster import MemoryCluster, MemoryMessage
-from streams.task import Task
+from headrace.streams.clients import TopicPartition
+from headrace.streams.commit import Commit
+from headrace.streams.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
+from headrace.streams.memory_cluster import MemoryCluster, MemoryMessage
+from headrace.streams.task import Task
 
 
 class Recorder:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headrace.topology.materialized import Materialized
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import SessionWindows
 from tests.reference import joins
 from tests.reference.engine import Engine, Receive, Task
 from tests.reference.tables import Source, Stored, Table, Versioned, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
-from topology.materialized import Materialized
-from topology.serdes import Serde
-from topology.windows import SessionWindows
 
 Joiner = Callable[[Any, Any], Any]
 Key = Serde[Any] | None

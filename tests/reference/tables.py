@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from headrace.topology import serdes
+from headrace.topology.changed import Change
+from headrace.topology.serdes import Serde
+from headrace.topology.suppressed import Suppressed
 from tests.reference import joins, streams
 from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
-from topology import serdes
-from topology.changed import Change
-from topology.serdes import Serde
-from topology.suppressed import Suppressed
 
 Row = tuple[Any, int]
 ABSENT: Row = (None, -1)

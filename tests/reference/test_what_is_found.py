@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from streams import plan
+from headrace.streams import plan
+from headrace.topology import cogrouped, join_nodes
+from headrace.topology.draft import Edge
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import check, program_of
 from tests.reference.engine import Engine
 from tests.reference.test_random_topologies import SEEDS
-from topology import cogrouped, join_nodes
-from topology.draft import Edge
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.topology.windows import SessionWindows, TimeWindows, Window, Windowed
 from tests.reference import streams
 from tests.reference.engine import PerTask, Task
 from tests.reference.tables import Stored
-from topology.windows import SessionWindows, TimeWindows, Window, Windowed
 
 FAR = 1 << 62
 

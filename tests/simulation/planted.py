@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from state.buffer import Buffer
-from state.errors import StateError
-from state.rocks import RocksTaskState
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.commit import Commit
-from streams.consumer import LiveConsumer
-from streams.errors import OutcomeUnknownError
-from streams.membership import Membership
-from streams.producer import PlainProducer, TransactionalProducer
-from streams.progress import COMMIT_ID, Progress
-from streams.restore import Restorer
-from streams.simulation.cluster import SimulatedAdmin
-from streams.simulation.disk import _DurableState
-from streams.simulation.groups import Group
-from streams.simulation.kernel import VirtualClock
-from streams.start_check import StartCheck
-from streams.task import Task
-from streams.tasks import Tasks
-from streams.worker import Worker
+from headrace.state.buffer import Buffer
+from headrace.state.errors import StateError
+from headrace.state.rocks import RocksTaskState
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.commit import Commit
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.errors import OutcomeUnknownError
+from headrace.streams.membership import Membership
+from headrace.streams.producer import PlainProducer, TransactionalProducer
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.restore import Restorer
+from headrace.streams.simulation.cluster import SimulatedAdmin
+from headrace.streams.simulation.disk import _DurableState
+from headrace.streams.simulation.groups import Group
+from headrace.streams.simulation.kernel import VirtualClock
+from headrace.streams.start_check import StartCheck
+from headrace.streams.task import Task
+from headrace.streams.tasks import Tasks
+from headrace.streams.worker import Worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
@@ -237,7 +237,11 @@ def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
 
 @bug_of_several
 def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    for module in ("streams.input_identity", "streams.tasks", "streams.topics"):
+    for module in (
+        "headrace.streams.input_identity",
+        "headrace.streams.tasks",
+        "headrace.streams.topics",
+    ):
         patch.setattr(f"{module}.require_same", lambda known, found: None)
 
 
@@ -278,12 +282,16 @@ def an_input_without_offsets_begins_at_its_beginning(patch: pytest.MonkeyPatch) 
 def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartCheck, "__call__", lambda self, admin, plan: None)
     patch.setattr(Restorer, "_require_other_commit", lambda self, *facts: None)
-    patch.setattr("streams.changelog_identity.lost_changelogs", lambda committed, found: [])
+    patch.setattr(
+        "headrace.streams.changelog_identity.lost_changelogs", lambda committed, found: []
+    )
 
 
 @bug_of_several
 def another_changelog_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("streams.changelog_identity.lost_changelogs", lambda committed, found: [])
+    patch.setattr(
+        "headrace.streams.changelog_identity.lost_changelogs", lambda committed, found: []
+    )
 
 
 @bug_of_strikes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streams.simulation import SimulationResult
-from streams.simulation.example import step
+from headrace.streams.simulation import SimulationResult
+from headrace.streams.simulation.example import step
 
 Rows = Sequence[tuple[Any, Any]]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streams.simulation import FaultPlan, Simulation, SimulationResult
-from streams.simulation.example import example_inputs, example_topology
+from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.streams.simulation.example import example_inputs, example_topology
 from tests.simulation.blocks import run_each
 from tests.simulation.recount import differences
 

@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from typing import Any
 
-from streams.simulation import SimulationResult
-from topology import StreamsBuilder, Topology, serdes
+from headrace.streams.simulation import SimulationResult
+from headrace.topology import StreamsBuilder, Topology, serdes
 
 INPUTS = ("left", "right")
 KEYS = 5

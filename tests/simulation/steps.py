@@ -12,7 +12,7 @@ import random
 from datetime import timedelta
 from typing import Any
 
-from topology import (
+from headrace.topology import (
     JoinWindows,
     KStream,
     KTable,

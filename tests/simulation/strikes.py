@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from streams.simulation import CALLS, FaultPlan, Simulation, SimulationResult
-from streams.simulation.coverage import PHASES, Coverage
-from streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation import CALLS, FaultPlan, Simulation, SimulationResult
+from headrace.streams.simulation.coverage import PHASES, Coverage
+from headrace.streams.simulation.disasters import DISASTERS
+from headrace.topology import KTable, StreamsBuilder, Topology, serdes
 from tests.simulation.seeds import AT_LEAST_ONCE
-from topology import KTable, StreamsBuilder, Topology, serdes
 
 KEYS = 4
 REMAINDERS = 3

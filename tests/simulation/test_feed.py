@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from streams.simulation import CALM, Simulation
-from topology import StreamsBuilder, serdes
+from headrace.streams.simulation import CALM, Simulation
+from headrace.topology import StreamsBuilder, serdes
 
 
 @pytest.mark.parametrize("seed", range(3))

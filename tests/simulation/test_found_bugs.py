@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from streams.simulation import FaultPlan, Simulation
-from streams.simulation.example import example_inputs, example_topology
+from headrace.streams.simulation import FaultPlan, Simulation
+from headrace.streams.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 
 BROKEN_FILES = FaultPlan(

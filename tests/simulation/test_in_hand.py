@@ -11,9 +11,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from streams.clients import TopicPartition
-from streams.consumer import LiveConsumer
-from streams.simulation.consumer_client import SimulatedConsumer
+from headrace.streams.clients import TopicPartition
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.simulation.consumer_client import SimulatedConsumer
 from tests.simulation.worlds import Heard, SimulatedWorld, until
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streams.simulation import CALLS
-from streams.simulation.faults import WEIGHTS
+from headrace.streams.simulation import CALLS
+from headrace.streams.simulation.faults import WEIGHTS
 from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from streams.simulation import CALM, FaultPlan, Simulation
-from streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation import CALM, FaultPlan, Simulation
+from headrace.streams.simulation.disasters import DISASTERS
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.errors import TopologyError
 from tests.simulation.planted import BUGS_OF_SEVERAL, planted
 from tests.simulation.several import several_inputs
 from tests.simulation.several_seeds import NAMES, TOPOLOGY, run_block, run_seed
 from tests.simulation.test_seeds import Found, told
-from topology import StreamsBuilder, serdes
-from topology.errors import TopologyError
 
 IN_MEMORY = 160
 ON_ROCKSDB = 20

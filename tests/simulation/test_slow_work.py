@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from streams.simulation import CALM, Simulation, SimulationResult
-from streams.simulation.kernel import SECOND
-from streams.simulation.run import Run
-from topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
+from headrace.streams.simulation import CALM, Simulation, SimulationResult
+from headrace.streams.simulation.kernel import SECOND
+from headrace.streams.simulation.run import Run
+from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
 
 KEYS = 3
 EXACTLY_ONCE: dict[str, Any] = {}

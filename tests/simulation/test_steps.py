@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from streams.clients import TopicPartition
-from streams.producer import PlainProducer
-from streams.simulation import FaultPlan, Simulation
-from streams.testing import TopologyTestDriver
+from headrace.streams.clients import TopicPartition
+from headrace.streams.producer import PlainProducer
+from headrace.streams.simulation import FaultPlan, Simulation
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
 from tests.simulation.planted import BUGS_OF_STEPS, planted
 from tests.simulation.seeds import AT_LEAST_ONCE
 from tests.simulation.step_seeds import (
@@ -27,7 +28,6 @@ from tests.simulation.step_seeds import (
 )
 from tests.simulation.steps import AT_LAST, IN_ORDER, steps_inputs
 from tests.simulation.test_seeds import told
-from topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
 
 IN_MEMORY = 120
 ON_ROCKSDB = 15

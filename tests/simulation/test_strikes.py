@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from streams.simulation import CALLS
-from streams.simulation.coverage import PHASES, Coverage
-from streams.simulation.disasters import DISASTERS
-from streams.simulation.faults import WEIGHTS
+from headrace.streams.simulation import CALLS
+from headrace.streams.simulation.coverage import PHASES, Coverage
+from headrace.streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation.faults import WEIGHTS
 from tests.simulation.planted import BUGS_OF_STRIKES, planted
 from tests.simulation.strikes import (
     SELDOM,

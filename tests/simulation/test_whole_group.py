@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streams.lost_group import LostGroup
-from streams.simulation import FaultPlan, Simulation, SimulationResult
-from topology import StreamsBuilder, Topology, serdes
+from headrace.streams.lost_group import LostGroup
+from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
+from headrace.topology import StreamsBuilder, Topology, serdes
 
 SEEDS = range(12)
 WORDS = 5

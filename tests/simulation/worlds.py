@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import confluent_kafka
 from confluent_kafka import KafkaException
 
-from streams.simulation import CALM
-from streams.simulation.cluster import Cluster
-from streams.simulation.consumer_client import SimulatedConsumer
-from streams.simulation.faults import Faults
-from streams.simulation.kernel import SECOND, Kernel
-from streams.simulation.process import Process
-from streams.simulation.producer_client import SimulatedProducer
+from headrace.streams.simulation import CALM
+from headrace.streams.simulation.cluster import Cluster
+from headrace.streams.simulation.consumer_client import SimulatedConsumer
+from headrace.streams.simulation.faults import Faults
+from headrace.streams.simulation.kernel import SECOND, Kernel
+from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.producer_client import SimulatedProducer
 from tests.support.topics import Topics
 
 MAX_POLL_MS = 6_000

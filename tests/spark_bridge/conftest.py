@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import ROOT
+from tests.support.processes import IMPORT_PATH
 
 _STARTS_SPARK = (
     "test_archive_faults_on_broker.py",
@@ -42,10 +42,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The one Spark session of a run; its workers can import the tests, too."""
-    from spark_bridge import local_session
+    from headrace.spark_bridge import local_session
 
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), before)))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (IMPORT_PATH, before)))
     try:
         session = local_session(app_name="tests", cores=2)
     finally:

@@ -16,8 +16,8 @@ from examples.page_views import page_views
 from examples.suspicious_loans import suspicious_loans
 from examples.user_sessions import user_sessions
 from examples.word_count import word_count
+from headrace.topology import Topology, avro
 from tests.spark_bridge.sameness import Headers, Input
-from topology import Topology, avro
 
 START_MS = 1_700_000_040_000
 """In November 2023, and the beginning of a minute."""

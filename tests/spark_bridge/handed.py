@@ -6,14 +6,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from spark_bridge.backfill import Computation, compute
-from spark_bridge.job import Application
-from spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.backfill import Computation, compute
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.local_rows import computed, plan_of
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 START_MS = 1_700_000_000_000
 WORDS = 17

@@ -9,20 +9,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_bridge.combine import combinable
-from spark_bridge.job import Application, Job, pack_application
-from spark_bridge.packs import RESULT_KINDS
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.planning import Until, make_plan
-from spark_bridge.records import RESULT, ResultRow
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.memory_clients import MemoryAdmin, MemoryConsumer
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.plan import optimized
-from streams.testing import TopologyTestDriver
+from headrace.spark_bridge.combine import combinable
+from headrace.spark_bridge.job import Application, Job, pack_application
+from headrace.spark_bridge.packs import RESULT_KINDS
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.planning import Until, make_plan
+from headrace.spark_bridge.records import RESULT, ResultRow
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.plan import optimized
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology.graph import Topology
 from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
-from topology.graph import Topology
 
 Seen = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 """Key, value, timestamp and headers."""

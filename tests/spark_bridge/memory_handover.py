@@ -9,21 +9,26 @@ from typing import Any
 import pytest
 import structlog
 
-from spark_bridge import handover_drop, handover_lead, handover_partitioned, handover_worker
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import Unit, units_of
-from spark_bridge.job import Application, Job, pack_application
-from spark_bridge.packs import RESULT_KINDS
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.planning import make_plan
-from streams.clients import CommittedOffset, GroupMetadata, Offsets, TopicPartition
-from streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from streams.memory_cluster import Fate, MemoryCluster
-from streams.reset_plan import Member
+from headrace.spark_bridge import (
+    handover_drop,
+    handover_lead,
+    handover_partitioned,
+    handover_worker,
+)
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import Unit, units_of
+from headrace.spark_bridge.job import Application, Job, pack_application
+from headrace.spark_bridge.packs import RESULT_KINDS
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.planning import make_plan
+from headrace.streams.clients import CommittedOffset, GroupMetadata, Offsets, TopicPartition
+from headrace.streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
+from headrace.streams.memory_cluster import Fate, MemoryCluster
+from headrace.streams.reset_plan import Member
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.local_engine import HistoryMemoryAdmin
 from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
 from tests.spark_bridge.local_rows import LocalResults, LocalRows
-from topology import StreamsBuilder, Topology, serdes
 
 NOW_MS = 1_700_000_000_000
 SETTINGS: dict[str, Any] = {
@@ -35,7 +40,7 @@ CHANGELOG = "app-counts-changelog"
 
 
 class TargetMemoryAdmin(HistoryMemoryAdmin):
-    """What tools ask of a cluster, too (see `spark_bridge.handover_target.TargetAdmin`)."""
+    """What tools ask of a cluster, too (see `headrace.spark_bridge.handover_target.TargetAdmin`)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster)
@@ -58,7 +63,7 @@ class TargetMemoryAdmin(HistoryMemoryAdmin):
 
 
 class MemoryGroups:
-    """Offsets of groups (see `spark_bridge.handover_target.GroupCluster`)."""
+    """Offsets of groups (see `headrace.spark_bridge.handover_target.GroupCluster`)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -121,8 +126,10 @@ class MemoryHandover:
         for module in (handover_lead, handover_worker):
             patch.setattr(module, "group_metadata", group_metadata)
         patch.setattr(handover_partitioned, "consumer_opener", lambda _: self.consumer)
-        patch.setattr("streams.group_offsets.MemberlessGroup", lambda *_, **__: self.groups)
-        patch.setattr("streams.admin.LiveAdmin", lambda *_, **__: self.admin)
+        patch.setattr(
+            "headrace.streams.group_offsets.MemberlessGroup", lambda *_, **__: self.groups
+        )
+        patch.setattr("headrace.streams.admin.LiveAdmin", lambda *_, **__: self.admin)
 
     @property
     def groups(self) -> MemoryGroups:

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient
 
-from spark_bridge.job import Application
-from state.codec import partition_for_key
-from streams.app import State
-from streams.clients import TopicPartition
+from headrace.spark_bridge.job import Application
+from headrace.state.codec import partition_for_key
+from headrace.streams.app import State
+from headrace.streams.clients import TopicPartition
+from headrace.topology import Topology
 from tests.support import kafka
 from tests.support.live import Live
-from topology import Topology
 
 WITHIN_S = 60
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 import msgspec
 import orjson
 
-from spark_bridge import by_value
-from topology import StreamsBuilder, serdes
+from headrace.spark_bridge import by_value
+from headrace.topology import StreamsBuilder, serdes
 
 
 class Kind(enum.StrEnum):
@@ -144,7 +144,7 @@ def topology_of(orders: str) -> Any:
 
 
 def run(bootstrap: str, application: str, orders: str) -> None:
-    from spark_bridge import backfill, local_session, read_store, read_topic
+    from headrace.spark_bridge import backfill, local_session, read_store, read_topic
 
     spark = local_session(cores=1)
     settings = {"application.id": application, "bootstrap.servers": bootstrap}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_bridge.session import spark_java_home
+from headrace.spark_bridge.session import spark_java_home
 from tests.support.processes import wait_until
 
 _HOME = Path(pyspark.__file__).parent

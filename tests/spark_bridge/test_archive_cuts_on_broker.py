@@ -10,14 +10,14 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from spark_bridge.archive_cuts import check_cutover, cuts_of
-from spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, Part
-from spark_bridge.errors import CannotBackfillError, HistoryGapError
-from spark_bridge.read import consumer_opener, read_range
-from streams.admin import LiveAdmin
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.group_admin import GroupAdmin
+from headrace.spark_bridge.archive_cuts import check_cutover, cuts_of
+from headrace.spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, Part
+from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
+from headrace.spark_bridge.read import consumer_opener, read_range
+from headrace.streams.admin import LiveAdmin
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.group_admin import GroupAdmin
 from tests.support import kafka
 from tests.support.topics import Topics
 

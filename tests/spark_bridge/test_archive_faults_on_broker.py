@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import CannotBackfillError, HistoryGapError, backfill
-from spark_bridge.backfill import Computation
-from spark_bridge.packs import opened
-from streams.clients import TopicPartition
-from streams.group_admin import GroupAdmin
+from headrace.spark_bridge import CannotBackfillError, HistoryGapError, backfill
+from headrace.spark_bridge.backfill import Computation
+from headrace.spark_bridge.packs import opened
+from headrace.streams.clients import TopicPartition
+from headrace.streams.group_admin import GroupAdmin
+from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.support import kafka
 from tests.support.live import settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 
 class Kept(Handed):

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import BackfillError, CannotBackfillError, HistoryGapError, backfill
-from spark_bridge.handover_partitioned import hand_over_partitioned
-from streams.clients import TopicPartition
-from streams.group_admin import GroupAdmin
+from headrace.spark_bridge import BackfillError, CannotBackfillError, HistoryGapError, backfill
+from headrace.spark_bridge.handover_partitioned import hand_over_partitioned
+from headrace.streams.clients import TopicPartition
+from headrace.streams.group_admin import GroupAdmin
 from tests.spark_bridge.handed import START_MS, Handed, line
 from tests.support import kafka
 from tests.support.topics import Topics

@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streams.devbroker import DevBroker
-from streams.exit_codes import ExitCode
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.exit_codes import ExitCode
 from tests.spark_bridge.spark_cluster import spark_cluster
 from tests.spark_bridge.test_page_on_broker import environment
 from tests.support.secret_settings import CANARY, secret_settings, write_toml
 from tests.support.tenant import Tenant
 
 APP = """
-from streams import KafkaStreams, serdes
-from streams.schema_registry import SchemaRegistry
-from topology import StreamsBuilder, avro
+from headrace.streams import KafkaStreams, serdes
+from headrace.streams.schema_registry import SchemaRegistry
+from headrace.topology import StreamsBuilder, avro
 
 def last(key, value, _):
     if value == "poison":
@@ -47,7 +47,7 @@ KEY = f"{CANARY}-key"
 COMMAND = [
     sys.executable,
     "-c",
-    "from streams.cli import main; main()",
+    "from headrace.streams.cli import main; main()",
     "backfill",
     "my_app.py:app",
 ]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.spark_bridge.script_of_a_user import OBJECTS
-from tests.support.processes import ROOT
+from tests.support.processes import IMPORT_PATH, ROOT
 
 SCRIPT = ROOT / "tests/spark_bridge/script_of_a_user.py"
 
@@ -16,7 +16,7 @@ def run_script(*arguments: str, timeout: float = 60) -> str:
     """Run the script of a user as such; returns what it prints."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from spark_bridge.cleanup import and_then
-from streams.errors import FatalClientError
+from headrace.spark_bridge.cleanup import and_then
+from headrace.streams.errors import FatalClientError
 
 
 class Gone(Exception):  # noqa: N818 - the word for it

@@ -14,19 +14,19 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from spark_bridge import cli_errors
-from spark_bridge.cli_sources import parse_place, parse_sources, parse_until
-from spark_bridge.plan import BackfillPlan
-from spark_bridge.progress import shown_progress, summary
-from spark_bridge.reports import Report, StageReport
-from streams import cli
-from streams.clients import TopicPartition
-from streams.exit_codes import ExitCode
+from headrace.spark_bridge import cli_errors
+from headrace.spark_bridge.cli_sources import parse_place, parse_sources, parse_until
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.progress import shown_progress, summary
+from headrace.spark_bridge.reports import Report, StageReport
+from headrace.streams import cli
+from headrace.streams.clients import TopicPartition
+from headrace.streams.exit_codes import ExitCode
 from tests.support.processes import ROOT
 
 APP = """
-from streams import KafkaStreams
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("in").to("out")
@@ -64,7 +64,9 @@ def test_without_the_extra_it_says_what_to_install(
 
 def test_the_page_shows_the_exit_codes() -> None:
     page = (ROOT / "docs" / "backfill.md").read_text()
-    assert "\n".join(cli_errors.rows()) in page, "paste `python -m spark_bridge.cli_errors` there"
+    assert "\n".join(cli_errors.rows()) in page, (
+        "paste `python -m headrace.spark_bridge.cli_errors` there"
+    )
 
 
 def test_an_application_that_is_not_there_is_named(tmp_path: Path) -> None:

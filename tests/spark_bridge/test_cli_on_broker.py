@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from spark_bridge import session
-from spark_bridge.handover import find
-from spark_bridge.handover_driver import hand_over_by_driver
-from streams import cli
-from streams.exit_codes import ExitCode
+from headrace.spark_bridge import session
+from headrace.spark_bridge.handover import find
+from headrace.spark_bridge.handover_driver import hand_over_by_driver
+from headrace.streams import cli
+from headrace.streams.exit_codes import ExitCode
 from tests.spark_bridge.handed import Handed
 from tests.support import kafka
 from tests.support.live import live
@@ -22,7 +22,7 @@ from tests.support.topics import Topics
 LINES = 60
 RECORDS_A_LINE = 5
 APP = """
-from streams import KafkaStreams
+from headrace.streams import KafkaStreams
 from tests.spark_bridge.handed import word_count
 
 app = KafkaStreams(word_count({source!r}, {sink!r}), {settings!r})

@@ -8,9 +8,9 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from spark_bridge.columns import column_of, ddl_of, declared_column, times
-from topology import serdes
-from topology.errors import SerdeError
+from headrace.spark_bridge.columns import column_of, ddl_of, declared_column, times
+from headrace.topology import serdes
+from headrace.topology.errors import SerdeError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import backfill
+from headrace.spark_bridge import backfill
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.test_inputs_on_broker import Case
 from tests.support import kafka

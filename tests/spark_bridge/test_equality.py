@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.testing import TopologyTestDriver
+from headrace.state.codec import partition_for_key
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, TopologyError
+from headrace.topology.graph import Topology
 from tests.reference.programs import BEHIND_CACHES, PLAIN_OPS, Event, random_program, write
 from tests.spark_bridge.local_engine import (
     Seen,
@@ -24,8 +26,6 @@ from tests.spark_bridge.local_engine import (
     outputs_of,
     store_rows_of,
 )
-from topology import StreamsBuilder, TopologyError
-from topology.graph import Topology
 
 CACHED: dict[str, object] = {"null.key.policy": "drop", "default.key.serde": "string"}
 UNCACHED: dict[str, object] = {**CACHED, "statestore.cache.max.bytes": 0}

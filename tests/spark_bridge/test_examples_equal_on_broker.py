@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import backfill
-from streams.clients import TopicPartition
+from headrace.spark_bridge import backfill
+from headrace.streams.clients import TopicPartition
+from headrace.topology import Topology
 from tests.spark_bridge.example_inputs import EXAMPLES, Example
 from tests.spark_bridge.sameness import (
     Final,
@@ -31,7 +32,6 @@ from tests.spark_bridge.sameness import (
 )
 from tests.support.live import default_settings_of, live, settings_of
 from tests.support.topics import Topics
-from topology import Topology
 
 
 @dataclass(frozen=True)

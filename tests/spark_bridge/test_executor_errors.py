@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.errors import BackfillError
-from spark_bridge.executor_errors import sealed
-from streams import TopologyTestDriver
-from streams.errors import StreamsError
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.executor_errors import sealed
+from headrace.streams import TopologyTestDriver
+from headrace.streams.errors import StreamsError
+from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.local_engine import backfilled
-from topology import StreamsBuilder, serdes
 
 CANARY = "c4n4ry"
 STRINGS = {"key": serdes.string, "value": serdes.string}

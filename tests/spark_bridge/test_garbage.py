@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import task_run
-from streams.testing import TopologyTestDriver
+from headrace.spark_bridge import task_run
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.local_engine import backfilled
-from topology import StreamsBuilder, serdes
 
 _ALIVE: weakref.WeakSet[Any] = weakref.WeakSet()
 _MOST: list[int] = []

@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bridge.handover import find
-from spark_bridge.handover_driver import hand_over_by_driver
-from spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.handover import find
+from headrace.spark_bridge.handover_driver import hand_over_by_driver
+from headrace.spark_bridge.handover_partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     left_to_write,
 )
-from spark_bridge.records import RESULT
-from streams.errors import BackfillOpenError
+from headrace.spark_bridge.records import RESULT
+from headrace.streams.errors import BackfillOpenError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.handover_faults import KINDS, Kind, UnitFault
 from tests.spark_bridge.local_rows import LocalResults
@@ -170,7 +170,7 @@ def test_of_a_driver_that_died_with_its_one_transaction_nothing_is_visible(
 
 def test_a_twin_of_the_driver_fences_the_first_one(handed: Handed) -> None:
     """Two drivers with one id: the later one goes on, the earlier one commits nothing."""
-    from spark_bridge.errors import BackfillError
+    from headrace.spark_bridge.errors import BackfillError
 
     plan = handed.plan("bf-1")
     local = handed.computed(plan)

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover_driver import hand_over_by_driver
-from spark_bridge.handover_drop import drop_from
-from spark_bridge.handover_lead import Lead
-from spark_bridge.handover_notes import Terms, marker_group, transactional_id
-from spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.handover_driver import hand_over_by_driver
+from headrace.spark_bridge.handover_drop import drop_from
+from headrace.spark_bridge.handover_lead import Lead
+from headrace.spark_bridge.handover_notes import Terms, marker_group, transactional_id
+from headrace.spark_bridge.handover_partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     left_to_write,
 )
-from spark_bridge.plan import BackfillPlan
-from streams.access_errors import AccessError
-from streams.backfill_gate import backfill_group
-from streams.clients import CommittedOffset, TopicPartition, no_probe
-from streams.deployed import topology_group
-from streams.errors import ProducerFencedError
-from streams.memory_clients import MemoryTransactionalProducer
-from streams.memory_cluster import MemoryCluster
-from streams.progress import Progress, with_topic_id
-from streams.reset_plan import Member
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.access_errors import AccessError
+from headrace.streams.backfill_gate import backfill_group
+from headrace.streams.clients import CommittedOffset, TopicPartition, no_probe
+from headrace.streams.deployed import topology_group
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.memory_clients import MemoryTransactionalProducer
+from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.progress import Progress, with_topic_id
+from headrace.streams.reset_plan import Member
+from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
-from topology import Materialized, StreamsBuilder, serdes
 
 HOW: dict[str, Any] = {"driver": hand_over_by_driver, "partitioned": hand_over_partitioned}
 BOTH = pytest.mark.parametrize("how", HOW)

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.handover_notes import Notes, Terms, check_id, marker_group, note_places
-from spark_bridge.plan import BackfillPlan
-from streams.backfill_gate import backfill_group
-from streams.clients import CommittedOffset, TopicPartition
-from streams.progress import MAX_BYTES
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.handover_notes import Notes, Terms, check_id, marker_group, note_places
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.backfill_gate import backfill_group
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.progress import MAX_BYTES
 
 RANDOM = random.Random(7)
 IN_PARTS = Terms("partitioned")

@@ -12,34 +12,34 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from spark_bridge.errors import BackfillError, CannotBackfillError
-from spark_bridge.handover import check_target, chosen, find
-from spark_bridge.handover_driver import hand_over_by_driver
-from spark_bridge.handover_drop import drop_backfill, drop_from
-from spark_bridge.handover_notes import marker_group
-from spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.handover import check_target, chosen, find
+from headrace.spark_bridge.handover_driver import hand_over_by_driver
+from headrace.spark_bridge.handover_drop import drop_backfill, drop_from
+from headrace.spark_bridge.handover_notes import marker_group
+from headrace.spark_bridge.handover_partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     unit_writer,
 )
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import RowFacts, units_of
-from spark_bridge.job import Application
-from streams.backfill_gate import backfill_group
-from streams.changelog_identity import changelog_numbers
-from streams.clients import TopicPartition
-from streams.errors import OutcomeUnknownError, TopologyChangedError
-from streams.group_admin import GroupAdmin
-from streams.producer import TransactionalProducer
-from streams.progress import Progress
-from streams.topic_identity import committed_id, shown
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import RowFacts, units_of
+from headrace.spark_bridge.job import Application
+from headrace.streams.backfill_gate import backfill_group
+from headrace.streams.changelog_identity import changelog_numbers
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.producer import TransactionalProducer
+from headrace.streams.progress import Progress
+from headrace.streams.topic_identity import committed_id, shown
+from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 
 LINES = 60
 RECORDS_A_LINE = 5

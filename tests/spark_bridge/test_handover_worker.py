@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bridge.errors import BackfillError
-from spark_bridge.handover_lead import Lead
-from spark_bridge.handover_notes import Terms, marker_group, transactional_id
-from spark_bridge.handover_partitioned import unit_writer
-from spark_bridge.handover_units import Unit
-from spark_bridge.handover_worker import WriteUnit
-from spark_bridge.plan import BackfillPlan
-from streams.backfill_gate import NoteState, backfill_group
-from streams.clients import TopicPartition, no_probe
-from streams.errors import ProducerFencedError
-from streams.memory_clients import MemoryTransactionalProducer
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover_lead import Lead
+from headrace.spark_bridge.handover_notes import Terms, marker_group, transactional_id
+from headrace.spark_bridge.handover_partitioned import unit_writer
+from headrace.spark_bridge.handover_units import Unit
+from headrace.spark_bridge.handover_worker import WriteUnit
+from headrace.spark_bridge.plan import BackfillPlan
+from headrace.streams.backfill_gate import NoteState, backfill_group
+from headrace.streams.clients import TopicPartition, no_probe
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.memory_clients import MemoryTransactionalProducer
 from tests.spark_bridge.local_rows import LocalResults, batches_of
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover, aborted
 

@@ -10,7 +10,7 @@ import pytest
 SPARK = ("pyspark", "pyarrow", "pandas", "numpy")
 HELP = """
 from click.testing import CliRunner
-from streams.cli import main
+from headrace.streams.cli import main
 shown = CliRunner().invoke(main, ["--help"])
 assert "Run an application over history on Spark" in shown.output, shown.output
 """
@@ -23,11 +23,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import state, state.buffer, state.rocks",
-        "import topology, topology.compiler, topology.serdes, topology.avro",
-        "import streams, streams.app, streams.testing, streams.supervisor",
-        "import streams.cli, streams.run_cli",
-        "import spark_bridge, spark_bridge.cli, spark_bridge.backfill, spark_bridge.changelog",
+        "import headrace.state, headrace.state.buffer, headrace.state.rocks",
+        "from headrace.topology import compiler, serdes, avro",
+        "from headrace.streams import app, testing, supervisor",
+        "import headrace.streams.cli, headrace.streams.run_cli",
+        "from headrace.spark_bridge import cli, backfill, changelog",
         HELP,
     ],
     ids=["state", "topology", "streams", "command line", "the bridge", "headrace --help"],

@@ -18,11 +18,11 @@ from zlib import crc32
 import confluent_kafka
 import pytest
 
-from spark_bridge import backfill
+from headrace.spark_bridge import backfill
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 YEAR_2023_MS = 1_680_000_000_000
 HOT, HOT_SHARE = "hot", 0.8

@@ -8,27 +8,17 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.errors import BackfillError, CannotBackfillError, WallClockError
-from spark_bridge.job import Application
-from spark_bridge.planning import make_plan
-from spark_bridge.refusals import refuse_early, refuse_processors
-from streams.clients import TopicPartition
-from streams.errors import ConfigError
-from streams.handlers import Continue, Failure
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.progress import Progress
-from streams.testing import TopologyTestDriver
-from tests.spark_bridge.local_engine import (
-    HistoryMemoryAdmin,
-    backfilled,
-    hand_over,
-    last_of,
-    outputs_of,
-    store_rows_of,
-)
-from tests.support import processor_app
-from tests.support.topologies import word_count
-from topology import (
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, WallClockError
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.planning import make_plan
+from headrace.spark_bridge.refusals import refuse_early, refuse_processors
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import ConfigError
+from headrace.streams.handlers import Continue, Failure
+from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.progress import Progress
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     JoinWindows,
     Materialized,
     Processor,
@@ -40,8 +30,18 @@ from topology import (
     TimeWindows,
     serdes,
 )
-from topology.graph import Topology
-from topology.timestamps import wallclock_timestamp
+from headrace.topology.graph import Topology
+from headrace.topology.timestamps import wallclock_timestamp
+from tests.spark_bridge.local_engine import (
+    HistoryMemoryAdmin,
+    backfilled,
+    hand_over,
+    last_of,
+    outputs_of,
+    store_rows_of,
+)
+from tests.support import processor_app
+from tests.support.topologies import word_count
 
 YEAR_2023_MS = 1_680_000_000_000
 UNCACHED: dict[str, object] = {"statestore.cache.max.bytes": 0}

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_bridge import merging, packs
-from spark_bridge.merging import OpenPack, merged_packs, open_packs
-from spark_bridge.packs import ORDER, PACK, RECORD, Label, packed_records, packs_to_arrow
-from streams.clients import TopicPartition
+from headrace.spark_bridge import merging, packs
+from headrace.spark_bridge.merging import OpenPack, merged_packs, open_packs
+from headrace.spark_bridge.packs import ORDER, PACK, RECORD, Label, packed_records, packs_to_arrow
+from headrace.streams.clients import TopicPartition
 
 Record = tuple[int, int, int, int, int, int]
 """mts, src, off, seq, and the partition it is for, and the task that made it."""

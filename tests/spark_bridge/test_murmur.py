@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.murmur import murmur2_of, partitions_of_keys
-from state.codec import murmur2, partition_for_key
+from headrace.spark_bridge.murmur import murmur2_of, partitions_of_keys
+from headrace.state.codec import murmur2, partition_for_key
 
 # From org.apache.kafka.common.utils.UtilsTest.
 VECTORS = {

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_bridge import packs
-from spark_bridge.packs import (
+from headrace.spark_bridge import packs
+from headrace.spark_bridge.packs import (
     PACK,
     RECORD,
     ROW,
@@ -20,7 +20,7 @@ from spark_bridge.packs import (
     packed_records,
     packed_rows,
 )
-from spark_bridge.records import unpacked
+from headrace.spark_bridge.records import unpacked
 
 LABEL = Label("record", 3, 1, "t")
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from examples.word_count import word_count
-from spark_bridge import read_store
+from headrace.spark_bridge import read_store
 from tests.spark_bridge.spark_cluster import spark_cluster
 from tests.support import kafka
-from tests.support.processes import ROOT
+from tests.support.processes import IMPORT_PATH, ROOT
 from tests.support.topics import Topics
 
 Place = Callable[[Path], AbstractContextManager[str]]
@@ -27,14 +27,14 @@ LINES = ["a rose is a rose", "a daisy is not"]
 COUNTS = {"a": 3, "rose": 2, "is": 2, "daisy": 1, "not": 1}
 
 APP = """
-from streams import KafkaStreams
+from headrace.streams import KafkaStreams
 import words_of
 
 app = KafkaStreams(words_of.words({source!r}, {sink!r}), {settings!r})
 """
 WORDS = """
-from streams import serdes
-from topology import StreamsBuilder
+from headrace.streams import serdes
+from headrace.topology import StreamsBuilder
 
 def split(line):
     return line.split()
@@ -113,7 +113,7 @@ def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
     # The topic has what the archive has, and one more.
     lines = [*LINES, "rose"]
     kafka.write(topics.bootstrap, source, [(None, line.encode()) for line in lines])
-    command = [sys.executable, "-c", "from streams.cli import main; main()", "backfill"]
+    command = [sys.executable, "-c", "from headrace.streams.cli import main; main()", "backfill"]
     command += ["app_of.py:app", "--source", f"{source}=past.csv", "--id", "from-files"]
     (tmp_path / "spark").mkdir()
     with place(tmp_path / "spark") as master:
@@ -130,5 +130,5 @@ def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
 
 def environment() -> dict[str, str]:
     """Headrace can be imported, and nothing of the directory; executors use this Python."""
-    given = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "COLUMNS": "120"}
+    given = {"PYTHONPATH": IMPORT_PATH, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "120"}
     return {**os.environ, **given}

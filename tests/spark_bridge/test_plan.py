@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.errors import CannotBackfillError
-from spark_bridge.job import Application
-from spark_bridge.plan import ArchivedRows, BackfillPlan, PlanFormatError
-from spark_bridge.plan_identity import (
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan import ArchivedRows, BackfillPlan, PlanFormatError
+from headrace.spark_bridge.plan_identity import (
     refuse_other_topics,
     refuse_other_topology,
     topology_digest,
 )
-from spark_bridge.planning import stages_of
-from streams.clients import TopicPartition
-from streams.progress import MAX_BYTES
-from streams.topic_plan import TopicFacts
-from topology import StreamsBuilder, TopologyError, serdes
+from headrace.spark_bridge.planning import stages_of
+from headrace.streams.clients import TopicPartition
+from headrace.streams.progress import MAX_BYTES
+from headrace.streams.topic_plan import TopicFacts
+from headrace.topology import StreamsBuilder, TopologyError, serdes
 
 Offsets = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d_e"]), st.integers(0, 200)),

@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import backfill
+from headrace.spark_bridge import backfill
+from headrace.topology import StreamsBuilder, Topology, serdes
+from headrace.topology.graph import Node, Sink, Source
 from tests.reference.programs import (
     BEHIND_CACHES,
     PLAIN_OPS,
@@ -32,8 +34,6 @@ from tests.spark_bridge import sameness
 from tests.spark_bridge.sameness import Final, Input, Progress
 from tests.support.live import default_settings_of, live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
-from topology.graph import Node, Sink, Source
 
 SEEDS = (142, 821, 157, 320, 653, 848, 9, 602)
 SEEDS_OF_DEFAULTS = (9008, 9014, 9049)

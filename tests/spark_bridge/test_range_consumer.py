@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from spark_bridge.errors import BackfillError
-from spark_bridge.range_consumer import RangeConsumer
-from spark_bridge.read import consumer_opener, read_range
-from streams.access_errors import AccessError
-from streams.broker_contact import Heard
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.memory_worker import ManualClock
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.range_consumer import RangeConsumer
+from headrace.spark_bridge.read import consumer_opener, read_range
+from headrace.streams.access_errors import AccessError
+from headrace.streams.broker_contact import Heard
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
 SETTINGS = {"sasl.username": "app", "sasl.password": "c4n4ry"}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from spark_bridge import ReadError, read_store, read_topic
-from state.codec import TIMESTAMP
+from headrace.spark_bridge import ReadError, read_store, read_topic
+from headrace.state.codec import TIMESTAMP
+from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from tests.support import kafka
 from tests.support.topics import Topics
-from topology import StreamsBuilder, TimeWindows, Topology, serdes
 
 START_MS = 1_700_000_000_000
 
@@ -115,7 +115,7 @@ def test_window_keys_are_split(spark: Any, application: Application) -> None:
 def test_versions_have_the_times_between_which_they_hold(
     spark: Any, application: Application
 ) -> None:
-    from topology import Materialized
+    from headrace.topology import Materialized
 
     builder = StreamsBuilder()
     builder.table(

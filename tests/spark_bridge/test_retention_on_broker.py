@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.handover_driver import hand_over_by_driver
-from spark_bridge.handover_partitioned import hand_over_partitioned
-from spark_bridge.job import Application
-from state.codec import TIMESTAMP, partition_for_key
-from streams.clients import TopicPartition
-from streams.group_admin import GroupAdmin
+from headrace.spark_bridge.handover_driver import hand_over_by_driver
+from headrace.spark_bridge.handover_partitioned import hand_over_partitioned
+from headrace.spark_bridge.job import Application
+from headrace.state.codec import TIMESTAMP, partition_for_key
+from headrace.streams.clients import TopicPartition
+from headrace.streams.group_admin import GroupAdmin
+from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.local_rows import computed, plan_of
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, TimeWindows, Topology, serdes
 
 pytestmark = pytest.mark.slow
 

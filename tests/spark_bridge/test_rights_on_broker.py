@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import backfill
-from spark_bridge.cli_errors import code_of
-from streams.access_errors import AccessError
-from streams.devbroker import DevBroker
-from streams.exit_codes import ExitCode
-from streams.rights import Right
+from headrace.spark_bridge import backfill
+from headrace.spark_bridge.cli_errors import code_of
+from headrace.streams.access_errors import AccessError
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.exit_codes import ExitCode
+from headrace.streams.rights import Right
 from tests.support import kafka, oracle
 from tests.support.live import live
 from tests.support.patience import PATIENCE_S

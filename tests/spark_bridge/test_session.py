@@ -14,9 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bridge.session import SparkMissingError, local_session, require_spark, spark_java_home
-from spark_bridge.spill import spill_directory
-from tests.support.processes import ROOT
+from headrace.spark_bridge.session import (
+    SparkMissingError,
+    local_session,
+    require_spark,
+    spark_java_home,
+)
+from headrace.spark_bridge.spill import spill_directory
+from tests.support.processes import IMPORT_PATH
 
 FAKE_JAVA = """#!/bin/sh
 case "$1" in -XshowSettings*) echo '    java.home = {home}
@@ -26,7 +31,7 @@ for argument do echo "[$argument]"; done
 
 RUN = """
 import os
-from spark_bridge import local_session
+from headrace.spark_bridge import local_session
 spark = local_session(cores=1)
 assert "JAVA_HOME" not in os.environ and "PYSPARK_PYTHON" not in os.environ
 (row,) = spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()
@@ -112,8 +117,8 @@ def test_spark_runs_on_the_java_of_a_wheel(tmp_path: Path) -> None:
 
 SHADOWED = """
 from rich.console import Console
-from spark_bridge import cli
-from streams.app_loader import load_app
+from headrace.spark_bridge import cli
+from headrace.streams.app_loader import load_app
 
 def place(_):
     import token
@@ -124,8 +129,8 @@ with cli._spark("local[1]", {}, load_app("my_app:app"), Console(quiet=True)) as 
 print("found", found)
 """
 APP = """
-from streams import KafkaStreams
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("in").to("out")
@@ -141,7 +146,7 @@ def test_a_file_named_like_a_module_of_python_does_not_stand_in_for_it_in_spark(
     done = subprocess.run(
         [sys.executable, "-P", "-c", SHADOWED],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
         capture_output=True,
         text=True,
     )

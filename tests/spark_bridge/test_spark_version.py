@@ -6,8 +6,8 @@ import importlib.metadata
 
 import pytest
 
-from spark_bridge import SparkMissingError, backfill
-from spark_bridge.session import require_session, require_spark
+from headrace.spark_bridge import SparkMissingError, backfill
+from headrace.spark_bridge.session import require_session, require_spark
 from tests.support.topologies import word_count
 
 

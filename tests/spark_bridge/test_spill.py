@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.spill import SpillingState, spill_directory
-from state.spec import StoreSpec
-from streams.testing import TopologyTestDriver
+from headrace.spark_bridge.spill import SpillingState, spill_directory
+from headrace.state.spec import StoreSpec
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.local_engine import backfilled
-from topology import StreamsBuilder, serdes
 
 _SEEN: set[Path] = set()
 

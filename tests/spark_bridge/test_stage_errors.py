@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_bridge.cli_errors import code_of
-from spark_bridge.stage_errors import stage_error
-from streams.exit_codes import ExitCode
+from headrace.spark_bridge.cli_errors import code_of
+from headrace.spark_bridge.stage_errors import stage_error
+from headrace.streams.exit_codes import ExitCode
 
 WRAPPED = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -20,7 +20,9 @@ def said(error: str) -> str:
 
 
 def test_an_error_of_ours_is_said_without_what_spark_puts_around_it() -> None:
-    found = said("streams.errors.RecordError: cannot deserialize the value (orders-3 offset 17)")
+    found = said(
+        "headrace.streams.errors.RecordError: cannot deserialize the value (orders-3 offset 17)"
+    )
     assert found == (
         "sub-topology 0, 2 could not be computed: cannot deserialize the value (orders-3 offset "
         "17); nothing is visible: correct the cause and run the backfill again"
@@ -42,7 +44,9 @@ def test_what_is_not_known_is_said_whole() -> None:
 def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
     """So the command ends with the code of a missing right, and nobody starts it again."""
     lacks = "User:app lacks the right Read on the topic orders: Broker: denied; grant it"
-    error = RuntimeError(WRAPPED.format(error=f"streams.access_errors.AccessError: {lacks}"))
+    error = RuntimeError(
+        WRAPPED.format(error=f"headrace.streams.access_errors.AccessError: {lacks}")
+    )
     found = stage_error((0,), error)
     assert code_of(found) is ExitCode.ACCESS
     assert str(found) == f"sub-topology 0 could not be computed: {lacks}"
@@ -50,5 +54,5 @@ def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
 
 def test_where_a_function_of_the_user_failed_is_said_on_the_same_line() -> None:
     note = "raised at my_app.py:9 step"
-    found = said(f"streams.errors.RecordError: a user function raised ValueError\n{note}")
+    found = said(f"headrace.streams.errors.RecordError: a user function raised ValueError\n{note}")
     assert f"raised ValueError; {note}; nothing is visible" in found

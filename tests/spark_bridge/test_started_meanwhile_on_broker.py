@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from spark_bridge import CannotBackfillError, backfill
-from spark_bridge.handover import find
+from headrace.spark_bridge import CannotBackfillError, backfill
+from headrace.spark_bridge.handover import find
 from tests.spark_bridge.handed import Handed
 from tests.support import kafka
 from tests.support.live import live

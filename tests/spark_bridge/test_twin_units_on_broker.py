@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from spark_bridge.errors import BackfillError
-from spark_bridge.handover_clients import make_producer
-from spark_bridge.handover_lead import Lead
-from spark_bridge.handover_notes import Terms, transactional_id
-from spark_bridge.handover_partitioned import hand_over_partitioned, unit_writer
-from spark_bridge.handover_target import Target
-from spark_bridge.handover_units import units_of
-from spark_bridge.handover_worker import WriteUnit
-from streams.clients import no_probe
-from streams.errors import ProducerFencedError
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover_clients import make_producer
+from headrace.spark_bridge.handover_lead import Lead
+from headrace.spark_bridge.handover_notes import Terms, transactional_id
+from headrace.spark_bridge.handover_partitioned import hand_over_partitioned, unit_writer
+from headrace.spark_bridge.handover_target import Target
+from headrace.spark_bridge.handover_units import units_of
+from headrace.spark_bridge.handover_worker import WriteUnit
+from headrace.streams.clients import no_probe
+from headrace.streams.errors import ProducerFencedError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.local_rows import batches_of
 from tests.support.topics import Topics

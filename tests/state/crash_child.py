@@ -6,9 +6,9 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import Position
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
 
 STORES = ("a", "b")
 KEYS = [b"key-%05d" % n for n in range(2_000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from state.directory import StateDirectory
+from headrace.state.directory import StateDirectory
 
 
 def main(what: str, root: str) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from state.buffer import ABSENT, Buffer, timestamped_rows
-from state.codec import encode_timestamped
-from state.errors import ValueEncodingError
+from headrace.state.buffer import ABSENT, Buffer, timestamped_rows
+from headrace.state.codec import encode_timestamped
+from headrace.state.errors import ValueEncodingError
 
 
 class Rows:

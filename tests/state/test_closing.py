@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import Position
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
 
 SPECS = [StoreSpec("rows")]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.codec import (
+from headrace.state.codec import (
     decode_timestamped,
     encode_timestamped,
     murmur2,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from state.directory import StateDirectory, TaskDirectory
-from state.errors import StateDirectoryError, StateLockedError
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import StateDirectoryError, StateLockedError
 from tests.state.holders import holding
 
 AS_ROOT = os.geteuid() == 0
@@ -261,7 +261,7 @@ def test_a_lock_on_a_file_that_was_removed_is_no_lock(
         opened.append(file)
         return file
 
-    monkeypatch.setattr("state.directory.os.open", open_then_lose)
+    monkeypatch.setattr("headrace.state.directory.os.open", open_then_lose)
     task = directory.acquire_task("0_1", wait_ms=0)
     monkeypatch.undo()
     assert len(opened) == 2

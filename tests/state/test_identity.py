@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from state.directory import StateDirectory
-from state.errors import StateLockedError
+from headrace.state.directory import StateDirectory
+from headrace.state.errors import StateLockedError
 from tests.state.holders import holding
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from state.errors import UnknownStoreError
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.store import Position
+from headrace.state.errors import UnknownStoreError
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
 
 HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
 

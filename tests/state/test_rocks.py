@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-from state.errors import (
+from headrace.state.errors import (
     StateError,
     StateFormatError,
     StateLockedError,
     StoreCorruptedError,
     UnknownStoreError,
 )
-from state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import Position
+from headrace.state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
 
 HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from state.spec import StoreSpec
+from headrace.state.spec import StoreSpec
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "naïve", "a\n", "x" * 250])

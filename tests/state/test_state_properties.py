@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from state.rocks import RocksMemory
-from state.spec import StoreSpec
-from state.store import Position, TaskState
-from state.task_state import open_task_state
+from headrace.state.rocks import RocksMemory
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position, TaskState
+from headrace.state.task_state import open_task_state
 
 SPECS = [StoreSpec("disk"), StoreSpec("other"), StoreSpec("ram", kind="memory")]
 NAMES = [spec.name for spec in SPECS]

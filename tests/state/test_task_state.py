@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from state.errors import UnknownStoreError
-from state.rocks import RocksMemory
-from state.spec import StoreSpec
-from state.store import Position, TaskState
-from state.task_state import open_task_state
+from headrace.state.errors import UnknownStoreError
+from headrace.state.rocks import RocksMemory
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position, TaskState
+from headrace.state.task_state import open_task_state
 
 HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
 DISK, RAM = StoreSpec("disk"), StoreSpec("ram", kind="memory")

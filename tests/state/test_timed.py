@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.buffer import ABSENT, timestamped_rows
-from state.codec import TIMESTAMP
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.timed import TimedBuffer
+from headrace.state.buffer import ABSENT, timestamped_rows
+from headrace.state.codec import TIMESTAMP
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.timed import TimedBuffer
 
 SPEC = StoreSpec("w", kind="memory", layout="session")
 TIMES = st.integers(0, 12)
@@ -103,7 +103,7 @@ def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk() -> None:
 
 
 def test_many_expired_rows_go_in_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.timed.EXPIRED_PER_COMMIT", 5)
+    monkeypatch.setattr("headrace.state.timed.EXPIRED_PER_COMMIT", 5)
     state = MemoryTaskState([SPEC])
     buffer = opened(state)
     for time in range(20):

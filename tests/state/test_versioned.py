@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.buffer import ABSENT
-from state.codec import TIMESTAMP
-from state.errors import ValueEncodingError
-from state.layout import LAYOUTS
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
-from state.versions import LatestVersions, key_and_time, prefix
+from headrace.state.buffer import ABSENT
+from headrace.state.codec import TIMESTAMP
+from headrace.state.errors import ValueEncodingError
+from headrace.state.layout import LAYOUTS
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
+from headrace.state.versions import LatestVersions, key_and_time, prefix
 
 SPEC = StoreSpec("v", kind="memory", layout="versioned", retention_ms=100)
 HISTORY_MS = 100
@@ -262,7 +262,7 @@ def test_versions_that_are_written_late_wait_for_the_next_commit_to_go() -> None
 
 
 def test_many_expired_versions_go_in_several_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("state.versioned.EXPIRED_PER_COMMIT", 5)
+    monkeypatch.setattr("headrace.state.versioned.EXPIRED_PER_COMMIT", 5)
     store = Store()
     for number in range(20):
         store.put(bytes([number]), "x", number)

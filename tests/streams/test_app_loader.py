@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from streams import TopologyTestDriver
-from streams.app_loader import ApplicationError, load_app
-from streams.errors import ConfigError
-from topology.errors import TopologyError
+from headrace.streams import TopologyTestDriver
+from headrace.streams.app_loader import ApplicationError, load_app
+from headrace.streams.errors import ConfigError
+from headrace.topology.errors import TopologyError
 
 APP = """
-from streams import KafkaStreams
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("in").to("out")

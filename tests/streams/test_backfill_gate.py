@@ -10,8 +10,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from streams.access_errors import GroupDeniedError
-from streams.backfill_gate import (
+from headrace.streams.access_errors import GroupDeniedError
+from headrace.streams.backfill_gate import (
     TOPICS_MAX,
     BackfillGate,
     BackfillNote,
@@ -19,17 +19,17 @@ from streams.backfill_gate import (
     backfill_group,
     note_topics,
 )
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployment import Deployment
-from streams.errors import BackfillOpenError
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.group_offsets import MemberlessGroup
-from streams.plan import plan_application
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import BackfillOpenError
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.group_offsets import MemberlessGroup
+from headrace.streams.plan import plan_application
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 
 class Kept:

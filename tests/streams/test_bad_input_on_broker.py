@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import structlog
 
-from streams.errors import RecordError
+from headrace.streams.errors import RecordError
+from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
-from topology import KStream, Materialized, StreamsBuilder, Topology, serdes
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
 KEYS = (b"a", b"b", b"c")

@@ -19,20 +19,20 @@ from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from streams import KafkaStreams
-from streams.access_errors import AccessError
-from streams.app import State
-from streams.broker_contact import BrokerContact, Heard, reach
-from streams.devbroker import DevBroker
-from streams.devbroker.ports import choose_base
-from streams.errors import ConfigError, FatalClientError, StopRequestedError
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.unreached import Unreached
+from headrace.streams import KafkaStreams
+from headrace.streams.access_errors import AccessError
+from headrace.streams.app import State
+from headrace.streams.broker_contact import BrokerContact, Heard, reach
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.errors import ConfigError, FatalClientError, StopRequestedError
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.unreached import Unreached
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import ROOT, wait_until
-from topology import StreamsBuilder, Topology, serdes
+from tests.support.processes import IMPORT_PATH, wait_until
 
 CLOSED = "localhost:1"
 UNRESOLVABLE = "no-such-host.invalid:9092"
@@ -190,8 +190,8 @@ def test_the_check_of_settings_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 
 APP = """
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams, serdes
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 words = builder.stream("in", key=serdes.string, value=serdes.string)
@@ -214,9 +214,16 @@ def each_command(home: Path, *more: str) -> dict[str, tuple[int, str]]:
     (home / "app.py").write_text(APP)
     started = {
         name: subprocess.Popen(
-            [sys.executable, "-P", "-c", "from streams.cli import main; main()", *line, *more],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                "from headrace.streams.cli import main; main()",
+                *line,
+                *more,
+            ],
             cwd=home,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": IMPORT_PATH},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -250,7 +257,7 @@ def test_each_command_says_that_the_password_is_wrong(secured: DevBroker, tmp_pa
 
 
 def other_authority(secured: DevBroker, home: Path) -> dict[str, str]:
-    from streams.devbroker.security import Security
+    from headrace.streams.devbroker.security import Security
 
     stranger = Security(home / "stranger")
     stranger.prepare()

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from streams.background import Job
-from streams.clients import TopicPartition
-from streams.memory_cluster import Log
-from streams.testing import TopologyTestDriver
-from streams.topic_plan import TopicFacts
-from streams.worker import Worker
-from topology import StreamsBuilder, serdes
+from headrace.streams.background import Job
+from headrace.streams.clients import TopicPartition
+from headrace.streams.memory_cluster import Log
+from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.topic_plan import TopicFacts
+from headrace.streams.worker import Worker
+from headrace.topology import StreamsBuilder, serdes
 
 Facts = Mapping[str, TopicFacts]
 

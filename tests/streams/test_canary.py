@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
-from streams import TopologyTestDriver, logs
-from streams.failures import describe_failure, log_failure
-from streams.schema_registry import SchemaRegistry
+from headrace.streams import TopologyTestDriver, logs
+from headrace.streams.failures import describe_failure, log_failure
+from headrace.streams.schema_registry import SchemaRegistry
+from headrace.topology import JoinWindows, StreamsBuilder, avro, serdes
 from tests.streams.test_secrets import SECRETS
-from topology import JoinWindows, StreamsBuilder, avro, serdes
 
 CANARY = "c4n4ry"
 KEY, VALUE = f"{CANARY}-key", f"{CANARY}-value"

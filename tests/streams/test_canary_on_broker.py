@@ -10,18 +10,18 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from streams import cli
-from streams.devbroker import DevBroker
-from streams.exit_codes import ExitCode
+from headrace.streams import cli
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.exit_codes import ExitCode
 from tests.support.secret_settings import CANARY, secret_settings, write_toml
 from tests.support.supervised import Run
 from tests.support.tenant import Tenant
 
 APP = """
 import time
-from streams import KafkaStreams, serdes
-from streams.schema_registry import SchemaRegistry
-from topology import StreamsBuilder, avro
+from headrace.streams import KafkaStreams, serdes
+from headrace.streams.schema_registry import SchemaRegistry
+from headrace.topology import StreamsBuilder, avro
 
 def step(key, value):
     if value == "poison":

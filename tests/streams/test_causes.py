@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from streams.errors import AbortableError, MemberFencedError, OffsetLostError, StreamsError
-from streams.input_identity import PAUSE_S, InputIdentity
-from streams.memory_worker import EventLog, ManualClock
-from streams.task import Task
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder, serdes
+from headrace.streams.errors import AbortableError, MemberFencedError, OffsetLostError, StreamsError
+from headrace.streams.input_identity import PAUSE_S, InputIdentity
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.task import Task
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 
 Found = Mapping[str, str] | None
 A, B = "mIZ3c7IdTReMqgcwdmKasA", "TaV9E4cwSRaMmdzz6DDvkg"

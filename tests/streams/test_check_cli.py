@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from streams.cli import main
-from streams.exit_codes import ExitCode
+from headrace.streams.cli import main
+from headrace.streams.exit_codes import ExitCode
 
 APP = """
-from streams import KafkaStreams
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("lines").group_by_key().count({store}).to_stream().to("out")
@@ -22,8 +22,8 @@ app = KafkaStreams(builder.build(), {{"application.id": "a", "bootstrap.servers"
 
 
 KEYS = """
-from streams import KafkaStreams
-from topology import StreamsBuilder, serdes
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder, serdes
 
 builder = StreamsBuilder()
 orders = builder.stream("orders", key=serdes.string)

@@ -12,16 +12,16 @@ import confluent_kafka
 import pytest
 import structlog
 
-from streams.app import State
-from streams.errors import AbortableError
-from streams.progress import COMMIT_ID, Progress
-from streams.topic_identity import without_ids
+from headrace.streams.app import State
+from headrace.streams.errors import AbortableError
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.topic_identity import without_ids
+from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
 from tests.support.live import live, settings_of
 from tests.support.processes import running, wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 LONG_MS = 600_000
 # A transaction lasts from one commit to the next.

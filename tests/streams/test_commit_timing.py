@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streams.clients import TopicPartition
-from streams.commit_timing import IDLE_COMMIT_COST_FACTOR, CommitTiming
-from streams.config import StreamsConfig
-from streams.memory_worker import ManualClock
+from headrace.streams.clients import TopicPartition
+from headrace.streams.commit_timing import IDLE_COMMIT_COST_FACTOR, CommitTiming
+from headrace.streams.config import StreamsConfig
+from headrace.streams.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
 SETTINGS = {

@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from streams.client_settings import OWNED
-from streams.config import StreamsConfig, table
-from streams.config_page import page
-from streams.errors import ConfigError
-from streams.java_settings import NOT_SUPPORTED
-from topology import serdes
+from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.client_settings import OWNED
+from headrace.streams.config import StreamsConfig, table
+from headrace.streams.config_page import page
+from headrace.streams.errors import ConfigError
+from headrace.streams.java_settings import NOT_SUPPORTED
+from headrace.topology import serdes
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -335,7 +335,9 @@ def test_the_known_client_settings_are_those_of_the_installed_library(tmp_path: 
 
 def test_the_documentation_lists_the_settings_as_they_are() -> None:
     written = Path(__file__).parents[2] / "docs" / "configuration.md"
-    assert written.read_text() == page(), "run python -m streams.config > docs/configuration.md"
+    assert written.read_text() == page(), (
+        "run python -m headrace.streams.config > docs/configuration.md"
+    )
 
 
 def test_every_default_is_a_legal_value() -> None:

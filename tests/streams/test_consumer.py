@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.consumer import LiveConsumer
-from streams.errors import FatalClientError, OffsetLostError, TaskMigratedError
-from streams.memory_worker import ManualClock
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.errors import FatalClientError, OffsetLostError, TaskMigratedError
+from headrace.streams.memory_worker import ManualClock
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.consumer import LiveConsumer
-from streams.errors import MemberFencedError, TaskMigratedError
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.errors import MemberFencedError, TaskMigratedError
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

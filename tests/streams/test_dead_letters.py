@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import Record, TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import Record, TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import StreamsBuilder, Topology, serdes
 
 DEAD = "dead-letters"
 STAGES = ("deserialization", "processing", "production")

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from streams.access_errors import GroupDeniedError
-from streams.cli import main
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployed import DeployedTopology, topology_group
-from streams.deployment import Deployment
-from streams.errors import TopologyChangedError
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.group_admin import GroupAdmin
-from streams.plan import plan_application
+from headrace.streams.access_errors import GroupDeniedError
+from headrace.streams.cli import main
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployed import DeployedTopology, topology_group
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import TopologyChangedError
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.plan import plan_application
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 
 class Upgraded:
@@ -65,8 +65,8 @@ class Upgraded:
     def command(self, name: str, *arguments: str, steps: int = 0) -> Result:
         file = self.directory / f"app_{uuid.uuid4().hex}.py"
         file.write_text(
-            "from streams import KafkaStreams, serdes\n"
-            "from topology import StreamsBuilder\n"
+            "from headrace.streams import KafkaStreams, serdes\n"
+            "from headrace.topology import StreamsBuilder\n"
             "builder = StreamsBuilder()\n"
             f"stream = builder.stream({self.input!r}, key=serdes.string, value=serdes.string)\n"
             f"for _ in range({steps}):\n"

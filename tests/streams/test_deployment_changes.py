@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployed import DeployedTopology
-from streams.deployment import DeployedStore, Deployment, change_code
-from streams.deployment_changes import changes
-from streams.errors import TopologyChangedError
-from streams.memory_worker import EventLog
-from streams.plan import plan_application
-from topology import (
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployed import DeployedTopology
+from headrace.streams.deployment import DeployedStore, Deployment, change_code
+from headrace.streams.deployment_changes import changes
+from headrace.streams.errors import TopologyChangedError
+from headrace.streams.memory_worker import EventLog
+from headrace.streams.plan import plan_application
+from headrace.topology import (
     JoinWindows,
     Materialized,
     Processor,

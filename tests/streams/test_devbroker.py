@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams.devbroker import (
+from headrace.streams.devbroker import (
     AlreadyRunningError,
     DevBroker,
     DevBrokerError,
@@ -24,11 +24,11 @@ from streams.devbroker import (
     NodeState,
     PortTakenError,
 )
-from streams.devbroker.process import Identity
-from streams.devbroker.record import ClusterRecord, NodeRecord, load, save
+from headrace.streams.devbroker.process import Identity
+from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, save
 from tests.support.patience import PATIENCE_S
 
-HEADRACE = [sys.executable, "-c", "from streams.cli import main; main()"]
+HEADRACE = [sys.executable, "-c", "from headrace.streams.cli import main; main()"]
 
 
 def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -322,7 +322,7 @@ def test_a_process_that_is_provably_ours_is_stopped(
 
 def test_help_loads_no_kafka_client() -> None:
     code = (
-        "import sys; from streams.cli import main\n"
+        "import sys; from headrace.streams.cli import main\n"
         "main(['--help'], standalone_mode=False)\n"
         "assert 'confluent_kafka' not in sys.modules"
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from streams.devbroker import DevBroker, JarsUnavailableError, JavaNotFoundError
-from streams.devbroker.jars import kafka_jars
-from streams.devbroker.java import Java, find_java
-from streams.devbroker.ports import choose_ports, is_free
-from streams.devbroker.trust import trust_options
+from headrace.streams.devbroker import DevBroker, JarsUnavailableError, JavaNotFoundError
+from headrace.streams.devbroker.jars import kafka_jars
+from headrace.streams.devbroker.java import Java, find_java
+from headrace.streams.devbroker.ports import choose_ports, is_free
+from headrace.streams.devbroker.trust import trust_options
 from tests.support.patience import PATIENCE_S
 
 SAYS_JAVA_11 = """\
@@ -124,8 +124,8 @@ def test_a_maven_that_fetched_only_half_is_not_believed(bare: Path, tmp_path: Pa
 def test_two_processes_fetch_once(bare: Path, tmp_path: Path) -> None:
     mvn = script(bare / "mvn", FAKE_MAVEN)
     code = (
-        "from pathlib import Path; from streams.devbroker.jars import kafka_jars\n"
-        "from streams.devbroker.java import Java\n"
+        "from pathlib import Path; from headrace.streams.devbroker.jars import kafka_jars\n"
+        "from headrace.streams.devbroker.java import Java\n"
         "print(kafka_jars(Java(home=Path('/nowhere'), version=17), report=lambda _: None))"
     )
     racers = [

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from streams.commit import Commit
-from streams.errors import RecordError
-from streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.commit import Commit
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE, key_count, word_count
-from topology import Materialized, StreamsBuilder, Topology, serdes
 
 COMMIT_POINTS: list[CrashPoint] = [
     "caches_flushed",

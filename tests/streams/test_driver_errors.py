@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import KStream, StreamsBuilder, Topology, serdes
 
 Stream = KStream[Any, Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from streams.memory_clients import MemoryTransactionalProducer
-from streams.testing import TopologyTestDriver
+from headrace.streams.memory_clients import MemoryTransactionalProducer
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import StreamsBuilder, Topology, serdes
 
 
 def merged() -> Topology:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, KTable, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
-from topology import KStream, KTable, StreamsBuilder, Topology, serdes
 
 INPUT = [("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5)]
 LISTS = {"a": [1, 3, 4], "b": [2, 5]}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.testing import TopologyTestDriver
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing import TopologyTestDriver
 from tests.support.topologies import key_count
 
 

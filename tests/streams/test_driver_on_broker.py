@@ -6,11 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.kafka import read, write
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 SENTENCES = ["to be or not to be", "that is the question", "to be is to do", "do be do be do"]
 PARTITIONS = 3

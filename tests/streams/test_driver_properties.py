@@ -8,9 +8,9 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
-from topology import Materialized, StreamsBuilder, Topology, serdes
 
 Action = tuple[Any, ...]
 

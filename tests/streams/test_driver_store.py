@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder, Topology, serdes
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, serdes
 
 KEYS = [f"key-{number:03}" for number in range(200)]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from streams.blame import Suspect
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.effort import Effort
-from streams.errors import ConfigError, RecordError
-from streams.memory_worker import EventLog, ManualClock
-from streams.task import TaskId
+from headrace.streams.blame import Suspect
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.effort import Effort
+from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.task import TaskId
 
 IN = TopicPartition("in", 0)
 SETTINGS = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ConfigError, RecordError
-from streams.handlers import Answer, Continue, DeadLetter, Fail, Failure
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.handlers import Answer, Continue, DeadLetter, Fail, Failure
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import KStream, StreamsBuilder, Topology, serdes
 
 Stream = KStream[Any, Any]
 STAGES = ("deserialization", "processing", "production")

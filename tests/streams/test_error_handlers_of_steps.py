@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.handlers import Answer, Failure
-from streams.testing import TopologyTestDriver
-from topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
-from topology.windows import JoinWindows, TimeWindows
+from headrace.streams.errors import RecordError
+from headrace.streams.handlers import Answer, Failure
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
+from headrace.topology.windows import JoinWindows, TimeWindows
 
 DEAD = "dead-letters"
 CONTINUE = {

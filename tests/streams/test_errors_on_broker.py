@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from streams.errors import AbortableError, MissingTopicError
+from headrace.streams.errors import AbortableError, MissingTopicError
+from headrace.topology import StreamsBuilder, Topology, serdes, timestamps
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes, timestamps
 
 STAGES = ("deserialization", "processing", "production")
 CONTINUE = {f"{stage}.exception.handler": "continue" for stage in STAGES}
@@ -81,7 +81,11 @@ def test_bad_records_become_dead_letters_and_all_others_are_processed(
     for letter, offset, error in zip(
         letters,
         (b"1", b"3", b"4"),
-        (b"ZeroDivisionError", b"topology.errors.SerdeError", b"topology.errors.SerdeError"),
+        (
+            b"ZeroDivisionError",
+            b"headrace.topology.errors.SerdeError",
+            b"headrace.topology.errors.SerdeError",
+        ),
         strict=True,
     ):
         headers = dict(letter.headers or [])

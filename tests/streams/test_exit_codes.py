@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from streams import exit_codes
-from streams.errors import (
+from headrace.streams import exit_codes
+from headrace.streams.errors import (
     AbortableError,
     FatalClientError,
     RecordError,
     StreamsError,
     TaskMigratedError,
 )
-from streams.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
+from headrace.streams.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
 from tests.support.processes import ROOT
 
 
 def test_operations_shows_the_table() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    assert "\n".join(exit_codes.rows()) in page, "paste `python -m streams.exit_codes` into it"
+    assert "\n".join(exit_codes.rows()) in page, (
+        "paste `python -m headrace.streams.exit_codes` into it"
+    )
 
 
 def test_every_code_is_in_the_table() -> None:

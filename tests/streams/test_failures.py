@@ -9,13 +9,13 @@ import select
 import pytest
 import structlog
 
-from streams import TopologyTestDriver, logs
-from streams.errors import ConfigError, RecordError
-from streams.exit_codes import TABLE
-from streams.failures import Failure, describe_failure, log_failure
-from streams.supervisor import _again
-from streams.worker_reports import Failed, decode, encode
-from topology import StreamsBuilder, serdes
+from headrace.streams import TopologyTestDriver, logs
+from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.exit_codes import TABLE
+from headrace.streams.failures import Failure, describe_failure, log_failure
+from headrace.streams.supervisor import _again
+from headrace.streams.worker_reports import Failed, decode, encode
+from headrace.topology import StreamsBuilder, serdes
 
 SECRET = "a secret of the record"
 

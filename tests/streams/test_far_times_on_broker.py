@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, StreamsBuilder, Topology, serdes
+from headrace.topology.errors import FarTimeWarning
 from tests.support import kafka
 from tests.support.live import Live, settings_of
 from tests.support.topics import Topics
 from tests.support.topologies import EXACTLY_ONCE
-from topology import KStream, StreamsBuilder, Topology, serdes
-from topology.errors import FarTimeWarning
 
 SECOND_S = 1_700_000_000
 TIMES = {"microseconds": SECOND_S * 10**6, "nanoseconds": SECOND_S * 10**9}

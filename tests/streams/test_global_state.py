@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from state.directory import StateDirectory
-from state.errors import StateLockedError
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from state.store import TaskState
-from streams.clients import TopicPartition
-from streams.errors import LocalStateError
-from streams.global_plan import GlobalPlan
-from streams.global_state import Followed, GlobalState, stores_of_tables
-from streams.home import open_global_home
-from streams.memory_worker import EventLog
-from topology import serdes
+from headrace.state.directory import StateDirectory
+from headrace.state.errors import StateLockedError
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import TaskState
+from headrace.streams.clients import TopicPartition
+from headrace.streams.errors import LocalStateError
+from headrace.streams.global_plan import GlobalPlan
+from headrace.streams.global_state import Followed, GlobalState, stores_of_tables
+from headrace.streams.home import open_global_home
+from headrace.streams.memory_worker import EventLog
+from headrace.topology import serdes
 
 MEMORY = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=8 << 20)
 PLAN = GlobalPlan(

@@ -19,20 +19,20 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from state.codec import decode_timestamped
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from streams.app import State
-from streams.cli import main
-from streams.errors import MissingTopicError, RecordError, StreamsError
-from streams.exit_codes import ExitCode, exit_code_of
+from headrace.state.codec import decode_timestamped
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.streams.app import State
+from headrace.streams.cli import main
+from headrace.streams.errors import MissingTopicError, RecordError, StreamsError
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.topology import Materialized
 from tests.support import kafka
 from tests.support.global_app import topology
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
-from topology import Materialized
 
 MEMORY = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=8 << 20)
 
@@ -393,7 +393,7 @@ def test_a_reset_removes_the_local_rows_and_leaves_the_topic(
     with joining.run() as app:
         app.wait_processed(1)
     source = (
-        "from streams import KafkaStreams\n"
+        "from headrace.streams import KafkaStreams\n"
         "from tests.support.global_app import topology\n"
         f"app = KafkaStreams(topology({joining.table!r}, {joining.input!r}, {joining.output!r}), "
         f"{joining.settings!r})\n"

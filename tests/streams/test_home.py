@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from state.directory import StateDirectory
-from state.rocks import RocksMemory
-from state.store import Position
-from streams.home import PATIENCE_S, LocalHome, LocalHomes
-from streams.memory_worker import EventLog, ManualClock
-from streams.task import TaskId
+from headrace.state.directory import StateDirectory
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import Position
+from headrace.streams.home import PATIENCE_S, LocalHome, LocalHomes
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.task import TaskId
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 1)

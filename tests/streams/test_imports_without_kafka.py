@@ -10,8 +10,8 @@ import pytest
 HEAVY = ("confluent_kafka", "rocksdict", "pyspark", "fastavro")
 
 RUN_A_TOPOLOGY = """
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder
 builder = StreamsBuilder()
 builder.stream("in").group_by_key().count(store="counts").to_stream().to("out")
 with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_v2"}) as driver:
@@ -25,11 +25,11 @@ with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_
 @pytest.mark.parametrize(
     "code",
     [
-        "import topology, topology.compiler, topology.describe",
-        "import state, state.buffer, state.codec, state.spec, state.store, state.memory",
-        "import streams",
-        "import streams.config, streams.plan, streams.worker, streams.commit, streams.tasks",
-        "from streams import TopologyTestDriver",
+        "import headrace.topology, headrace.topology.compiler, headrace.topology.describe",
+        "from headrace.state import buffer, codec, spec, store, memory",
+        "import headrace.streams",
+        "from headrace.streams import config, plan, worker, commit, tasks",
+        "from headrace.streams import TopologyTestDriver",
         RUN_A_TOPOLOGY,
     ],
     ids=["topology", "state", "streams", "runtime", "driver", "a whole run"],

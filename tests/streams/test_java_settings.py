@@ -10,10 +10,10 @@ import re
 
 import pytest
 
-from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from streams.config import StreamsConfig, table
-from streams.errors import ConfigError
-from streams.java_settings import NOT_SUPPORTED, next_step
+from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config import StreamsConfig, table
+from headrace.streams.errors import ConfigError
+from headrace.streams.java_settings import NOT_SUPPORTED, next_step
 from tests.support.processes import ROOT
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.testing import TopologyTestDriver
+from headrace.state.codec import partition_for_key
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import JoinWindows, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import JoinWindows, StreamsBuilder, Topology, serdes
 
 PARTITIONS = 4
 Where = Callable[[str], int | None]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
-from tests.support.topologies import EXACTLY_ONCE
-from topology import (
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     JoinWindows,
     Processor,
     Record,
@@ -29,10 +28,11 @@ from topology import (
     serdes,
     timestamps,
 )
-from topology.errors import LAST_TIME_MS, FutureTimestampError
-from topology.windows import Window, Windowed
+from headrace.topology.errors import LAST_TIME_MS, FutureTimestampError
+from headrace.topology.windows import Window, Windowed
+from tests.support.topologies import EXACTLY_ONCE
 
-pytestmark = pytest.mark.filterwarnings("ignore::topology.errors.FarTimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::headrace.topology.errors.FarTimeWarning")
 
 SECOND = timedelta(seconds=1)
 LONGEST = timedelta(milliseconds=timedelta.max // timedelta(milliseconds=1))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from streams import KafkaStreams
-from streams.app import State
-from streams.clients import TopicPartition
-from streams.listeners import BothRestoreListeners, BothWorkerListeners
-from streams.task import TaskId
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.streams.app import State
+from headrace.streams.clients import TopicPartition
+from headrace.streams.listeners import BothRestoreListeners, BothWorkerListeners
+from headrace.streams.task import TaskId
+from headrace.topology import StreamsBuilder
 
 
 class Recorder:

@@ -10,19 +10,26 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.errors import ChangelogUnfinishedError, ResetRefusedError
-from streams.local_changelog_plan import lines
-from streams.local_changelogs import LocalChangelogs
-from streams.memory_clients import MemoryAdmin, MemoryPlainProducer
-from streams.memory_worker import create_topics
-from streams.progress import COMMIT_ID, Progress
-from streams.reset_plan import Member
-from streams.task import TaskId
-from streams.testing import TopologyTestDriver
-from streams.topic_errors import ChangelogLostError
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.errors import ChangelogUnfinishedError, ResetRefusedError
+from headrace.streams.local_changelog_plan import lines
+from headrace.streams.local_changelogs import LocalChangelogs
+from headrace.streams.memory_clients import MemoryAdmin, MemoryPlainProducer
+from headrace.streams.memory_worker import create_topics
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.reset_plan import Member
+from headrace.streams.task import TaskId
+from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.topology import (
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    serdes,
+)
 from tests.support.topologies import EXACTLY_ONCE
-from topology import Materialized, SessionWindows, StreamsBuilder, TimeWindows, Topology, serdes
 
 TASKS = 3
 MINUTE = timedelta(minutes=1)

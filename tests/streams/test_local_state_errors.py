@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from state.directory import StateDirectory
-from streams import KafkaStreams
-from streams.errors import IdentityError, LocalStateError
+from headrace.state.directory import StateDirectory
+from headrace.streams import KafkaStreams
+from headrace.streams.errors import IdentityError, LocalStateError
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 
 def application(topics: Topics, state_dir: Path) -> KafkaStreams:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from streams import logs
+from headrace.streams import logs
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,8 @@ def test_a_reader_that_is_gone_stops_nobody() -> None:
 
 def test_importing_the_library_configures_nothing() -> None:
     code = (
-        "import structlog, streams.app, streams.logs, streams.cli, streams.runtime\n"
+        "import structlog\n"
+        "from headrace.streams import app, logs, cli, runtime\n"
         "print(structlog.is_configured())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

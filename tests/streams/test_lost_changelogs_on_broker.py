@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from streams.cli import main
-from streams.deployed import topology_group
-from streams.errors import TopologyChangedError
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.group_admin import GroupAdmin
-from streams.topic_errors import ChangelogLostError
+from headrace.streams.cli import main
+from headrace.streams.deployed import topology_group
+from headrace.streams.errors import TopologyChangedError
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.topology import Materialized
 from tests.streams.test_topic_watch_on_broker import delete
 from tests.support import kafka
 from tests.support.counting import Counting
@@ -22,7 +23,6 @@ from tests.support.live import Live, live
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import Materialized
 
 
 def restore_from_local(counting: Counting, directory: Path, *arguments: str) -> Result:
@@ -33,8 +33,8 @@ def command(counting: Counting, directory: Path, *arguments: str) -> Result:
     """Call headrace; the application is named last."""
     file = directory / f"app_{uuid.uuid4().hex}.py"
     file.write_text(
-        "from streams import KafkaStreams, serdes\n"
-        "from topology import StreamsBuilder\n"
+        "from headrace.streams import KafkaStreams, serdes\n"
+        "from headrace.topology import StreamsBuilder\n"
         "builder = StreamsBuilder()\n"
         f"stream = builder.stream({counting.input!r}, key=serdes.string, value=serdes.string)\n"
         "counts = stream.group_by_key().count(store='counts')\n"

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.deployment import Deployment
-from streams.driver_disk import MemoryDisk
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.lost_group import LostGroup
-from streams.lost_offsets import Counted, LostOffsets, StateWithoutOffsetsError
-from streams.memory_clients import MemoryAdmin, MemoryConsumer
-from streams.memory_cluster import Fate, Transaction
-from streams.memory_worker import EventLog, ManualClock
-from streams.plan import plan_application
-from streams.progress import RESET_MARK
-from streams.testing import TopologyTestDriver
-from streams.topic_plan import plan_internal_topics, topic_names
-from topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.deployment import Deployment
+from headrace.streams.driver_disk import MemoryDisk
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.lost_group import LostGroup
+from headrace.streams.lost_offsets import Counted, LostOffsets, StateWithoutOffsetsError
+from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.memory_cluster import Fate, Transaction
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.plan import plan_application
+from headrace.streams.progress import RESET_MARK
+from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 
 EXACTLY_ONCE = {"application.id": "app", "processing.guarantee": "exactly_once_v2"}
 AT_LEAST_ONCE = EXACTLY_ONCE | {"processing.guarantee": "at_least_once"}

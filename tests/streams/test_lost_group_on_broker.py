@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from streams.check_cli import _compare
-from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import FatalClientError
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.group_admin import GroupAdmin
-from streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.check_cli import _compare
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import FatalClientError
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 WORDS = 7
 

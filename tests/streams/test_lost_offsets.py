@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployment import Deployment
-from streams.driver_disk import MemoryDisk
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.lost_offsets import (
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment
+from headrace.streams.driver_disk import MemoryDisk
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.lost_offsets import (
     ReadBefore,
     StateWithoutOffsetsError,
     effects_of,
     lost_inputs,
     read_before,
 )
-from streams.memory_clients import MemoryConsumer
-from streams.plan import plan_application
-from streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
-from streams.restore import ChangelogFacts
-from streams.testing import TopologyTestDriver
-from topology import Materialized, StreamsBuilder, Topology, serdes
+from headrace.streams.memory_clients import MemoryConsumer
+from headrace.streams.plan import plan_application
+from headrace.streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from headrace.streams.restore import ChangelogFacts
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
 SETTINGS = {"application.id": "app", "processing.guarantee": "exactly_once_v2"}

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from streams.clients import TopicPartition
-from streams.devbroker import DevBroker, settings
-from streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.clients import TopicPartition
+from headrace.streams.devbroker import DevBroker, settings
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka, raw_offsets
 from tests.support.live import Live, live, settings_of
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 
 def merged(topics: Topics) -> tuple[Topology, str, str, str]:

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
-from streams.memory_clients import (
+from headrace.state.codec import partition_for_key
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from headrace.streams.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
     MemoryPlainProducer,
     MemoryTransactionalProducer,
 )
-from streams.memory_cluster import MemoryCluster
+from headrace.streams.memory_cluster import MemoryCluster
 
 PLACE = TopicPartition("t", 0)
 INPUT = TopicPartition("in", 0)

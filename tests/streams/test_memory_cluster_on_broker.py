@@ -10,15 +10,15 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from streams.admin import LiveAdmin
-from streams.clients import CommittedOffset, Consumer, Producer, TopicPartition
-from streams.config import StreamsConfig
-from streams.consumer import LiveConsumer
-from streams.errors import ProducerFencedError, StreamsError
-from streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactionalProducer
-from streams.memory_cluster import MemoryCluster
-from streams.producer import TransactionalProducer
-from streams.topics import TopicAdmin
+from headrace.streams.admin import LiveAdmin
+from headrace.streams.clients import CommittedOffset, Consumer, Producer, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.errors import ProducerFencedError, StreamsError
+from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactionalProducer
+from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.producer import TransactionalProducer
+from headrace.streams.topics import TopicAdmin
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from state.store import Position
-from streams.never_back import NeverBack
-from streams.restore import ChangelogFacts, plan_restore
+from headrace.state.store import Position
+from headrace.streams.never_back import NeverBack
+from headrace.streams.restore import ChangelogFacts, plan_restore
 
 HOUR_MS = 3_600_000
 FACTS = ChangelogFacts("id", start=0, end=100, delete_retention_ms=24 * HOUR_MS)

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from state.memory import MemoryTaskState
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.plan import plan_application
-from streams.progress import MAX_BYTES, Progress
-from streams.task import Task
-from streams.testing import TopologyTestDriver
+from headrace.state.memory import MemoryTaskState
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.plan import plan_application
+from headrace.streams.progress import MAX_BYTES, Progress
+from headrace.streams.task import Task
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 from tests.support.topologies import key_count
-from topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 
 
 def test_more_numbers_than_fit_beside_an_offset_are_refused_before_the_first_record() -> None:

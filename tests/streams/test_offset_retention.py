@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, Offsets, TopicPartition
-from streams.config import StreamsConfig
-from streams.deployed import TRY_AGAIN_S, DeployedTopology
-from streams.errors import FatalClientError
-from streams.local_admin import LocalAdmin
-from streams.memory_worker import EventLog
-from streams.offset_retention import keep_offsets_every_s
-from streams.plan import plan_application
-from streams.testing import TopologyTestDriver
+from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployed import TRY_AGAIN_S, DeployedTopology
+from headrace.streams.errors import FatalClientError
+from headrace.streams.local_admin import LocalAdmin
+from headrace.streams.memory_worker import EventLog
+from headrace.streams.offset_retention import keep_offsets_every_s
+from headrace.streams.plan import plan_application
+from headrace.streams.testing import TopologyTestDriver
 from tests.support.topologies import key_count
 
 HOUR_S = 3600.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from streams.admin import LiveAdmin
-from streams.devbroker import DevBroker
-from streams.memory_worker import EventLog
-from streams.offset_retention import keep_offsets_every_s
-from streams.rights import Right
+from headrace.streams.admin import LiveAdmin
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.memory_worker import EventLog
+from headrace.streams.offset_retention import keep_offsets_every_s
+from headrace.streams.rights import Right
 from tests.support.patience import PATIENCE_S
 
 

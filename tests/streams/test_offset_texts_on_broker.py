@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.consumer import LiveConsumer
-from streams.group_admin import GroupAdmin
-from streams.group_offsets import MemberlessGroup
-from streams.progress import MAX_BYTES, Progress
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.consumer import LiveConsumer
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.group_offsets import MemberlessGroup
+from headrace.streams.progress import MAX_BYTES, Progress
+from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, raw_offsets
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 TIME_MS = 1_700_000_000_000
 WITHOUT = base64.b64encode(struct.pack(">bq", 2, TIME_MS))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from streams.memory_clients import MemoryPlainProducer
-from streams.testing import TopologyTestDriver
+from headrace.streams.memory_clients import MemoryPlainProducer
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.topologies import key_count
-from topology import StreamsBuilder, serdes
 
 
 @pytest.mark.parametrize("cache", [0, 10_000_000])

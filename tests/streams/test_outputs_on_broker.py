@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from streams.errors import MissingTopicError
+from headrace.streams.errors import MissingTopicError
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.streams.test_topic_watch_on_broker import delete
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from headrace.topology import Processor, ProcessorContext, Record, Topology, serdes
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.processes import running, wait_until
 from tests.support.processor_app import TICK_MS, topology
 from tests.support.topics import Topics
-from topology import Processor, ProcessorContext, Record, Topology, serdes
 
 MODULE = "tests.support.processor_app"
 BEGIN = 1_700_000_000_000

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaException
 
-from streams.clients import TopicPartition
-from streams.config import StreamsConfig
-from streams.errors import ProducerFencedError, RecordRefusedError
-from streams.producer import PlainProducer, TransactionalProducer
+from headrace.streams.clients import TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import ProducerFencedError, RecordRefusedError
+from headrace.streams.producer import PlainProducer, TransactionalProducer
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

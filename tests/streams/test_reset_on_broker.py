@@ -17,24 +17,24 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
-from state.directory import StateDirectory
-from streams.backfill_gate import BackfillNote, NoteState, backfill_group
-from streams.cli import main
-from streams.clients import CommittedOffset, TopicPartition
-from streams.config import StreamsConfig
-from streams.errors import ResetRefusedError, ResetUnfinishedError
-from streams.exit_codes import ExitCode
-from streams.group_admin import GroupAdmin
-from streams.plan import plan_application
-from streams.reset import Reset
-from streams.reset_plan import Target
+from headrace.state.directory import StateDirectory
+from headrace.streams.backfill_gate import BackfillNote, NoteState, backfill_group
+from headrace.streams.cli import main
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import ResetRefusedError, ResetUnfinishedError
+from headrace.streams.exit_codes import ExitCode
+from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.plan import plan_application
+from headrace.streams.reset import Reset
+from headrace.streams.reset_plan import Target
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until
 from tests.support.topics import Topics
-from topology import StreamsBuilder, Topology, serdes
 
 STEPS = [
     "reset_marked",
@@ -57,8 +57,8 @@ class Resetting:
         self.name = f"app_{uuid.uuid4().hex}"
         self.file = directory / f"{self.name}.py"
         self.file.write_text(
-            "from streams import KafkaStreams, serdes\n"
-            "from topology import StreamsBuilder\n"
+            "from headrace.streams import KafkaStreams, serdes\n"
+            "from headrace.topology import StreamsBuilder\n"
             "builder = StreamsBuilder()\n"
             f"stream = builder.stream({counting.input!r}, key=serdes.string, value=serdes.string)\n"
             f"counts = stream.group_by_key().count(store='counts')\n"
@@ -428,7 +428,7 @@ def test_on_a_terminal_the_plan_is_shown_before_the_question(
     resetting: Resetting, answer: str, offset: int
 ) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from streams.cli import main; main()"]
+    command = [sys.executable, "-c", "from headrace.streams.cli import main; main()"]
     process = subprocess.Popen(
         [*command, "reset", f"{resetting.file}:app"],
         cwd=ROOT,

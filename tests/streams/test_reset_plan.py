@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from streams import KafkaStreams
-from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import ConfigError, ResetUnfinishedError
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.progress import Progress
-from streams.reset_plan import ApplicationTopics, Member, Move, ResetPlan, lines, moves
-from topology import StreamsBuilder, serdes
+from headrace.streams import KafkaStreams
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import ConfigError, ResetUnfinishedError
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.progress import Progress
+from headrace.streams.reset_plan import ApplicationTopics, Member, Move, ResetPlan, lines, moves
+from headrace.topology import StreamsBuilder, serdes
 
 PLACE = TopicPartition("in", 0)
 EMPTY = ResetPlan(

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from state.codec import decode_timestamped, encode_timestamped
-from state.errors import StoreCorruptedError
-from state.rocks import RocksMemory, RocksTaskState
-from state.store import Position, TaskState
-from streams import restore
-from streams.clients import CommittedOffset, TopicPartition, no_probe
-from streams.config import StreamsConfig
-from streams.errors import RestoreLostError, TaskCorruptedError
-from streams.memory_clients import MemoryConsumer
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.memory_worker import EventLog, ManualClock
-from streams.plan import plan_application
-from streams.progress import COMMIT_ID, Progress
-from streams.restore import ChangelogFacts, Restorer
-from streams.task import Task
+from headrace.state.codec import decode_timestamped, encode_timestamped
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.store import Position, TaskState
+from headrace.streams import restore
+from headrace.streams.clients import CommittedOffset, TopicPartition, no_probe
+from headrace.streams.config import StreamsConfig
+from headrace.streams.errors import RestoreLostError, TaskCorruptedError
+from headrace.streams.memory_clients import MemoryConsumer
+from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.plan import plan_application
+from headrace.streams.progress import COMMIT_ID, Progress
+from headrace.streams.restore import ChangelogFacts, Restorer
+from headrace.streams.task import Task
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.live import RestoreRecorder
-from topology import StreamsBuilder, serdes
 
 DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = 100 * DAY_MS

@@ -11,17 +11,17 @@ import pytest
 import structlog
 from confluent_kafka.admin import AdminClient
 
-from state.codec import encode_timestamped
-from streams.app import State
-from streams.lost_offsets import StateWithoutOffsetsError
-from streams.topic_errors import ChangelogLostError
+from headrace.state.codec import encode_timestamped
+from headrace.streams.app import State
+from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.topology import Materialized, serdes
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import Live
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import running, wait_until
 from tests.support.topics import Topics
-from topology import Materialized, serdes
 
 
 def write_aborted(bootstrap: str, topic: str, count: int) -> None:

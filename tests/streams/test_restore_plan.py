@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.store import Position
-from streams.restore import ChangelogFacts, RestorePlan, plan_restore
+from headrace.state.store import Position
+from headrace.streams.restore import ChangelogFacts, RestorePlan, plan_restore
 
 DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = 100 * DAY_MS

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from streams.background import at_once
-from streams.clients import CommittedOffset, TopicPartition
-from streams.errors import FatalClientError
-from streams.memory_worker import EventLog, ManualClock
-from streams.progress import Progress
-from streams.retention import RetentionGuard, WindowTopic
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder, TimeWindows, serdes
+from headrace.streams.background import at_once
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import FatalClientError
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.progress import Progress
+from headrace.streams.retention import RetentionGuard, WindowTopic
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, TimeWindows, serdes
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from streams.access_errors import AccessError
-from streams.cli import main
-from streams.devbroker import DevBroker
-from streams.exit_codes import ExitCode, exit_code_of, is_crash
-from streams.rights import Right
+from headrace.streams.access_errors import AccessError
+from headrace.streams.cli import main
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.rights import Right
+from headrace.topology import StreamsBuilder, TimeWindows, serdes
 from tests.support.live import Live, live
 from tests.support.tenant import Tenant
-from topology import StreamsBuilder, TimeWindows, serdes
 
 Take = Callable[[Right], bool]
 """Whether this right is taken away."""
@@ -144,8 +144,8 @@ def test_keeping_old_windows_needs_the_right_to_alter_their_topic(
 
 
 APP = """
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams, serdes
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 words = builder.stream({source!r}, key=serdes.string, value=serdes.string)

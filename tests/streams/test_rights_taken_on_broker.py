@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from streams.access_errors import AccessError
-from streams.app import State
-from streams.devbroker import DevBroker
-from streams.exit_codes import ExitCode, exit_code_of
-from streams.rights import Right
+from headrace.streams.access_errors import AccessError
+from headrace.streams.app import State
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.rights import Right
 from tests.support import oracle
 from tests.support.live import Live, live
 from tests.support.patience import PATIENCE_S

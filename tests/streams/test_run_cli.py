@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from streams.cli import main
-from streams.exit_codes import ExitCode
-from streams.worker_handle import Launch, LiveProcess
+from headrace.streams.cli import main
+from headrace.streams.exit_codes import ExitCode
+from headrace.streams.worker_handle import Launch, LiveProcess
 from tests.streams.test_imports_without_kafka import HEAVY
-from tests.support.processes import ROOT, wait_until
+from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive
 
 HEADER = """
-from streams import KafkaStreams
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
 
 builder = StreamsBuilder()
 builder.stream("in").to("out")
@@ -100,7 +100,7 @@ def test_a_worker_that_dies_before_it_can_log_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "structlog.py").write_text("raise ImportError('a broken installation')")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{IMPORT_PATH}")
     process = LiveProcess(Launch(target="my_app:app"), 0)
     wait_until(lambda: process.poll() is not None, what="its end")
     assert list(process.reports()) == []
@@ -178,7 +178,9 @@ def test_a_wrong_command_line_is_said_before_anything_starts(arguments: list[str
 
 
 def test_the_supervisor_loads_no_client_and_no_store() -> None:
-    code = f"import streams.run_cli, sys\nprint(*[n for n in {HEAVY!r} if n in sys.modules])"
+    code = (
+        f"import headrace.streams.run_cli, sys\nprint(*[n for n in {HEAVY!r} if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
@@ -194,7 +196,7 @@ class Terminal:
                 os.chdir(home)
                 # Whoever started the tests may have had it ignored, as nohup does.
                 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-                environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+                environment = {**os.environ, "PYTHONPATH": IMPORT_PATH, "COLUMNS": "120"}
                 environment |= {"TERM": "xterm", "LINES": "40"}
                 os.execve(COMMAND[0], [*COMMAND, *arguments], environment)
             finally:

@@ -11,17 +11,17 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner
 
-from streams import KafkaStreams, cli
-from streams.broker_contact import Heard
-from streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from streams.config import StreamsConfig, table
-from streams.errors import ConfigError
-from streams.kafka_clients import new_consumer, new_producer
-from streams.schema_registry import SchemaRegistry
-from streams.secrets import SECRET_NAMES, Secret, guarded, revealed
-from streams.worker_handle import Launch
-from topology import StreamsBuilder
-from topology.errors import RegistryError
+from headrace.streams import KafkaStreams, cli
+from headrace.streams.broker_contact import Heard
+from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config import StreamsConfig, table
+from headrace.streams.errors import ConfigError
+from headrace.streams.kafka_clients import new_consumer, new_producer
+from headrace.streams.schema_registry import SchemaRegistry
+from headrace.streams.secrets import SECRET_NAMES, Secret, guarded, revealed
+from headrace.streams.worker_handle import Launch
+from headrace.topology import StreamsBuilder
+from headrace.topology.errors import RegistryError
 
 CANARY = "c4n4ry"
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}

@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Topology, serdes
 from tests.support.kafka import read, write
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
-from topology import SessionWindows, StreamsBuilder, Suppressed, Topology, serdes
 
 GAP = timedelta(milliseconds=100)
 PARTITIONS = 2

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from confluent_kafka import KafkaException
 
-from streams.devbroker import DevBroker
+from headrace.streams.devbroker import DevBroker
 from tests.streams.test_crashes_on_broker import Scenario
 from tests.support import kafka
 from tests.support.counting import Counting

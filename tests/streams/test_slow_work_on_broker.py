@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import structlog
 
-from streams.errors import RecordError
+from headrace.streams.errors import RecordError
+from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka
 from tests.support.live import Live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 
 def stopped(topics: Topics, directory: Path, slow_s: float, **settings: Any) -> tuple[Any, ...]:

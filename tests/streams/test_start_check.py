@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.committed_records import CommittedRecords
-from streams.config import StreamsConfig
-from streams.deployment import Deployment
-from streams.errors import TopologyChangedError
-from streams.memory_clients import MemoryAdmin, MemoryConsumer
-from streams.memory_worker import EventLog, ManualClock
-from streams.plan import plan_application
-from streams.progress import RESET_MARK, Progress
-from streams.start_check import StartCheck
-from streams.testing import TopologyTestDriver
-from streams.topic_errors import ChangelogLostError
-from streams.topic_identity import without_ids
-from streams.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.committed_records import CommittedRecords
+from headrace.streams.config import StreamsConfig
+from headrace.streams.deployment import Deployment
+from headrace.streams.errors import TopologyChangedError
+from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.plan import plan_application
+from headrace.streams.progress import RESET_MARK, Progress
+from headrace.streams.start_check import StartCheck
+from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.topic_identity import without_ids
+from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
-from topology import StreamsBuilder, Topology, serdes
 
 CHANGELOG = "test-counts-changelog"
 IN = TopicPartition("in", 0)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from streams import KafkaStreams
-from streams.app import State
+from headrace.streams import KafkaStreams
+from headrace.streams.app import State
 from tests.support.topologies import key_count
 
 

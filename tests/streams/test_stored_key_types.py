@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
-from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
-from topology import (
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -20,6 +19,7 @@ from topology import (
     Topology,
     serdes,
 )
+from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
 
 MS = timedelta(milliseconds=1)
 

@@ -18,10 +18,9 @@ from uuid import UUID
 
 import pytest
 
-from streams.errors import StreamsError
-from streams.testing import TopologyTestDriver
-from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
-from topology import (
+from headrace.streams.errors import StreamsError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     JoinWindows,
     Materialized,
     SessionWindows,
@@ -34,6 +33,7 @@ from topology import (
     avro,
     serdes,
 )
+from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
 
 MS = timedelta(milliseconds=1)
 HOUR = timedelta(hours=1)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from streams.exit_codes import ExitCode
-from streams.restarts import RestartLimits
-from streams.status import WorkerStatus
-from streams.supervisor import Supervisor
-from streams.unreached import Unreached
-from streams.worker_reports import Failed, Loaded, Report, Status
+from headrace.streams.exit_codes import ExitCode
+from headrace.streams.restarts import RestartLimits
+from headrace.streams.status import WorkerStatus
+from headrace.streams.supervisor import Supervisor
+from headrace.streams.unreached import Unreached
+from headrace.streams.worker_reports import Failed, Loaded, Report, Status
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 

@@ -14,12 +14,12 @@ import confluent_kafka.admin
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headrace.topology import Materialized, StreamsBuilder, serdes
+from headrace.topology.graph import Topology
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
-from topology import Materialized, StreamsBuilder, serdes
-from topology.graph import Topology
 
 DAY = timedelta(days=1)
 NOW_MS = 1_700_000_000_000

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streams.errors import AbortableError, OutcomeUnknownError, StreamsError
-from streams.memory_clients import MemoryConsumer
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import AbortableError, OutcomeUnknownError, StreamsError
+from headrace.streams.memory_clients import MemoryConsumer
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import StreamsBuilder, Topology, serdes
 
 SECOND = timedelta(seconds=1)
 

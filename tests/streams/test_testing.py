@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.errors import ConfigError, MisconfiguredTopicError, RecordError
-from streams.testing import TopologyTestDriver
+from headrace.state.codec import partition_for_key
+from headrace.streams.errors import ConfigError, MisconfiguredTopicError, RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import SerdeError, StreamsBuilder, Topology, avro, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count, word_count
-from topology import SerdeError, StreamsBuilder, Topology, avro, serdes
 
 SENTENCES = ["to be or not to be", "that is the question", "", "to be"]
 WORDS = {"to": 3, "be": 3, "or": 1, "not": 1, "that": 1, "is": 1, "the": 1, "question": 1}
@@ -267,7 +267,7 @@ def test_what_a_store_hands_out_can_be_changed_without_harm() -> None:
 
 
 def test_a_topology_that_feeds_itself_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.testing.MAX_TURNS", 50)
+    monkeypatch.setattr("headrace.streams.testing.MAX_TURNS", 50)
     builder = StreamsBuilder()
     builder.stream("in").to(lambda key, value: "in")
     driver = TopologyTestDriver(builder.build())

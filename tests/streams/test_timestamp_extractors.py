@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ConfigError, RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, StreamsBuilder, Topology, TopologyError, serdes, timestamps
+from headrace.topology.timestamps import InputRecord, TimestampExtractor
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
-from topology import KStream, StreamsBuilder, Topology, TopologyError, serdes, timestamps
-from topology.timestamps import InputRecord, TimestampExtractor
 
 Stream = KStream[Any, Any]
 

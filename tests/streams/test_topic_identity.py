@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from streams.clients import CommittedOffset, TopicPartition
-from streams.progress import Progress
-from streams.testing import TopologyTestDriver
-from streams.topic_errors import TopicReplacedError
-from streams.topic_identity import committed_id, id_values
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.progress import Progress
+from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.topic_errors import TopicReplacedError
+from headrace.streams.topic_identity import committed_id, id_values
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
-from topology import StreamsBuilder, Topology, serdes
 
 GUARANTEES: list[dict[str, Any]] = [{}, EXACTLY_ONCE]
 IN = TopicPartition("in", 0)

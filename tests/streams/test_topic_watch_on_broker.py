@@ -12,15 +12,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from streams import KafkaStreams
-from streams.errors import MisconfiguredTopicError, MissingTopicError
-from streams.topic_errors import TopicReplacedError
+from headrace.streams import KafkaStreams
+from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
+from headrace.streams.topic_errors import TopicReplacedError
+from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
-from topology import StreamsBuilder, serdes
 
 OFTEN: dict[str, Any] = {"topics_check_interval_ms": 200}
 NEWS_WITHIN_MS = 500

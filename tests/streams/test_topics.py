@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from streams.topic_plan import (
+from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
+from headrace.streams.topic_plan import (
     ChangelogTopic,
     NewTopic,
     RepartitionTopic,

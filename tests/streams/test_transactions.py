@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streams.errors import (
+from headrace.streams.errors import (
     AbortableError,
     FatalClientError,
     IdentityError,
@@ -15,8 +15,8 @@ from streams.errors import (
     ProducerFencedError,
     StreamsError,
 )
-from streams.memory_worker import EventLog, ManualClock
-from streams.transactions import FENCED_AGAIN_S, Transactions
+from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.transactions import FENCED_AGAIN_S, Transactions
 
 TIMEOUT_S = 10.0
 UNKNOWN, FENCED = OutcomeUnknownError("timed out"), ProducerFencedError("fenced")

@@ -10,11 +10,11 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from state.codec import partition_for_key
+from headrace.state.codec import partition_for_key
+from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
-from topology import StreamsBuilder, TimeWindows, Topology, serdes
 
 SECOND = 1000
 KEYS = [f"key-{i}" for i in range(8)]

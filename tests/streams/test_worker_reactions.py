@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from state.errors import StoreCorruptedError
-from streams.errors import (
+from headrace.state.errors import StoreCorruptedError
+from headrace.streams.errors import (
     AbortableError,
     MemberFencedError,
     OffsetLostError,
@@ -19,13 +19,13 @@ from streams.errors import (
     StreamsError,
     TaskCorruptedError,
 )
-from streams.facts import ClusterFacts
-from streams.inquiry import Inquiry
-from streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from streams.task import TaskId
-from streams.topic_errors import TopicReplacedError
+from headrace.streams.facts import ClusterFacts
+from headrace.streams.inquiry import Inquiry
+from headrace.streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
+from headrace.streams.task import TaskId
+from headrace.streams.topic_errors import TopicReplacedError
+from headrace.topology.task_facts import TaskFacts
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
-from topology.task_facts import TaskFacts
 
 
 @pytest.fixture

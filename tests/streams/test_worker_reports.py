@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from streams.clients import TopicPartition
-from streams.task import TaskId
-from streams.worker_reports import Activity, Loaded, Reporter, ReportPipe, Status, decode
+from headrace.streams.clients import TopicPartition
+from headrace.streams.task import TaskId
+from headrace.streams.worker_reports import Activity, Loaded, Reporter, ReportPipe, Status, decode
 
 
 class Clock:

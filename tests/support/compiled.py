@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from state.buffer import Buffer, timestamped_rows
-from state.memory import MemoryTaskState
-from tests.support.interpreter import Sent
-from topology import Topology, serdes
-from topology.codegen import CompileOptions
-from topology.compiler import (
+from headrace.state.buffer import Buffer, timestamped_rows
+from headrace.state.memory import MemoryTaskState
+from headrace.topology import Topology, serdes
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.compiler import (
     Failed,
     Program,
     TaskEnvironment,
     compile_sub_topology,
     raise_again,
 )
+from tests.support.interpreter import Sent
 
 OPTIONS = CompileOptions("app", serdes.json, serdes.json, caching=False, null_key_policy="drop")
 

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams import KafkaStreams
-from topology import StreamsBuilder, Topology, serdes
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder, Topology, serdes
 
 
 @dataclass(frozen=True)

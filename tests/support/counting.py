@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from state.rocks import RocksMemory, RocksTaskState
-from state.spec import StoreSpec
-from streams.clients import Probe, no_probe
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.streams.clients import Probe, no_probe
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics
-from topology import Materialized, StreamsBuilder, Topology, serdes
 
 
 class Counting:

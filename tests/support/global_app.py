@@ -12,8 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from streams import KafkaStreams, global_tables
-from topology import Materialized, StreamsBuilder, Topology, serdes
+from headrace.streams import KafkaStreams, global_tables
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
 
 def topology(

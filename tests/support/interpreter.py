@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from topology import serdes
-from topology.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology, TableSource
+from headrace.topology import serdes
+from headrace.topology.graph import (
+    Aggregate,
+    Branch,
+    Node,
+    Sink,
+    Stateless,
+    SubTopology,
+    TableSource,
+)
 
 Sent = tuple[str, Any, Any, int]
 """A sink's topic, a key, a value and a timestamp."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streams import KafkaStreams
-from streams.app import State
-from streams.clients import Probe, TopicPartition, no_probe
-from streams.errors import StreamsError
-from streams.task import TaskId
+from headrace.streams import KafkaStreams
+from headrace.streams.app import State
+from headrace.streams.clients import Probe, TopicPartition, no_probe
+from headrace.streams.errors import StreamsError
+from headrace.streams.task import TaskId
+from headrace.topology import Topology
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
-from topology import Topology
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from streams.testing import Record, TopologyTestDriver
-from topology import KStream, StreamsBuilder, serdes
+from headrace.streams.testing import Record, TopologyTestDriver
+from headrace.topology import KStream, StreamsBuilder, serdes
 
 Stream = KStream[Any, Any]
 Pair = tuple[Any, Any]

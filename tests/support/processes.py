@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
+IMPORT_PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+"""Where a process of a test imports the project and the examples from."""
 
 
 class AppProcess:

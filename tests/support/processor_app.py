@@ -10,9 +10,9 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from streams import KafkaStreams
+from headrace.streams import KafkaStreams
+from headrace.topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
 from tests.support import count_app
-from topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
 
 COUNTS = Stores.key_value("counts", key=serdes.string, value=serdes.long)
 WINDOWS = Stores.window(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import ProcessorContext, Record, StoreBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
-from topology import ProcessorContext, Record, StoreBuilder, Topology, serdes
 
 Operation = Sequence[Any]
 

@@ -17,13 +17,13 @@ import psutil
 
 from tests.support import kafka, oracle
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import ROOT, wait_until
+from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.topics import Topics
 
 APP = """
 import time
-from streams import KafkaStreams, serdes
-from topology import StreamsBuilder
+from headrace.streams import KafkaStreams, serdes
+from headrace.topology import StreamsBuilder
 
 def step(value):
     if value == "poison":
@@ -40,7 +40,7 @@ counted = stream.map_values(step, name="step").group_by_key().count(store="count
 counted.to_stream().to({output!r})
 app = KafkaStreams(builder.build(), {settings!r})
 """
-COMMAND = [sys.executable, "-P", "-c", "from streams.cli import main; main()", "run"]
+COMMAND = [sys.executable, "-P", "-c", "from headrace.streams.cli import main; main()", "run"]
 
 
 class Run:
@@ -58,7 +58,7 @@ class Run:
             self.process = subprocess.Popen(
                 [*COMMAND, *arguments],
                 cwd=home,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": IMPORT_PATH},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 # A process group as that of a command in a terminal.

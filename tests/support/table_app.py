@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from streams import KafkaStreams
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.count_app import Plan, Reporter
-from topology import StreamsBuilder, Topology, serdes
 
 
 class TablePlan(Plan):

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from streams.testing import CrashPoint, TopologyTestDriver
-from topology import KTable, Materialized, StreamsBuilder, Topology, serdes
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import KTable, Materialized, StreamsBuilder, Topology, serdes
 
 EXACTLY_ONCE: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
 SETTINGS: list[dict[str, object]] = [

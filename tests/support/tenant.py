@@ -11,11 +11,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from streams.devbroker import DevBroker
-from streams.rights import Right, of_application
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.rights import Right, of_application
+from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
-from topology import StreamsBuilder, Topology, serdes
 
 
 def word_count(source: str, output: str) -> Topology:

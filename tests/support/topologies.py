@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topology import StreamsBuilder, Topology, serdes
+from headrace.topology import StreamsBuilder, Topology, serdes
 
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 NO_CACHE = {**EXACTLY_ONCE, "statestore.cache.max.bytes": 0}

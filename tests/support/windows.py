@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from streams.testing import TopologyTestDriver
-from topology import KGroupedStream, KTable, StreamsBuilder, Windowed, serdes
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KGroupedStream, KTable, StreamsBuilder, Windowed, serdes
 
 Group = KGroupedStream[str, str]
 Table = KTable[Windowed[str], Any]

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from streams.clients import CommittedOffset, ReceivedMessage, TopicPartition
-from streams.config import StreamsConfig
-from streams.driver_disk import MemoryDisk
-from streams.errors import StreamsError
-from streams.memory_clients import MemoryConsumer
-from streams.memory_cluster import Fate, MemoryCluster, Transaction
-from streams.memory_worker import Counts, EventLog, ManualClock, create_topics, make_memory_worker
-from streams.plan import plan_application
-from streams.worker import Worker
+from headrace.streams.clients import CommittedOffset, ReceivedMessage, TopicPartition
+from headrace.streams.config import StreamsConfig
+from headrace.streams.driver_disk import MemoryDisk
+from headrace.streams.errors import StreamsError
+from headrace.streams.memory_clients import MemoryConsumer
+from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.memory_worker import (
+    Counts,
+    EventLog,
+    ManualClock,
+    create_topics,
+    make_memory_worker,
+)
+from headrace.streams.plan import plan_application
+from headrace.streams.worker import Worker
+from headrace.topology import serdes
 from tests.support.topologies import NO_CACHE, key_count
-from topology import serdes
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 CHANGELOG = TopicPartition("app-counts-changelog", 1)

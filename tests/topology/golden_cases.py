@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from topology import serdes
-from topology.builder import StreamsBuilder
-from topology.kstream import KStream
-from topology.ktable import KTable
-from topology.materialized import Materialized
-from topology.stores import Stores
+from headrace.topology import serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.kstream import KStream
+from headrace.topology.ktable import KTable
+from headrace.topology.materialized import Materialized
+from headrace.topology.stores import Stores
 
 Build = Callable[[StreamsBuilder], object]
 Stream = KStream[Any, Any]

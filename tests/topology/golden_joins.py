@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.ktable import KTable
+from headrace.topology.materialized import Materialized
+from headrace.topology.windows import JoinWindows
 from tests.topology.golden_cases import Stream, case, nothing, one, same, value_as_key, yes
-from topology.builder import StreamsBuilder
-from topology.ktable import KTable
-from topology.materialized import Materialized
-from topology.windows import JoinWindows
 
 MS = timedelta(milliseconds=1)
 WINDOWS = JoinWindows(time_difference=10 * MS, grace=5 * MS)

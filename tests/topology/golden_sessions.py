@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tests.topology.golden_cases import Build, one
-from topology import (
+from headrace.topology import (
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -14,6 +13,7 @@ from topology import (
     TimeWindows,
     serdes,
 )
+from tests.topology.golden_cases import Build, one
 
 _GAP = timedelta(milliseconds=5)
 SESSIONS = SessionWindows(inactivity_gap=_GAP)

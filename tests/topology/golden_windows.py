@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from headrace.topology import SlidingWindows, StreamsBuilder, TimeWindows, UnlimitedWindows, serdes
 from tests.topology.golden_cases import Build, one
-from topology import SlidingWindows, StreamsBuilder, TimeWindows, UnlimitedWindows, serdes
 
 _FIVE = timedelta(milliseconds=5)
 TUMBLING = TimeWindows(size=_FIVE)

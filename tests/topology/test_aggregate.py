@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.topology import serdes
 from tests.support.operators import NO_CACHE, driver_of, results
-from topology import serdes
 
 
 def history(stream: Any, **options: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from topology import Materialized, StreamsBuilder, Topology, serdes
-from topology.errors import TopologyError
-from topology.stores import Stores
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
+from headrace.topology.errors import TopologyError
+from headrace.topology.stores import Stores
 
 
 @dataclass

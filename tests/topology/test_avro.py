@@ -20,9 +20,9 @@ from avro.schema import parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology import avro
-from topology.errors import SerdeError, TopologyError
-from topology.serdes import Serde
+from headrace.topology import avro
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.serdes import Serde
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -308,6 +308,9 @@ def test_a_type_checker_knows_the_class() -> None:
 
 
 def test_importing_the_topology_loads_no_avro() -> None:
-    code = "import sys, topology, streams.testing; print({'fastavro', 'avro'} & set(sys.modules))"
+    code = (
+        "import sys, headrace.topology, headrace.streams.testing\n"
+        "print({'fastavro', 'avro'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder, avro, serdes
-from topology.binding import bound_to_topics
-from topology.errors import RegistryError, SchemaRefusedError
-from topology.graph import Topology
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, avro, serdes
+from headrace.topology.binding import bound_to_topics
+from headrace.topology.errors import RegistryError, SchemaRefusedError
+from headrace.topology.graph import Topology
 
 ORDER = {
     "type": "record",

@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 
-from topology import serdes
-from topology.builder import StreamsBuilder
-from topology.errors import TopologyError
-from topology.graph import Aggregate, Sink, Source, Stateless, TableSource, Topology, by_name
-from topology.kstream import KStream
-from topology.materialized import Materialized
+from headrace.topology import serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import (
+    Aggregate,
+    Sink,
+    Source,
+    Stateless,
+    TableSource,
+    Topology,
+    by_name,
+)
+from headrace.topology.kstream import KStream
+from headrace.topology.materialized import Materialized
 
 
 def yes(key: object, value: object) -> bool:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology import serdes
-from topology.changed import Change, ChangedSerde
-from topology.errors import SerdeError
+from headrace.topology import serdes
+from headrace.topology.changed import Change, ChangedSerde
+from headrace.topology.errors import SerdeError
 
 TEXT = ChangedSerde(serdes.string)
 

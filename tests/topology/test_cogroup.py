@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.errors import MisconfiguredTopicError
-from streams.testing import TopologyTestDriver
-from tests.support.operators import NO_CACHE, Pair
-from tests.support.timed import Action, actions, by_partition, perform
-from topology import (
+from headrace.streams.errors import MisconfiguredTopicError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     BufferConfig,
     CogroupedKStream,
     KTable,
@@ -28,6 +26,8 @@ from topology import (
     Windowed,
     serdes,
 )
+from tests.support.operators import NO_CACHE, Pair
+from tests.support.timed import Action, actions, by_partition, perform
 
 MS = timedelta(milliseconds=1)
 CACHE: dict[str, object] = {"statestore.cache.max.bytes": 10 << 20}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.topology import KStream, StreamsBuilder, Topology, serdes
+from headrace.topology.compiler import Program
 from tests.support.compiled import Message, Runs
-from topology import KStream, StreamsBuilder, Topology, serdes
-from topology.compiler import Program
 
 Stream = KStream[Any, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.topology import KStream, StreamsBuilder, serdes
+from headrace.topology.graph import Node, SubTopology
 from tests.support.compiled import Message, Runs, decoded
 from tests.support.interpreter import Interpreter
-from topology import KStream, StreamsBuilder, serdes
-from topology.graph import Node, SubTopology
 
 Stream = KStream[Any, Any]
 

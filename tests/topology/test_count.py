@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.topology import Materialized, serdes
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs, results
-from topology import Materialized, serdes
 
 
 def count(stream: Any, **options: Any) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Materialized, serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.compiler import TaskEnvironment, compile_sub_topology
+from headrace.topology.ktable import KTable
 from tests.support.operators import pairs
-from topology import Materialized, serdes
-from topology.builder import StreamsBuilder
-from topology.codegen import CompileOptions
-from topology.compiler import TaskEnvironment, compile_sub_topology
-from topology.ktable import KTable
 
 Record = tuple[bytes | None, bytes | None]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology import serdes
-from topology.builder import StreamsBuilder
-from topology.java_order import TreeSet, hash_order
+from headrace.topology import serdes
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.java_order import TreeSet, hash_order
 
 
 def test_describe_with_code_adds_the_source_of_each_sub_topology() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.topology.builder import StreamsBuilder
 from tests.topology import golden_joins, golden_programs, golden_sessions, golden_windows
 from tests.topology.golden_cases import CASES, WAITING
-from topology.builder import StreamsBuilder
 
 assert golden_joins.WINDOWS  # the module registers its cases
 assert golden_sessions.SESSIONS  # and so does this one

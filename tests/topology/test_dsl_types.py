@@ -7,14 +7,14 @@ from typing import Any, assert_type
 
 import pytest
 
+from headrace.topology import serdes
+from headrace.topology.branched import BranchedKStream
+from headrace.topology.builder import StreamsBuilder
+from headrace.topology.grouped import KGroupedStream
+from headrace.topology.kstream import KStream
+from headrace.topology.ktable import KTable
+from headrace.topology.serdes import Serde
 from tests.support.type_checker import type_check
-from topology import serdes
-from topology.branched import BranchedKStream
-from topology.builder import StreamsBuilder
-from topology.grouped import KGroupedStream
-from topology.kstream import KStream
-from topology.ktable import KTable
-from topology.serdes import Serde
 
 
 def length(value: str) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from headrace.topology import Materialized, SlidingWindows, TimeWindows, serdes
 from tests.support.operators import NO_CACHE
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
-from topology import Materialized, SlidingWindows, TimeWindows, serdes
 
 CLOSE: dict[str, Any] = {"emit": "on_window_close"}
 TEN = TimeWindows(size=ms(10))
@@ -141,7 +141,7 @@ class Looks:
     """Counts how often rows are looked for by time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from state.timed import TimedBuffer
+        from headrace.state.timed import TimedBuffer
 
         self.count = 0
         by_time = TimedBuffer.by_time

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.topology import StreamsBuilder
 from tests.support.operators import HEADERS, Stream, driver_of, one, pairs, results
-from topology import StreamsBuilder
 
 
 def test_filter_keeps_the_records_for_which_the_predicate_holds() -> None:

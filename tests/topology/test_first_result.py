@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError, StreamsError
+from headrace.streams.errors import RecordError, StreamsError
+from headrace.topology import TopologyError
 from tests.support.operators import driver_of, results
-from topology import TopologyError
 
 
 async def check(key: str, value: int) -> bool:

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from streams.testing import TopologyTestDriver
-from tests.support.operators import NO_CACHE
-from topology import StreamsBuilder, serdes
-from topology.errors import SerdeError, TopologyError
-from topology.graph import Topology
-from topology.ktable import KTable
-from topology.subscriptions import (
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.graph import Topology
+from headrace.topology.ktable import KTable
+from headrace.topology.subscriptions import (
     CombinedKeySerde,
     Instruction,
     Response,
@@ -24,6 +23,7 @@ from topology.subscriptions import (
     SubscriptionSerde,
     digest,
 )
+from tests.support.operators import NO_CACHE
 
 Kind = Literal["inner", "left"]
 Table = KTable[str, Any]

@@ -9,12 +9,11 @@ from typing import Any, assert_type
 
 import pytest
 
-from streams.errors import FatalClientError, RecordError
-from streams.memory_cluster import Fate, Transaction
-from streams.simulation import simulate
-from streams.testing import TopologyTestDriver
-from tests.support.operators import HEADERS, NO_CACHE, pairs
-from topology import (
+from headrace.streams.errors import FatalClientError, RecordError
+from headrace.streams.memory_cluster import Fate, Transaction
+from headrace.streams.simulation import simulate
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     GlobalKTable,
     KStream,
     Materialized,
@@ -25,6 +24,7 @@ from topology import (
     TopologyError,
     serdes,
 )
+from tests.support.operators import HEADERS, NO_CACHE, pairs
 
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 Key = Callable[[Any, Any], Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.topology import serdes
 from tests.support.operators import driver_of
-from topology import serdes
 
 RECORDS = [(str(n), n % 3) for n in range(12)]
 

@@ -10,6 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.compiler import compile_sub_topology
+from headrace.topology.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
 from tests.support.compiled import OPTIONS, Message, Runs, decoded
 from tests.support.interpreter import Interpreter
 from tests.topology.test_compiler_properties import (
@@ -20,9 +23,6 @@ from tests.topology.test_compiler_properties import (
     copied,
     steps,
 )
-from topology import StreamsBuilder, serdes
-from topology.compiler import compile_sub_topology
-from topology.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
 
 GUARDED = replace(OPTIONS, handles_errors=True, skips_undecodable=True)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
-from topology import StreamsBuilder, serdes
-from topology.serdes import serde_from
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.serdes import serde_from
 
 Build = Callable[[StreamsBuilder], Any]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
-from tests.support.operators import NO_CACHE, driver_of
-from topology import (
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
@@ -19,6 +18,7 @@ from topology import (
     UnlimitedWindows,
     serdes,
 )
+from tests.support.operators import NO_CACHE, driver_of
 
 MS = timedelta(milliseconds=1)
 IDLE: dict[str, object] = {**NO_CACHE, "window.close.idle.ms": 1000}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from topology import (
+from headrace.topology import (
     JoinWindows,
     Materialized,
     SessionWindows,
@@ -19,7 +19,7 @@ from topology import (
     Suppressed,
     TimeWindows,
 )
-from topology.stores import Stores
+from headrace.topology.stores import Stores
 
 SIZE = timedelta(seconds=5)
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
+from headrace.topology import JoinWindows, KStream, KTable, StreamsBuilder, serdes
 from tests.support.type_checker import type_check
-from topology import JoinWindows, KStream, KTable, StreamsBuilder, serdes
 
 MINUTE = JoinWindows(time_difference=timedelta(minutes=1))
 

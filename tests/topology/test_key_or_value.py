@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.errors import SerdeError
 from tests.support.operators import Stream
-from topology import StreamsBuilder, serdes
-from topology.errors import SerdeError
 
 DECODE_KEY = r"^the key's serde 'string' cannot decode 8 bytes .* as key=serdes\.long or serdes\.d"
 DECODE_VALUE = r"^the value's serde 'string' cannot decode 8 bytes .* as value=serdes\.long or "

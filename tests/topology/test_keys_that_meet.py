@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from streams import KafkaStreams
-from streams.testing import TopologyTestDriver
-from topology import (
+from headrace.streams import KafkaStreams
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     JoinWindows,
     KeySerdeWarning,
     KStream,
@@ -24,9 +24,9 @@ from topology import (
     avro,
     serdes,
 )
-from topology._serde import StringSerde, for_topic
-from topology.graph import Source
-from topology.key_forms import same_bytes
+from headrace.topology._serde import StringSerde, for_topic
+from headrace.topology.graph import Source
+from headrace.topology.key_forms import same_bytes
 
 Stream = KStream[Any, Any]
 KEYS = [f"customer {number}" for number in range(8)]

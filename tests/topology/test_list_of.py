@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.topology import serdes
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
 from tests.support.shown import shown
-from topology import serdes
-from topology.errors import SerdeError
-from topology.serdes import Serde
 
 uuids: Serde[UUID] = serdes.serde_from(
     name="uuid",

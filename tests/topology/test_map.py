@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.operators import HEADERS, driver_of, one, results
-from topology import StreamsBuilder, serdes
 
 
 def test_a_record_becomes_what_the_mapper_returns() -> None:

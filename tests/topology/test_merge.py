@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.operators import driver_of, pairs, results
-from topology import StreamsBuilder, serdes
 
 
 def test_records_of_both_streams_come_out() -> None:

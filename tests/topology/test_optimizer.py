@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from streams import TopologyTestDriver
-from topology import Materialized, StreamsBuilder, Topology, serdes
-from topology.optimizer import REWRITES, optimize, reuse_table_sources, share_repartitions
+from headrace.streams import TopologyTestDriver
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
+from headrace.topology.optimizer import REWRITES, optimize, reuse_table_sources, share_repartitions
 
 
 def two_aggregations() -> Topology:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from tests.support.operators import HEADERS, Stream, driver_of, pairs, results
-from topology import (
+from headrace.streams.errors import RecordError
+from headrace.topology import (
     FixedKeyProcessor,
     FixedKeyRecord,
     Record,
@@ -18,6 +17,7 @@ from topology import (
     TopologyError,
     serdes,
 )
+from tests.support.operators import HEADERS, Stream, driver_of, pairs, results
 
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)
 

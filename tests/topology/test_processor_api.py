@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from streams.errors import ProcessorFailedError, RecordError
-from streams.testing import TopologyTestDriver
-from tests.support.operators import HEADERS, pairs
-from tests.support.topologies import EXACTLY_ONCE
-from topology import (
+from headrace.streams.errors import ProcessorFailedError, RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     KeyValueStore,
     Processor,
     ProcessorContext,
@@ -24,6 +22,8 @@ from topology import (
     TopologyError,
     serdes,
 )
+from tests.support.operators import HEADERS, pairs
+from tests.support.topologies import EXACTLY_ONCE
 
 STRINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, assert_type
 
-from topology import (
+from headrace.topology import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -21,7 +21,7 @@ from topology import (
     WindowStore,
     serdes,
 )
-from topology.stores import StoreBuilder
+from headrace.topology.stores import StoreBuilder
 
 MINUTE = timedelta(minutes=1)
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from topology import StoreBuilder, Stores, StreamsBuilder, Topology
+from headrace.topology import StoreBuilder, Stores, StreamsBuilder, Topology
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "kafka_streams" / "processors"
 

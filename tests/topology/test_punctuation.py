@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.errors import ProcessorFailedError, RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import ProcessorFailedError, RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
+from headrace.topology.operators.number import Number
+from headrace.topology.punctuation import NEVER_MS, Schedule, Schedules
 from tests.support.operators import pairs
 from tests.support.topologies import EXACTLY_ONCE
-from topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
-from topology.operators.number import Number
-from topology.punctuation import NEVER_MS, Schedule, Schedules
 
 STRINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 MS = timedelta(milliseconds=1)

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
+    ProcessorContext,
+    Record,
+    StoreBuilder,
+    Stores,
+    Topology,
+    TopologyError,
+    serdes,
+)
 from tests.support.operators import pairs
 from tests.support.topologies import EXACTLY_ONCE
-from topology import ProcessorContext, Record, StoreBuilder, Stores, Topology, TopologyError, serdes
 
 
 def price(record: Record[str, str], context: ProcessorContext[str, float]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from state.codec import partition_for_key
+from headrace.state.codec import partition_for_key
+from headrace.topology import serdes
 from tests.support.operators import HEADERS, driver_of, pairs
-from topology import serdes
 
 TOPIC = "test-again-repartition"
 

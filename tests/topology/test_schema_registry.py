@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
-from topology.schema_registry import (
+from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
+from headrace.topology.schema_registry import (
     Compatibility,
     FileRegistry,
     MemoryRegistry,
@@ -108,7 +108,8 @@ def test_the_level_decides_which_versions_are_taken(
 def test_a_file_is_read_by_another_process_and_none_overwrites_another(tmp_path: Path) -> None:
     path = tmp_path / "schemas" / "s.json"
     code = (
-        "import sys; from pathlib import Path; from topology.schema_registry import FileRegistry\n"
+        "import sys; from pathlib import Path\n"
+        "from headrace.topology.schema_registry import FileRegistry\n"
         "r = FileRegistry(Path(sys.argv[1]))\n"
         "for i in range(20): r.register(f'{sys.argv[2]}-{i}', f'\"int\"')\n"
     )

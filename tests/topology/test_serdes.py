@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.topology import serdes
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
 from tests.support.shown import shown
-from topology import serdes
-from topology.errors import SerdeError
-from topology.serdes import Serde
 
 INT_32 = st.integers(-(2**31), 2**31 - 1)
 INT_64 = st.integers(-(2**63), 2**63 - 1)

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.timed import TimedBuffer
-from streams.testing import TopologyTestDriver
-from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
-from tests.support.timed import Action, actions, by_partition, partition_of, perform
-from topology import (
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.timed import TimedBuffer
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     KTable,
     Materialized,
     SessionWindows,
@@ -26,11 +24,13 @@ from topology import (
     Windowed,
     serdes,
 )
-from topology.operators.context import OperatorContext, no_stores
-from topology.operators.number import Number
-from topology.operators.sessions import SessionFold
-from topology.session_windowed import SessionWindowedKStream
-from topology.windows_serde import SessionWindowedSerde
+from headrace.topology.operators.context import OperatorContext, no_stores
+from headrace.topology.operators.number import Number
+from headrace.topology.operators.sessions import SessionFold
+from headrace.topology.session_windowed import SessionWindowedKStream
+from headrace.topology.windows_serde import SessionWindowedSerde
+from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
+from tests.support.timed import Action, actions, by_partition, partition_of, perform
 
 MS = timedelta(milliseconds=1)
 GAP = 5

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
-from topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
 
 TEN = SlidingWindows(time_difference=ms(10), grace=ms(100))
 STRICT = SlidingWindows(time_difference=ms(10))

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
-from tests.support.store_ops import StoreOps
-from topology import (
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     KeyValueStore,
     Processor,
     ProcessorContext,
@@ -22,7 +21,8 @@ from topology import (
     ValueAndTimestamp,
     serdes,
 )
-from topology.stores import StoreBuilder, in_memory
+from headrace.topology.stores import StoreBuilder, in_memory
+from tests.support.store_ops import StoreOps
 
 Rows = KeyValueStore[str, Any]
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.testing import TopologyTestDriver
-from tests.support.store_ops import StoreOps
-from topology import (
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     Processor,
     Record,
     SessionStore,
@@ -25,8 +24,9 @@ from topology import (
     WindowStore,
     serdes,
 )
-from topology.stores import StoreBuilder, in_memory
-from topology.versioned_store import IS_LATEST, NOT_PUT
+from headrace.topology.stores import StoreBuilder, in_memory
+from headrace.topology.versioned_store import IS_LATEST, NOT_PUT
+from tests.support.store_ops import StoreOps
 
 MS = timedelta(milliseconds=1)
 RETENTION = 100

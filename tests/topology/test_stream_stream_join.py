@@ -11,18 +11,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from state.codec import TIMESTAMP
-from state.memory import MemoryTaskState
-from state.spec import StoreSpec
-from state.timed import TimedBuffer
-from streams.errors import MisconfiguredTopicError, StreamsError
-from streams.testing import TopologyTestDriver
+from headrace.state.codec import TIMESTAMP
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.timed import TimedBuffer
+from headrace.streams.errors import MisconfiguredTopicError, StreamsError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
+from headrace.topology.operators import join_waiting
+from headrace.topology.operators.context import Number
+from headrace.topology.operators.join_rows import KeyEncoder, SideRows
+from headrace.topology.windows import JoinWindows
 from tests.topology.stream_join_model import Kind, Side, StreamJoinModel
-from topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
-from topology.operators import join_waiting
-from topology.operators.context import Number
-from topology.operators.join_rows import KeyEncoder, SideRows
-from topology.windows import JoinWindows
 
 MS = timedelta(milliseconds=1)
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}

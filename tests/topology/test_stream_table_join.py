@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.errors import MisconfiguredTopicError, StreamsError
-from streams.testing import TopologyTestDriver
-from topology import (
+from headrace.streams.errors import MisconfiguredTopicError, StreamsError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     KStream,
     KTable,
     Materialized,

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
-from tests.support.operators import HEADERS, NO_CACHE, Pair, driver_of, pairs
-from tests.support.timed import Action, actions, by_partition, partition_of, perform
-from topology import (
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     BufferConfig,
     KTable,
     SessionWindows,
@@ -26,7 +24,9 @@ from topology import (
     UnlimitedWindows,
     serdes,
 )
-from topology.unnamed import unnamed_steps
+from headrace.topology.unnamed import unnamed_steps
+from tests.support.operators import HEADERS, NO_CACHE, Pair, driver_of, pairs
+from tests.support.timed import Action, actions, by_partition, partition_of, perform
 
 MS = timedelta(milliseconds=1)
 CLOSES = Suppressed.until_window_closes()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, one, pairs, results
-from topology import StreamsBuilder, serdes
 
 
 def table_driver(settings: dict[str, object] | None = None, **options: Any) -> TopologyTestDriver:

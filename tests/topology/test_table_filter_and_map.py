@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -22,7 +23,6 @@ from tests.support.tables import (
     run,
     two_tables,
 )
-from topology import Materialized, StreamsBuilder, Topology, serdes
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 

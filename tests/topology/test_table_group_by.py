@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
+from headrace.topology.changed import Change, ChangedSerde
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -23,8 +25,6 @@ from tests.support.tables import (
     run,
     two_tables,
 )
-from topology import StreamsBuilder, Topology, TopologyError, serdes
-from topology.changed import Change, ChangedSerde
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 

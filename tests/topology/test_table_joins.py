@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.topology import Materialized, StreamsBuilder, Topology, TopologyError, serdes
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -27,7 +28,6 @@ from tests.support.tables import (
     run,
     two_tables,
 )
-from topology import Materialized, StreamsBuilder, Topology, TopologyError, serdes
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 KINDS = ("join", "left_join", "outer_join")

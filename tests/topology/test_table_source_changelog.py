@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streams import StreamsConfig
-from streams.clients import CommittedOffset, TopicPartition
-from streams.deployment import Deployment
-from streams.deployment_changes import changes
-from streams.errors import MisconfiguredTopicError
-from streams.plan import plan_application
-from streams.source_rows import SourceRows
-from streams.testing import CrashPoint
-from streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics
+from headrace.streams import StreamsConfig
+from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.deployment import Deployment
+from headrace.streams.deployment_changes import changes
+from headrace.streams.errors import MisconfiguredTopicError
+from headrace.streams.plan import plan_application
+from headrace.streams.source_rows import SourceRows
+from headrace.streams.testing import CrashPoint
+from headrace.streams.topic_plan import SubTopologyTopics, TopicFacts, plan_internal_topics
+from headrace.topology import StreamsBuilder, Topology, serdes, timestamps
+from headrace.topology.optimizer import reuse_table_sources
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -29,8 +31,6 @@ from tests.support.tables import (
     run,
     two_tables,
 )
-from topology import StreamsBuilder, Topology, serdes, timestamps
-from topology.optimizer import reuse_table_sources
 
 REUSED: dict[str, object] = {"topology.optimization": "reuse.ktable.source.topics"}
 GUARANTEES: list[dict[str, object]] = [

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import Stores, StreamsBuilder, TopologyError, serdes
 from tests.support.operators import pairs
 from tests.support.tables import EXACTLY_ONCE, driver_of
-from topology import Stores, StreamsBuilder, TopologyError, serdes
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from topology import KGroupedTable, KTable, StreamsBuilder, serdes
+from headrace.topology import KGroupedTable, KTable, StreamsBuilder, serdes
 
 
 class Doubled:

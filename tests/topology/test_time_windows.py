@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.errors import RecordError
-from streams.testing import TopologyTestDriver
-from tests.support.operators import HEADERS, NO_CACHE
-from tests.support.windows import Got, driver_of, got, joined, ms, results, send
-from topology import (
+from headrace.state.codec import partition_for_key
+from headrace.streams.errors import RecordError
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import (
     Materialized,
     StreamsBuilder,
     TimeWindows,
@@ -21,6 +19,8 @@ from topology import (
     Windowed,
     serdes,
 )
+from tests.support.operators import HEADERS, NO_CACHE
+from tests.support.windows import Got, driver_of, got, joined, ms, results, send
 
 TEN = TimeWindows(size=ms(10))
 

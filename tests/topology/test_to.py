@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from state.codec import partition_for_key
-from streams.errors import RecordError
+from headrace.state.codec import partition_for_key
+from headrace.streams.errors import RecordError
+from headrace.topology import serdes
 from tests.support.operators import HEADERS, driver_of, pairs
-from topology import serdes
 
 
 def test_a_record_is_written_as_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from topology import (
+from headrace.topology import (
     JoinWindows,
     Materialized,
     StreamsBuilder,
@@ -16,7 +16,7 @@ from topology import (
     Topology,
     serdes,
 )
-from topology.unnamed import Unnamed, unnamed_steps
+from headrace.topology.unnamed import Unnamed, unnamed_steps
 
 
 def _found(write: Callable[[StreamsBuilder], Any]) -> list[Unnamed]:

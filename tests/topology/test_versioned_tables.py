@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.errors import TopologyError
+from headrace.topology.ktable import KTable
+from headrace.topology.materialized import Materialized
+from headrace.topology.processors import Record
 from tests.support.operators import NO_CACHE
-from topology import StreamsBuilder, serdes
-from topology.errors import TopologyError
-from topology.ktable import KTable
-from topology.materialized import Materialized
-from topology.processors import Record
 
 HISTORY_MS = 100
 HISTORY = timedelta(milliseconds=HISTORY_MS)
@@ -211,7 +211,7 @@ def test_other_steps_cannot_keep_versions() -> None:
 
 def test_versions_are_not_suppressed() -> None:
     """Kafka Streams refuses it too, as a suppressed table would have to keep them apart."""
-    from topology.suppressed import Suppressed
+    from headrace.topology.suppressed import Suppressed
 
     table = StreamsBuilder().table("in", store=VERSIONED)
     with pytest.raises(TopologyError, match="versions"):

@@ -16,11 +16,11 @@ from typing import Any, Literal, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.codec import partition_for_key
-from streams.testing import CrashPoint, TopologyTestDriver
+from headrace.state.codec import partition_for_key
+from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.topology import SlidingWindows, TimeWindows
 from tests.support.operators import NO_CACHE
 from tests.support.windows import Got, driver_of, got, joined, ms, send
-from topology import SlidingWindows, TimeWindows
 
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 KEYS = ["a", "b", "aa", "c"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import assert_type
 
-from topology import (
+from headrace.topology import (
     KStream,
     KTable,
     SessionWindowedKStream,

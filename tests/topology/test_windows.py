@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.errors import TopologyError
-from topology.windows import (
+from headrace.topology.errors import TopologyError
+from headrace.topology.windows import (
     JoinWindows,
     SessionWindows,
     SlidingWindows,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from streams.testing import TopologyTestDriver
+from headrace.streams.testing import TopologyTestDriver
+from headrace.topology import SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from tests.support.operators import NO_CACHE
-from topology import SlidingWindows, StreamsBuilder, TimeWindows, serdes
 
 LINES = (Path(__file__).parent.parent / "golden" / "windows" / "results.jsonl").read_text()
 CASES = [json.loads(line) for line in LINES.splitlines()]

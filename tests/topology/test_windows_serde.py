@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology import serdes
-from topology.errors import SerdeError, TopologyError
-from topology.serdes import Serde
-from topology.windows import Window, Windowed
-from topology.windows_serde import (
+from headrace.topology import serdes
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import Window, Windowed
+from headrace.topology.windows_serde import (
     UNLIMITED_MS,
     SessionWindowedSerde,
     TimeWindowedSerde,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from streams import KafkaStreams, TopologyTestDriver
-from streams.testing import Record as OutputRecord
-from streams.testing import TestInput, TestOutput
-from topology import (
+from headrace.streams import KafkaStreams, TopologyTestDriver
+from headrace.streams.testing import Record as OutputRecord
+from headrace.streams.testing import TestInput, TestOutput
+from headrace.topology import (
     BranchedKStream,
     CogroupedKStream,
     FixedKeyProcessor,
@@ -59,8 +59,8 @@ from topology import (
     avro,
     serdes,
 )
-from topology.stores import in_memory
-from topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde
+from headrace.topology.stores import in_memory
+from headrace.topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde
 
 MINUTE = timedelta(minutes=1)
 NEAR = JoinWindows(time_difference=MINUTE)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topology.codegen import Flow, Generator
-from topology.graph import Aggregate
-from topology.operators.guarding import attempt, otherwise
-from topology.operators.stateless import guard_key
-from topology.operators.update import emit_kept, emit_update, held, read_row
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Aggregate
+from headrace.topology.operators.guarding import attempt, otherwise
+from headrace.topology.operators.stateless import guard_key
+from headrace.topology.operators.update import emit_kept, emit_update, held, read_row
 
 Descend = Callable[[Flow], None]
 

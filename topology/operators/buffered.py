@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from topology._serde import for_topic
-from topology.errors import SerdeError
-from topology.kept import kept
-from topology.operators.context import Headers
-from topology.serdes import Serde
+from headrace.topology._serde import for_topic
+from headrace.topology.errors import SerdeError
+from headrace.topology.kept import kept
+from headrace.topology.operators.context import Headers
+from headrace.topology.serdes import Serde
 
 __all__ = ["Buffered", "BufferedSerde"]
 
@@ -52,7 +52,7 @@ class BufferedSerde:
         inner: the serde of the values; None is to be filled in before it is used.
 
     Example:
-        >>> from topology import serdes
+        >>> from headrace import serdes
         >>> rows = BufferedSerde(serdes.string)
         >>> rows.deserialize(rows.serialize(Buffered("b", None, 5, 7, [("h", b"1")])))
         Buffered(value='b', prior=None, time=5, timestamp=7, headers=[('h', b'1')])

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from topology.operators.closing import close_idle
-from topology.operators.context import (
+from headrace.topology.operators.closing import close_idle
+from headrace.topology.operators.context import (
     Headers,
     Operator,
     OperatorContext,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from state.buffer import Buffer
-from topology.operators.number import Number
-from topology.serdes import Serde
-from topology.task_facts import TaskFacts
+from headrace.state.buffer import Buffer
+from headrace.topology.operators.number import Number
+from headrace.topology.serdes import Serde
+from headrace.topology.task_facts import TaskFacts
 
 __all__ = [
     "Headers",

@@ -26,10 +26,10 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, Self
 
-from state.codec import prefix_end
-from topology.operators.context import Headers, OperatorContext, TableView
-from topology.serdes import Serde
-from topology.subscriptions import (
+from headrace.state.codec import prefix_end
+from headrace.topology.operators.context import Headers, OperatorContext, TableView
+from headrace.topology.serdes import Serde
+from headrace.topology.subscriptions import (
     Instruction,
     Response,
     Subscription,

@@ -10,14 +10,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from topology.operators.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.operators.context import Headers, OperatorContext, StreamSpec
 
 __all__ = ["GlobalJoin"]
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalJoin(StreamSpec):
-    """What a join of a stream with a global table is (see `topology.operators.context`).
+    """What a join of a stream with a global table is (see `headrace.topology.operators.context`).
 
     Args:
         table: the name of the table's node.

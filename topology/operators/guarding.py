@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from topology.codegen import Flow, Generator
-from topology.graph import Node
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Node
 
 
 @contextmanager

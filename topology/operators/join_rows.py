@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from state.buffer import ATOMS, Buffer
-from state.codec import TIMESTAMP
-from state.timed import TimedBuffer
-from topology.join_serdes import SEQUENCE, KeptKeySerde
-from topology.operators.context import Number, OperatorContext
+from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.codec import TIMESTAMP
+from headrace.state.timed import TimedBuffer
+from headrace.topology.join_serdes import SEQUENCE, KeptKeySerde
+from headrace.topology.operators.context import Number, OperatorContext
 
 __all__ = ["KeyEncoder", "SideRows", "key_encoder"]
 

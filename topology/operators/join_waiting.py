@@ -11,11 +11,11 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
-from state.buffer import Buffer
-from state.codec import TIMESTAMP
-from topology.join_serdes import WAITING_PREFIX_BYTES, waiting_row
-from topology.operators.context import Headers, OperatorContext, Receive
-from topology.operators.join_rows import SideRows
+from headrace.state.buffer import Buffer
+from headrace.state.codec import TIMESTAMP
+from headrace.topology.join_serdes import WAITING_PREFIX_BYTES, waiting_row
+from headrace.topology.operators.context import Headers, OperatorContext, Receive
+from headrace.topology.operators.join_rows import SideRows
 
 __all__ = ["Join", "Waiting"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topology.kept import keeper
-from topology.operators.context import Headers, OperatorContext, TableView
-from topology.operators.making import StoredRows
+from headrace.topology.kept import keeper
+from headrace.topology.operators.context import Headers, OperatorContext, TableView
+from headrace.topology.operators.making import StoredRows
 
 __all__ = ["KeyedFold", "KeyedFolding"]
 

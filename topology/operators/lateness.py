@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topology.operators.context import Receive
-from topology.operators.making import to_all
+from headrace.topology.operators.context import Receive
+from headrace.topology.operators.making import to_all
 
 __all__ = ["late_name", "split_late"]
 

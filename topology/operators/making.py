@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from state.buffer import Buffer
-from topology.codegen import CompileOptions
-from topology.errors import TopologyError
-from topology.graph import (
+from headrace.state.buffer import Buffer
+from headrace.topology.codegen import CompileOptions
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph import (
     Aggregate,
     AnySerde,
     Function,
@@ -19,8 +19,8 @@ from topology.graph import (
     TableSource,
     by_name,
 )
-from topology.needs import needs_old
-from topology.operators.context import (
+from headrace.topology.needs import needs_old
+from headrace.topology.operators.context import (
     Headers,
     Number,
     OperatorContext,
@@ -29,10 +29,10 @@ from topology.operators.context import (
     TaskFacts,
     stop,
 )
-from topology.operators.context import Operator as RunningOperator
-from topology.read_only_store import GlobalView, ReadOnlyStore, store_key
-from topology.store_faces import Rows
-from topology.stores import open_store
+from headrace.topology.operators.context import Operator as RunningOperator
+from headrace.topology.read_only_store import GlobalView, ReadOnlyStore, store_key
+from headrace.topology.store_faces import Rows
+from headrace.topology.stores import open_store
 
 __all__ = ["NewNumbers", "OperatorMaker", "to_all"]
 

@@ -20,9 +20,9 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from topology.operators.context import Headers, OperatorContext, TableView
-from topology.operators.making import StoredRows
-from topology.operators.table_rows import TableRows
+from headrace.topology.operators.context import Headers, OperatorContext, TableView
+from headrace.topology.operators.making import StoredRows
+from headrace.topology.operators.table_rows import TableRows
 
 __all__ = ["JoinMerge", "JoinSide"]
 

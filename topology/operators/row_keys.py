@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from topology.codegen import Flow, Generator
-from topology.graph import Aggregate, AnySerde, Node, Operator, TableSource
-from topology.join_serdes import KeptKeySerde
-from topology.kept import exact_types, keeper
-from topology.operators.cogroup import CogroupInput
-from topology.operators.guarding import attempt, otherwise
-from topology.operators.sessions import SessionFold
-from topology.operators.versioned import VersionedTable
-from topology.operators.windowed import WindowedFold
-from topology.windows_serde import SessionWindowedSerde, WindowStoreSerde
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Aggregate, AnySerde, Node, Operator, TableSource
+from headrace.topology.join_serdes import KeptKeySerde
+from headrace.topology.kept import exact_types, keeper
+from headrace.topology.operators.cogroup import CogroupInput
+from headrace.topology.operators.guarding import attempt, otherwise
+from headrace.topology.operators.sessions import SessionFold
+from headrace.topology.operators.versioned import VersionedTable
+from headrace.topology.operators.windowed import WindowedFold
+from headrace.topology.windows_serde import SessionWindowedSerde, WindowStoreSerde
 
 _FOLDS_OF_STREAMS = (WindowedFold, SessionFold, CogroupInput, VersionedTable)
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
-from state.codec import TIMESTAMP
-from state.timed import TimedBuffer
-from topology.graph import AggregateOp
-from topology.kept import keeper
-from topology.operators.context import Headers, Number, OperatorContext, TableView
-from topology.operators.lateness import split_late
-from topology.windows import SessionWindows, Window, Windowed
-from topology.windows_serde import SessionWindowedSerde
+from headrace.state.codec import TIMESTAMP
+from headrace.state.timed import TimedBuffer
+from headrace.topology.graph import AggregateOp
+from headrace.topology.kept import keeper
+from headrace.topology.operators.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.operators.lateness import split_late
+from headrace.topology.windows import SessionWindows, Window, Windowed
+from headrace.topology.windows_serde import SessionWindowedSerde
 
 __all__ = ["SessionFold", "SessionView", "Sessions"]
 

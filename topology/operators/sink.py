@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from state.codec import partition_for_key
-from topology.codegen import Flow, Generator
-from topology.graph import Function, Sink
-from topology.operators.guarding import attempt
+from headrace.state.codec import partition_for_key
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Function, Sink
+from headrace.topology.operators.guarding import attempt
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from topology.operators.context import Headers, OperatorContext
-from topology.operators.windowed import WindowedFold, WindowedOperator
+from headrace.topology.operators.context import Headers, OperatorContext
+from headrace.topology.operators.windowed import WindowedFold, WindowedOperator
 
 __all__ = ["SlidingFold", "SlidingOperator"]
 

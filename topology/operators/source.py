@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from topology.codegen import CompileOptions, Flow, Generator
-from topology.errors import LAST_TIME_MS, Part, SerdeError
-from topology.graph import AnySerde, Source, SubTopology
-from topology.needs import needs_key, needs_value
-from topology.timestamps import Stamper, TimestampExtractor, needed
+from headrace.topology.codegen import CompileOptions, Flow, Generator
+from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
+from headrace.topology.graph import AnySerde, Source, SubTopology
+from headrace.topology.needs import needs_key, needs_value
+from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
 
 
 def emit(gen: Generator, node: Source) -> Flow:

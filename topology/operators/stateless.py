@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from topology.codegen import Flow, Generator
-from topology.graph import Branch, Node, Stateless, by_name, is_versioned
-from topology.needs import needs_old
-from topology.operators.guarding import attempt, otherwise, tell
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Branch, Node, Stateless, by_name, is_versioned
+from headrace.topology.needs import needs_old
+from headrace.topology.operators.guarding import attempt, otherwise, tell
 
 Descend = Callable[[Node, Flow], None]
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from topology.operators.context import Headers, OperatorContext, StreamSpec
-from topology.operators.join_rows import SideRows
-from topology.operators.join_waiting import Join, Waiting
-from topology.operators.lateness import split_late
+from headrace.topology.operators.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.operators.join_rows import SideRows
+from headrace.topology.operators.join_waiting import Join, Waiting
+from headrace.topology.operators.lateness import split_late
 
 __all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from topology.errors import BufferFullError
-from topology.operators.buffered import Buffered, BufferedSerde
-from topology.operators.context import Headers, OperatorContext, TableView
-from topology.serdes import Serde
+from headrace.topology.errors import BufferFullError
+from headrace.topology.operators.buffered import Buffered, BufferedSerde
+from headrace.topology.operators.context import Headers, OperatorContext, TableView
+from headrace.topology.serdes import Serde
 
 __all__ = ["Suppress", "Suppressing"]
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from topology.operators.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.operators.context import Headers, OperatorContext, StreamSpec
 
 __all__ = ["TableJoin"]
 
 
 @dataclass(frozen=True, slots=True)
 class TableJoin(StreamSpec):
-    """What a join of a stream with a table is (see `topology.operators.context`).
+    """What a join of a stream with a table is (see `headrace.topology.operators.context`).
 
     Args:
         table: the name of the table's node.

@@ -11,10 +11,10 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from state.codec import TIMESTAMP
-from topology.join_serdes import PostponedKey
-from topology.operators.buffered import Buffered
-from topology.operators.context import Headers, OperatorContext, StreamSpec
+from headrace.state.codec import TIMESTAMP
+from headrace.topology.join_serdes import PostponedKey
+from headrace.topology.operators.buffered import Buffered
+from headrace.topology.operators.context import Headers, OperatorContext, StreamSpec
 
 __all__ = ["PostponedTableJoin"]
 
@@ -24,7 +24,7 @@ _NEVER = 2**63
 
 @dataclass(frozen=True, slots=True)
 class PostponedTableJoin(StreamSpec):
-    """What such a join is (see `topology.operators.context`).
+    """What such a join is (see `headrace.topology.operators.context`).
 
     Args:
         table: the name of the table's node; it keeps its past.

@@ -10,10 +10,10 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topology.graph import Function
-from topology.operators.context import Headers, OperatorContext, TableView
-from topology.operators.making import StoredRows
-from topology.operators.table_rows import TableRows
+from headrace.topology.graph import Function
+from headrace.topology.operators.context import Headers, OperatorContext, TableView
+from headrace.topology.operators.making import StoredRows
+from headrace.topology.operators.table_rows import TableRows
 
 __all__ = ["StoredMapping"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from state.buffer import ATOMS
-from topology.kept import keeper
-from topology.operators.context import Headers, OperatorContext
+from headrace.state.buffer import ATOMS
+from headrace.topology.kept import keeper
+from headrace.topology.operators.context import Headers, OperatorContext
 
 __all__ = ["TableRows", "is_same"]
 
@@ -25,7 +25,7 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
         encode: gives a value's bytes.
 
     Example:
-        >>> from topology import serdes
+        >>> from headrace import serdes
         >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
         (True, False)
     """

@@ -1,7 +1,8 @@
 """Reading and writing one row of a store, and passing the update on at once or at the next flush.
 
-The lines work on the dictionaries of `state.buffer.Buffer`. Values that others could change in
-place are held as bytes (see there); plain numbers and strings are held as they are in both modes.
+The lines work on the dictionaries of `headrace.state.buffer.Buffer`. Values that others could
+change in place are held as bytes (see there); plain numbers and strings are held as they are in
+both modes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from topology.codegen import Flow, Generator
-from topology.graph import Aggregate, Node
-from topology.kept import exact_types, keeper
-from topology.needs import needs_key, needs_old, needs_value
+from headrace.topology.codegen import Flow, Generator
+from headrace.topology.graph import Aggregate, Node
+from headrace.topology.kept import exact_types, keeper
+from headrace.topology.needs import needs_key, needs_old, needs_value
 
 
 def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str, str]:

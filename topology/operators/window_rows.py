@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from state.codec import TIMESTAMP
-from state.layout import window_start
-from state.timed import TimedBuffer
-from topology.graph import AggregateOp
-from topology.kept import exact_types, keeper
-from topology.operators.context import Headers, OperatorContext, Receive
-from topology.windows import Window, Windowed
-from topology.windows_serde import UNLIMITED_MS, WindowStoreSerde
+from headrace.state.codec import TIMESTAMP
+from headrace.state.layout import window_start
+from headrace.state.timed import TimedBuffer
+from headrace.topology.graph import AggregateOp
+from headrace.topology.kept import exact_types, keeper
+from headrace.topology.operators.context import Headers, OperatorContext, Receive
+from headrace.topology.windows import Window, Windowed
+from headrace.topology.windows_serde import UNLIMITED_MS, WindowStoreSerde
 
 __all__ = ["NEVER", "Fold", "WindowRows"]
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from topology.operators.context import Headers, Number, OperatorContext, TableView
-from topology.operators.lateness import split_late
-from topology.operators.making import StoredRows
-from topology.operators.window_rows import NEVER, Fold, WindowRows
+from headrace.topology.operators.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.operators.lateness import split_late
+from headrace.topology.operators.making import StoredRows
+from headrace.topology.operators.window_rows import NEVER, Fold, WindowRows
 
 __all__ = ["AlignedFold", "Emit", "WindowedFold", "WindowedOperator"]
 

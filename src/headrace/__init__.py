@@ -1,0 +1,156 @@
+"""Stream processing on Kafka for Python: Kafka Streams' model, exact to the last record.
+
+What an application needs is imported from here, and loaded when it is first used: a topology and
+its test driver need no Kafka client. Spark's side is `headrace.spark_bridge`.
+
+Example:
+    >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+    >>> builder = StreamsBuilder()
+    >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+    >>> words.map_values(str.upper).to("shouted", key=serdes.string, value=serdes.string)
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.input("words").send("a", "hello")
+    ...     driver.output("shouted").read().value
+    'HELLO'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from headrace.streams import (
+        KafkaStreams,
+        State,
+        StreamsConfig,
+        StreamsError,
+        TopologyTestDriver,
+    )
+    from headrace.topology import (
+        BranchedKStream,
+        BufferConfig,
+        CogroupedKStream,
+        FixedKeyProcessor,
+        FixedKeyProcessorContext,
+        FixedKeyRecord,
+        GlobalKTable,
+        InputRecord,
+        JoinWindows,
+        KeySerdeWarning,
+        KeyValueStore,
+        KGroupedStream,
+        KGroupedTable,
+        KStream,
+        KTable,
+        Materialized,
+        Processor,
+        ProcessorContext,
+        ReadOnlyStore,
+        Record,
+        Serde,
+        SerdeError,
+        SessionStore,
+        SessionWindowedCogroupedKStream,
+        SessionWindowedKStream,
+        SessionWindows,
+        SlidingWindows,
+        StoreBuilder,
+        Stores,
+        StreamsBuilder,
+        Suppressed,
+        TimestampedKeyValueStore,
+        TimestampedWindowStore,
+        TimestampExtractor,
+        TimeWindowedCogroupedKStream,
+        TimeWindowedKStream,
+        TimeWindows,
+        Topology,
+        TopologyError,
+        UnlimitedWindows,
+        ValueAndTimestamp,
+        ValueTransformerWithKey,
+        VersionedStore,
+        Window,
+        Windowed,
+        WindowStore,
+        avro,
+        serdes,
+    )
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "BranchedKStream",
+    "BufferConfig",
+    "CogroupedKStream",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyRecord",
+    "GlobalKTable",
+    "InputRecord",
+    "JoinWindows",
+    "KGroupedStream",
+    "KGroupedTable",
+    "KStream",
+    "KTable",
+    "KafkaStreams",
+    "KeySerdeWarning",
+    "KeyValueStore",
+    "Materialized",
+    "Processor",
+    "ProcessorContext",
+    "ReadOnlyStore",
+    "Record",
+    "Serde",
+    "SerdeError",
+    "SessionStore",
+    "SessionWindowedCogroupedKStream",
+    "SessionWindowedKStream",
+    "SessionWindows",
+    "SlidingWindows",
+    "State",
+    "StoreBuilder",
+    "Stores",
+    "StreamsBuilder",
+    "StreamsConfig",
+    "StreamsError",
+    "Suppressed",
+    "TimeWindowedCogroupedKStream",
+    "TimeWindowedKStream",
+    "TimeWindows",
+    "TimestampExtractor",
+    "TimestampedKeyValueStore",
+    "TimestampedWindowStore",
+    "Topology",
+    "TopologyError",
+    "TopologyTestDriver",
+    "UnlimitedWindows",
+    "ValueAndTimestamp",
+    "ValueTransformerWithKey",
+    "VersionedStore",
+    "Window",
+    "WindowStore",
+    "Windowed",
+    "__version__",
+    "avro",
+    "serdes",
+]
+
+_OF_STREAMS: Final = frozenset(
+    {"StreamsConfig", "StreamsError", "TopologyTestDriver", "State", "KafkaStreams"}
+)
+_MODULES: Final = {"avro": "headrace.topology.avro", "serdes": "headrace.topology.serdes"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    room = "headrace.streams" if name in _OF_STREAMS else "headrace.topology"
+    return getattr(import_module(room), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,55 @@
+"""What `headrace` names is there, typed as it is at run time, and comes without what it needs not."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import headrace
+from tests.support.processes import ROOT
+
+FACE = ROOT / "src/headrace/__init__.py"
+
+
+def typed() -> dict[str, str]:
+    """The names that type checkers see, and where they come from."""
+    tree = ast.parse(FACE.read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}
+
+
+def test_every_name_is_there_and_typed() -> None:
+    assert {*typed(), "__version__"} == set(headrace.__all__)
+    for name, module in typed().items():
+        home = import_module(module)
+        there = getattr(home, name) if hasattr(home, name) else import_module(f"{module}.{name}")
+        assert getattr(headrace, name) is there
+
+
+def test_it_has_all_that_the_rooms_offer_to_applications() -> None:
+    offered = {
+        *import_module("headrace.topology").__all__,
+        *import_module("headrace.streams").__all__,
+    }
+    assert offered <= set(headrace.__all__)
+
+
+def test_a_name_that_is_not_there_is_said_so() -> None:
+    code = "from headrace import KTabel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "cannot import name 'KTabel' from 'headrace'" in done.stderr
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert headrace.__version__ == version("headrace")
+
+
+def test_it_is_a_command() -> None:
+    command = [sys.executable, "-m", "headrace", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.startswith("Usage: "), done.stderr
+    assert "headrace" in done.stdout.splitlines()[0]
