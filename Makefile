@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-long spark chaos mutants lint docs demo bench clean
+.PHONY: help setup test test-quick test-long spark chaos mutants lint format docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -54,6 +54,12 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empt
 	example_on_broker handover_faults page_on_broker read_store_on_broker \
 	script_on_broker text_files) -k "not spark_cluster" -m "spark and not long"
 
+# A minute, and neither Java nor a broker: what one runs between two edits.
+test-quick: setup  ## Run the tests that need no broker and are done at once
+	$(BIN)/pytest -m "not spark and not broker and not slow" -n auto --dist loadfile \
+		--no-loadscope-reorder -q tests/state tests/topology tests/streams tests/test_imports.py \
+		$(PYTEST_ARGS)
+
 spark: setup  ## Run the tests that start Spark, one after the other
 	$(BIN)/pytest $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge -m spark) $(PYTEST_ARGS)
 
@@ -71,6 +77,10 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+format: setup  ## Put style right where that can be done by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

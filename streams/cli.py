@@ -25,6 +25,10 @@ _COMMANDS: Final = {
         "headrace.streams.check_cli:check",
         "Find what an upgrade of an application would trip over.",
     ),
+    "describe": (
+        "headrace.streams.describe_cli:describe",
+        "Show what an application computes, as text, code or a picture.",
+    ),
     "reset": (
         "headrace.streams.reset_cli:reset",
         "Take a stopped application back to a beginning.",

@@ -1,4 +1,4 @@
-"""What `headrace` names is there, typed as it is at run time, and comes without what it needs not."""
+"""What `headrace` names is there, typed as it is at run time, and loaded when it is used."""
 
 from __future__ import annotations
 

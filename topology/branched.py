@@ -46,6 +46,9 @@ class BranchedKStream(Generic[K, V]):
         self._done = False
         edge.draft.add(Branch(self._name, (edge.node,)))
 
+    def __repr__(self) -> str:
+        return f"<BranchedKStream of {self._edge}>"
+
     def branch(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
     ) -> BranchedKStream[K, V]:

@@ -64,6 +64,9 @@ class CogroupedKStream(Generic[K, A]):
     def __init__(self, groups: tuple[Group, ...]) -> None:
         self._groups = groups
 
+    def __repr__(self) -> str:
+        return f"<CogroupedKStream of {[group for group, _ in self._groups]}>"
+
     def cogroup(
         self, other: grouped.KGroupedStream[K, V], aggregator: Callable[[K, V, A], A]
     ) -> CogroupedKStream[K, A]:
@@ -170,6 +173,9 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         self._groups = groups
         self._windows = windows
 
+    def __repr__(self) -> str:
+        return f"<TimeWindowedCogroupedKStream of {[group for group, _ in self._groups]}>"
+
     def aggregate(
         self,
         initializer: Callable[[], A],
@@ -241,6 +247,9 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
     def __init__(self, groups: tuple[Group, ...], windows: SessionWindows) -> None:
         self._groups = groups
         self._windows = windows
+
+    def __repr__(self) -> str:
+        return f"<SessionWindowedCogroupedKStream of {[group for group, _ in self._groups]}>"
 
     def aggregate(
         self,

@@ -219,6 +219,14 @@ class Edge:
     value: AnySerde | None
     rekeyed: bool = False
 
+    def __repr__(self) -> str:
+        """What is known here, for whoever looks at a stream or a table in a console."""
+        serdes = [f"{part}={serde.name}" for part, serde in self._serdes() if serde is not None]
+        return " ".join([self.node, *serdes])
+
+    def _serdes(self) -> tuple[tuple[str, AnySerde | None], ...]:
+        return (("key", self.key), ("value", self.value))
+
     def then(self, node: Node) -> Edge:
         """Add a node behind this edge that changes neither key nor value."""
         return replace(self, node=self.draft.add(node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from headrace.topology.draft import Draft
@@ -29,7 +29,7 @@ class GlobalKTable(Generic[K, V]):
     """
 
     store: str
-    _draft: Draft
+    _draft: Draft = field(repr=False)
     _node: str
 
 

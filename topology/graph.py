@@ -217,7 +217,7 @@ class GlobalStore:
 
 
 @checked
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Topology:
     """What an application computes: nodes in the order in which they were built, and stores.
 
@@ -249,6 +249,61 @@ class Topology:
         from headrace.topology.describe import describe  # describe reads this module's classes
 
         return describe(self, code=code)
+
+    def to_mermaid(self) -> str:
+        """Draw the topology as a Mermaid flowchart.
+
+        Returns:
+            Its text, for a ``mermaid`` block of a Markdown page.
+
+        Example:
+            >>> topology = Topology().add_source("read", "lines").add_sink("write", "out", "read")
+            >>> print(topology.to_mermaid())
+            flowchart TD
+              topic1[/"lines"/]
+              topic3[/"out"/]
+              subgraph lane0["Sub-topology 0"]
+                step0["read"]
+                step2["write"]
+              end
+              topic1 --> step0
+              step0 --> step2
+              step2 --> topic3
+            <BLANKLINE>
+        """
+        from headrace.topology.mermaid import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_svg(self) -> str:
+        """Draw the topology as a picture.
+
+        Returns:
+            An ``<svg>`` element, which is a file of its own as well.
+
+        Example:
+            >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
+            '<svg'
+        """
+        from headrace.topology.drawing import to_svg
+
+        return to_svg(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.to_svg()
+
+    def __repr__(self) -> str:
+        read = [topic for sub in self.sub_topologies for n in sub.sources for topic in n.topics]
+        written = [n.topic for sub in self.sub_topologies for n in sub.sinks]
+        outside = [t for t in written if isinstance(t, str) and t not in read]
+        parts = [
+            f"{len(self.sub_topologies)} sub-topologies",
+            f"reads {', '.join(t for t in dict.fromkeys(read) if t not in written) or 'nothing'}",
+            f"writes {', '.join(dict.fromkeys(outside)) or 'nothing'}",
+        ]
+        kept = ", ".join(store.name for store in self.stores)
+        return f"<Topology: {'; '.join(parts)}{f'; keeps {kept}' if kept else ''}>"
 
     # -- node by node ------------------------------------------------------------------------
 

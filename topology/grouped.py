@@ -37,6 +37,9 @@ class KGroupedStream(Generic[K, V]):
         self._edge = edge
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"<KGroupedStream of {self._edge}>"
+
     def count(
         self,
         *,

@@ -42,6 +42,9 @@ class KGroupedTable(Generic[K, V]):
         self._source: str | None = None
         """The source of the repartition topic, once it is there."""
 
+    def __repr__(self) -> str:
+        return f"<KGroupedTable of {self._edge}>"
+
     def count(
         self,
         *,

@@ -84,6 +84,9 @@ class KStream(StreamJoins[K, V]):
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
+    def __repr__(self) -> str:
+        return f"<KStream of {self._edge}>"
+
     def filter(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
     ) -> KStream[K, V]:

@@ -50,6 +50,9 @@ class KTable(Generic[K, V]):
     def __init__(self, edge: Edge) -> None:
         self._edge = edge
 
+    def __repr__(self) -> str:
+        return f"<KTable of {self._edge}>"
+
     def filter(
         self,
         predicate: Callable[[K, V], object],

@@ -53,6 +53,9 @@ class SessionWindowedKStream(Generic[K, V]):
         self._emit: Emit = emit
         self._late = late
 
+    def __repr__(self) -> str:
+        return f"<SessionWindowedKStream of {self._edge}, {self._windows}>"
+
     def count(
         self,
         *,

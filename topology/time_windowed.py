@@ -78,6 +78,9 @@ class TimeWindowedKStream(Generic[K, V]):
         self._emit = emit
         self._late = late
 
+    def __repr__(self) -> str:
+        return f"<TimeWindowedKStream of {self._edge}, {self._windows}>"
+
     def count(
         self,
         *,

@@ -1,0 +1,60 @@
+"""`headrace describe`, which asks no cluster."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.streams.cli import main
+from headrace.topology import StreamsBuilder
+
+APP = """
+from headrace import KafkaStreams, StreamsBuilder
+
+builder = StreamsBuilder()
+builder.stream("lines").group_by_key().count(store="counts").to_stream().to("out")
+settings = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
+app = KafkaStreams(builder.build(), settings)
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> str:
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text(APP)
+    return f"{file}:app"
+
+
+def described(app: str, *arguments: str) -> Result:
+    result = CliRunner().invoke(main, ["describe", app, *arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_text_is_that_of_the_topology(app: str) -> None:
+    builder = StreamsBuilder()
+    builder.stream("lines").group_by_key().count(store="counts").to_stream().to("out")
+    assert described(app).output == builder.build().describe().rstrip() + "\n"
+
+
+def test_the_code_is_that_of_the_settings(app: str) -> None:
+    held_back = described(app, "--code").output
+    at_once = described(app, "--code", "--set", "statestore.cache.max.bytes=0").output
+    assert "# Sub-topology 0" in held_back
+    compile(held_back, "code", "exec")
+    assert held_back != at_once
+
+
+def test_it_can_be_drawn(app: str) -> None:
+    assert described(app, "--mermaid").output.startswith("flowchart TD\n")
+    ElementTree.fromstring(described(app, "--svg").output)
+
+
+def test_an_application_that_is_not_there_is_named() -> None:
+    result = CliRunner().invoke(main, ["describe", "no_such_module:app"])
+    assert result.exit_code != 0
+    assert "no_such_module" in result.output
