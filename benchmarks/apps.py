@@ -15,8 +15,8 @@ import structlog
 from benchmarks.meter import Meter
 from benchmarks.topologies import TOPOLOGIES
 from headrace.streams.app import KafkaStreams
-from headrace.streams.task import TaskId
-from headrace.topology.graph import Topology
+from headrace.streams.plan.task_spec import TaskId
+from headrace.topology.topology import Topology
 
 QUIET_S = 10.0
 """Records may be combined on their way: where fewer come, drained is when commits stop."""

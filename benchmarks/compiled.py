@@ -20,9 +20,9 @@ from benchmarks.stores import EmptyStore
 from benchmarks.timing import Comparison, compare
 from headrace import serdes
 from headrace.state.buffer import Buffer
-from headrace.topology.codegen import CompileOptions
-from headrace.topology.compiler import Program, TaskEnvironment, compile_sub_topology
-from headrace.topology.graph import Topology
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.compiler import Program, TaskEnvironment, compile_sub_topology
+from headrace.topology.topology import Topology
 
 RECORDS = 5000
 SOURCE, OUTPUT, REPARTITION = "source", "output", "by-word-repartition"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import confluent_kafka
 
 from benchmarks.timing import Comparison, compare
-from headrace.streams.clients import TopicPartition
-from headrace.streams.producer import TransactionalProducer
+from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.seams.clients import TopicPartition
 
 RECORDS = 5000
 TOPIC = "output"

@@ -16,9 +16,9 @@ import structlog
 
 from benchmarks.topologies import TOPOLOGIES
 from headrace.streams.app import KafkaStreams
-from headrace.streams.clients import TopicPartition
-from headrace.streams.producer import TransactionalProducer
-from headrace.streams.task import TaskId
+from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
 
 
 def tell(event: str, **fields: object) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headrace import serdes
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.graph import Topology
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.topology import Topology
 
 
 def word_count(source: str, output: str) -> Topology:

@@ -5,16 +5,16 @@ called.
 """
 
 from headrace.spark_bridge.backfill import backfill
-from headrace.spark_bridge.changelog import read_store, read_topic, register
+from headrace.spark_bridge.dataframes.changelog import read_store, read_topic, register
 from headrace.spark_bridge.errors import (
     BackfillError,
     CannotBackfillError,
     HistoryGapError,
     ReadError,
 )
+from headrace.spark_bridge.history.text_files import read_csv
 from headrace.spark_bridge.reports import Report, StageReport
 from headrace.spark_bridge.session import SparkMissingError, local_session
-from headrace.spark_bridge.text_files import read_csv
 
 __all__ = [
     "BackfillError",

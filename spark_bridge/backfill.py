@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from headrace.spark_bridge.archive_set import ArchiveSet, Cutover, Source, Times
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.spark_bridge.planning import Until
+from headrace.spark_bridge.history.archive_set import ArchiveSet, Cutover, Source, Times
+from headrace.spark_bridge.history.planning import Until
+from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.reports import Report, StageReport
+from headrace.spark_bridge.run.stage_errors import said_of_results, stage_error
 from headrace.spark_bridge.session import require_session
-from headrace.spark_bridge.stage_errors import said_of_results, stage_error
-from headrace.streams.config import StreamsConfig
-from headrace.topology.graph import Topology
+from headrace.streams.config.config import StreamsConfig
+from headrace.topology.topology import Topology
 
 __all__ = ["Computation", "backfill", "compute", "new_id", "resume"]
 
@@ -58,7 +58,7 @@ def backfill(
         until: "latest" for all that is decided now, offsets to stop before by partition, or the
             time, with a time zone, from which on records are left to the live application.
         source: DataFrames by topic, of history that is not in Kafka (see
-        `headrace.spark_bridge.archives`).
+        `headrace.spark_bridge.history.archives`).
         cutover: where Kafka goes on behind DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
         handover: "driver" writes everything in one transaction, "partitioned" in one for each
@@ -143,8 +143,8 @@ class _Attempt:
 
     def ended(self, backfill_id: str) -> Report | None:
         """Look for an earlier attempt; the report, if it needs nothing that Spark computes."""
-        from headrace.spark_bridge.handover import find, finish
-        from headrace.spark_bridge.job import Application
+        from headrace.spark_bridge.handover.handover import find, finish
+        from headrace.spark_bridge.plan.job import Application
 
         application = Application.of(self.topology, self.settings)
         found = find(application, backfill_id)
@@ -165,8 +165,8 @@ class _Attempt:
         handover: Handover,
     ) -> Report:
         """Run the stages and hand over what they made."""
-        from headrace.spark_bridge.handover import check_target, hand_over
-        from headrace.spark_bridge.job import Application
+        from headrace.spark_bridge.handover.handover import check_target, hand_over
+        from headrace.spark_bridge.plan.job import Application
 
         application = Application.of(self.topology, self.settings)
         with and_then(computed.release, quietly=True):
@@ -202,7 +202,7 @@ class Computation:
 
     @property
     def results(self) -> Any:
-        """What is to be handed over (a `headrace.spark_bridge.records.Results`)."""
+        """What is to be handed over (a `headrace.spark_bridge.records.records.Results`)."""
         return self._stages.results
 
     def run(self, on_stage: Callable[[StageReport], None] | None = None) -> tuple[StageReport, ...]:
@@ -265,14 +265,14 @@ def compute(
     Args:
         plan: one that was made before, to be followed again; other arguments as for `backfill`.
     """
-    from headrace.spark_bridge.combine import combinable
-    from headrace.spark_bridge.job import Application, Job, pack_application
-    from headrace.spark_bridge.planning import make_plan
-    from headrace.spark_bridge.refusals import refuse_early, refuse_processors
-    from headrace.spark_bridge.stages import make_stages
-    from headrace.streams.admin import LiveAdmin
-    from headrace.streams.broker_contact import reach
-    from headrace.streams.plan import optimized
+    from headrace.spark_bridge.history.planning import make_plan
+    from headrace.spark_bridge.plan.job import Application, Job, pack_application
+    from headrace.spark_bridge.program.combine import combinable
+    from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
+    from headrace.spark_bridge.run.stages import make_stages
+    from headrace.streams.kafka.admin import LiveAdmin
+    from headrace.streams.kafka.broker_contact import reach
+    from headrace.streams.plan.plan import optimized
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)

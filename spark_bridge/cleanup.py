@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from headrace.streams.failures import describe_failure
+from headrace.streams.records.failures import describe_failure
 
 __all__ = ["and_then"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.streams.broker_contact import Heard, not_admitted
-from headrace.streams.clients import Clock, ReceivedMessage, TopicPartition
-from headrace.streams.consumer import LiveConsumer, MakeClient
-from headrace.streams.system_clock import SystemClock
+from headrace.streams.kafka.broker_contact import Heard, not_admitted
+from headrace.streams.kafka.consumer import LiveConsumer, MakeClient
+from headrace.streams.seams.clients import Clock, ReceivedMessage, TopicPartition
+from headrace.streams.seams.system_clock import SystemClock
 
 __all__ = ["RangeConsumer"]
 

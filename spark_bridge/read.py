@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
-from headrace.streams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.system_clock import SystemClock
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.seams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
+from headrace.streams.seams.system_clock import SystemClock
 
 __all__ = ["BATCH_RECORDS", "OpenConsumer", "consumer_opener", "read_range"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan.plan import BackfillPlan
 
 __all__ = ["Report", "StageReport"]
 
@@ -40,7 +40,7 @@ class Report:
         plan: what it read.
         stages: what ran.
         rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
-        handover: what the hand-over says of itself (see `headrace.spark_bridge.handover_report`);
+        handover: what the hand-over says of itself (see `headrace.spark_bridge.handover.report`);
             None where there was none, as after an earlier attempt that was complete.
         seconds: how long everything took.
     """

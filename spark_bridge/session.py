@@ -149,7 +149,7 @@ def session(
     require_spark()
     from pyspark.sql import SparkSession
 
-    from headrace.spark_bridge.changelog import register
+    from headrace.spark_bridge.dataframes.changelog import register
 
     is_local = master.startswith("local")
     # Executors on this machine start with it, too, whenever they do.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams, State
-    from headrace.streams.config import StreamsConfig
+    from headrace.streams.config.config import StreamsConfig
     from headrace.streams.errors import StreamsError
-    from headrace.streams.testing import TopologyTestDriver
+    from headrace.streams.testing.driver import TopologyTestDriver
     from headrace.topology import serdes
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
 _HOMES = {
     "KafkaStreams": "headrace.streams.app",
     "State": "headrace.streams.app",
-    "StreamsConfig": "headrace.streams.config",
+    "StreamsConfig": "headrace.streams.config.config",
     "StreamsError": "headrace.streams.errors",
-    "TopologyTestDriver": "headrace.streams.testing",
+    "TopologyTestDriver": "headrace.streams.testing.driver",
 }
 
 

@@ -18,33 +18,32 @@ from typing import Self
 
 import structlog
 
-from headrace.streams.app_loader import ApplicationError
-from headrace.streams.backfill_gate import BackfillGate, note_topics
-from headrace.streams.broker_contact import BrokerContact
-from headrace.streams.client_check import check_clients
-from headrace.streams.clients import Clock, Probe, no_probe
-from headrace.streams.committed_records import CommittedRecords
-from headrace.streams.config import StreamsConfig
-from headrace.streams.consumer import LiveConsumer
-from headrace.streams.deployed import DeployedTopology
+from headrace.streams.config.client_check import check_clients
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.unreached import Unreached
+from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.failures import describe_failure, log_failure
-from headrace.streams.gate_watch import GateWatch
-from headrace.streams.global_plan import GlobalPlan, plan_global_tables
-from headrace.streams.group_offsets import MemberlessGroup
-from headrace.streams.key_checks import log_unequal_keys
-from headrace.streams.listeners import BothRestoreListeners, BothWorkerListeners
-from headrace.streams.loading import loading
-from headrace.streams.plan import SubPlan, plan_application
-from headrace.streams.restore import RestoreListener, SilentRestoreListener
-from headrace.streams.runtime import Connections, make_worker
+from headrace.streams.kafka.broker_contact import BrokerContact
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.group_offsets import MemberlessGroup
+from headrace.streams.loading import ApplicationError, loading
+from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.plan.key_checks import log_unequal_keys
+from headrace.streams.plan.plan import SubPlan, plan_application
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.records.failures import describe_failure, log_failure
+from headrace.streams.seams.clients import Clock, Probe, no_probe
+from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded
-from headrace.streams.start_check import StartCheck
-from headrace.streams.system_clock import SystemClock
-from headrace.streams.task import TaskId
-from headrace.streams.unreached import Unreached
-from headrace.streams.worker import SilentListener, Worker, WorkerListener
-from headrace.topology.graph import Topology
+from headrace.streams.tasks.gate_watch import GateWatch
+from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
+from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
+from headrace.streams.upgrade.committed_records import CommittedRecords
+from headrace.streams.upgrade.start_check import StartCheck
+from headrace.streams.worker.listeners import BothRestoreListeners, BothWorkerListeners
+from headrace.streams.worker.runtime import Connections, make_worker
+from headrace.streams.worker.worker import SilentListener, Worker, WorkerListener
+from headrace.topology.topology import Topology
 
 COLLECT_AFTER_OBJECTS = 100_000
 """Python's own is 700, which costs a tenth of the throughput of a counting application."""

@@ -9,14 +9,14 @@ Messages say what happened, where, and what to do next; none carries a record's 
 | `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError` | nobody | stop, do not restart |
-| `AccessError` (in `headrace.streams.access_errors`) | nobody | stop, do not restart |
-| `TopicReplacedError`, `ChangelogLostError` (`headrace.streams.topic_errors`) | nobody | the same |
+| `AccessError` (in `headrace.streams.contact.access_errors`) | nobody | stop, do not restart |
+| `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `GlobalTableLostError` | the supervisor | the same; the rows are read anew at the start |
-| `GroupDeniedError` (likewise) | `headrace.streams.deployed` | go on without the group's word |
+| `GroupDeniedError` (likewise) | `headrace.streams.deployed.deployed` | go on without it |
 | `RecordRefusedError` | the worker | becomes a `RecordError` |
 | `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from headrace.streams.errors import StreamsError
+
 __all__ = ["loading", "loading_of"]
 
 _TARGET: ContextVar[str | None] = ContextVar("headrace_loading", default=None)
@@ -24,3 +26,10 @@ def loading_of(target: str) -> Iterator[None]:
 def loading() -> str | None:
     """The name of the application that a module is being imported for, if one is."""
     return _TARGET.get()
+
+
+class ApplicationError(StreamsError):
+    """The application that a command names cannot be loaded, or is none.
+
+    Nobody catches it: the name or the code must be corrected first.
+    """

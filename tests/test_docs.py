@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace import topology
-from headrace.streams import reactions
+from headrace.streams.kafka import reactions
 from headrace.topology import (
     BranchedKStream,
     CogroupedKStream,
@@ -52,7 +52,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_the_page_on_guarantees_has_the_table_of_reactions() -> None:
-    """It stands in streams/reactions.py, where it is read by who changes the code."""
+    """It stands in streams/kafka/reactions.py, where it is read by who changes the code."""
     table = _rows(reactions.__doc__ or "")
     page = _rows((DOCS / "guarantees.md").read_text())
     begin = page.index(table[0])

@@ -21,7 +21,7 @@ from tests.support.topics import Topics
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
 _SAVED_AS = re.compile(r"[Ss]ave (?:this|it) as `([\w.]+)`")
 CUSTOMERS, CENTS = 10, 10_000
-HEADRACE_RUN = ("-c", "from headrace.streams.cli import main; main()", "run")
+HEADRACE_RUN = ("-c", "from headrace.streams.cli.main import main; main()", "run")
 
 
 def blocks(page: str) -> list[tuple[str | None, str]]:

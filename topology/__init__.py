@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from headrace.topology import serdes
-from headrace.topology.branched import BranchedKStream
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.cogrouped import (
+from headrace.topology.dsl.branched import BranchedKStream
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.cogrouped import (
     CogroupedKStream,
     SessionWindowedCogroupedKStream,
     TimeWindowedCogroupedKStream,
 )
+from headrace.topology.dsl.global_table import GlobalKTable
+from headrace.topology.dsl.grouped import KGroupedStream
+from headrace.topology.dsl.grouped_table import KGroupedTable
+from headrace.topology.dsl.kstream import KStream
+from headrace.topology.dsl.ktable import KTable
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.dsl.session_windowed import SessionWindowedKStream
+from headrace.topology.dsl.suppressed import BufferConfig, Suppressed
+from headrace.topology.dsl.time_windowed import TimeWindowedKStream
 from headrace.topology.errors import KeySerdeWarning, SerdeError, TopologyError
-from headrace.topology.global_table import GlobalKTable
-from headrace.topology.graph import Topology
-from headrace.topology.grouped import KGroupedStream
-from headrace.topology.grouped_table import KGroupedTable
-from headrace.topology.kstream import KStream
-from headrace.topology.ktable import KTable
-from headrace.topology.materialized import Materialized
 from headrace.topology.operators.transform_values import ValueTransformerWithKey
-from headrace.topology.processors import (
+from headrace.topology.processors.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -27,16 +29,22 @@ from headrace.topology.processors import (
     ProcessorContext,
     Record,
 )
-from headrace.topology.read_only_store import ReadOnlyStore
+from headrace.topology.processors.read_only_store import ReadOnlyStore
+from headrace.topology.processors.store_faces import (
+    KeyValueStore,
+    TimestampedKeyValueStore,
+    ValueAndTimestamp,
+)
+from headrace.topology.processors.stores import StoreBuilder, Stores
+from headrace.topology.processors.timed_store_faces import (
+    SessionStore,
+    TimestampedWindowStore,
+    WindowStore,
+)
+from headrace.topology.processors.versioned_store import VersionedStore
 from headrace.topology.serdes import Serde
-from headrace.topology.session_windowed import SessionWindowedKStream
-from headrace.topology.store_faces import KeyValueStore, TimestampedKeyValueStore, ValueAndTimestamp
-from headrace.topology.stores import StoreBuilder, Stores
-from headrace.topology.suppressed import BufferConfig, Suppressed
-from headrace.topology.time_windowed import TimeWindowedKStream
-from headrace.topology.timed_store_faces import SessionStore, TimestampedWindowStore, WindowStore
 from headrace.topology.timestamps import InputRecord, TimestampExtractor
-from headrace.topology.versioned_store import VersionedStore
+from headrace.topology.topology import Topology
 from headrace.topology.windows import (
     JoinWindows,
     SessionWindows,

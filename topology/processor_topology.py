@@ -1,7 +1,7 @@
 """A topology built node by node, on its own or behind what the DSL made: pure functions.
 
 Each takes the nodes and stores of a topology and returns those of the next one; the methods of
-`graph.Topology` call them.
+`headrace.topology.topology.Topology` call them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph import (
+from headrace.topology.graph.graph import (
     AnySerde,
     Function,
+    G,
     GlobalSource,
     Node,
     OffsetReset,
@@ -21,12 +22,11 @@ from headrace.topology.graph import (
     Sink,
     Source,
     TableSource,
-    Topology,
 )
 from headrace.topology.naming import legal, legal_topics
 from headrace.topology.operators.process import Process, supplied
-from headrace.topology.store_faces import KeyValueStore, ReadOnlyKeyValueStore
-from headrace.topology.stores import StoreBuilder, store_names, with_stores
+from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyValueStore
+from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
 
 __all__ = [
@@ -40,14 +40,14 @@ __all__ = [
 
 
 def with_source(
-    topology: Topology,
+    topology: G,
     name: str,
     topics: tuple[str, ...],
     key: AnySerde | None,
     value: AnySerde | None,
     timestamps: TimestampExtractor | None,
     offset_reset: OffsetReset | None,
-) -> Topology:
+) -> G:
     """Add a node that reads topics."""
     found = legal_topics(topics, "add_source()")
     for node in topology.nodes:
@@ -69,8 +69,8 @@ def with_source(
 
 
 def with_processor(
-    topology: Topology, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
-) -> Topology:
+    topology: G, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
+) -> G:
     """Add a node that runs processors."""
     given = supplied(supplier)
     wanted = (*stores, *given.stores)
@@ -81,37 +81,35 @@ def with_processor(
         uses=store_names(wanted),
     )
     added = with_stores(topology.stores, wanted)
-    return Topology((*topology.nodes, node), added)
+    return replace(topology, nodes=(*topology.nodes, node), stores=added)
 
 
 def with_sink(
-    topology: Topology,
+    topology: G,
     name: str,
     topic: Any,
     parents: tuple[str, ...],
     key: AnySerde | None,
     value: AnySerde | None,
     partitioner: Function | None,
-) -> Topology:
+) -> G:
     """Add a node that writes to a topic."""
     target = topic if callable(topic) else legal(topic, "topic")
     above = _known(topology, name, parents)
     return _with(topology, Sink(legal(name), above, target, key, value, partitioner=partitioner))
 
 
-def with_state_store(
-    topology: Topology, store: StoreBuilder[Any], processors: tuple[str, ...]
-) -> Topology:
+def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[str, ...]) -> G:
     """Add a store, and connect processors with it."""
-    added = Topology(topology.nodes, with_stores(topology.stores, (store,)))
+    added = replace(topology, stores=with_stores(topology.stores, (store,)))
     for processor in processors:
         added = connected(added, processor, (store.name,))
     return added
 
 
 def with_read_only_state_store(
-    topology: Topology, store: StoreBuilder[Any], topic: str, source: str, processor: str
-) -> Topology:
+    topology: G, store: StoreBuilder[Any], topic: str, source: str, processor: str
+) -> G:
     """Add a store of the last values of a topic, which is its changelog too."""
     kept = store.store
     if kept.face is not KeyValueStore:
@@ -128,10 +126,10 @@ def with_read_only_state_store(
     if any(there.name == store.name for there in topology.stores):
         raise TopologyError(f"two stores are named {store.name!r}; give one of them another name")
     node = TableSource(legal(processor), (source,), store.name)
-    return Topology((*read.nodes, node), (*read.stores, rows))
+    return replace(read, nodes=(*read.nodes, node), stores=(*read.stores, rows))
 
 
-def connected(topology: Topology, processor: str, stores: tuple[str, ...]) -> Topology:
+def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
     """Let a processor use stores."""
     if not stores:
         raise TopologyError(f"no store was named to connect {processor!r} with; name at least one")
@@ -151,14 +149,14 @@ def connected(topology: Topology, processor: str, stores: tuple[str, ...]) -> To
             )
     uses = tuple(dict.fromkeys((*node.uses, *stores)))
     nodes = tuple(replace(node, uses=uses) if n is node else n for n in topology.nodes)
-    return Topology(nodes, topology.stores)
+    return replace(topology, nodes=nodes)
 
 
-def _with(topology: Topology, node: Node) -> Topology:
-    return Topology((*topology.nodes, node), topology.stores)
+def _with(topology: G, node: Node) -> G:
+    return replace(topology, nodes=(*topology.nodes, node))
 
 
-def _known(topology: Topology, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
+def _known(topology: G, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
     if not parents:
         raise TopologyError(f"node {name!r} was given no parent; name the nodes that feed it")
     nodes = {node.name: node for node in topology.nodes}

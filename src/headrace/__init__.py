@@ -74,9 +74,9 @@ if TYPE_CHECKING:
         Window,
         Windowed,
         WindowStore,
-        avro,
         serdes,
     )
+    from headrace.topology.serdes import avro
 
 __version__: Final = "0.1.0"
 
@@ -140,7 +140,7 @@ __all__ = [
 _OF_STREAMS: Final = frozenset(
     {"StreamsConfig", "StreamsError", "TopologyTestDriver", "State", "KafkaStreams"}
 )
-_MODULES: Final = {"avro": "headrace.topology.avro", "serdes": "headrace.topology.serdes"}
+_MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}
 
 
 def __getattr__(name: str) -> Any:

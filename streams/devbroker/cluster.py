@@ -37,8 +37,8 @@ from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, l
 from headrace.streams.devbroker.security import ADMIN, Security
 
 if TYPE_CHECKING:
+    from headrace.streams.contact.rights import Right
     from headrace.streams.devbroker.users import Users
-    from headrace.streams.rights import Right
 
 __all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
 

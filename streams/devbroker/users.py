@@ -9,8 +9,8 @@ from typing import Any
 import confluent_kafka.admin
 from confluent_kafka import KafkaException
 
+from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker.errors import DevBrokerError
-from headrace.streams.rights import Right
 
 __all__ = ["Users"]
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from headrace.streams.simulation.api import Simulation, SimulationError, SimulationResult, simulate
-from headrace.streams.simulation.faults import CALLS, CALM, FaultPlan
+from headrace.streams.simulation.world.faults import CALLS, CALM, FaultPlan
 
 __all__ = [
     "CALLS",

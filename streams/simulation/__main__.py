@@ -15,7 +15,7 @@ import click
 
 from headrace.streams.simulation.api import Simulation, SimulationError
 from headrace.streams.simulation.example import example_inputs, example_topology
-from headrace.streams.simulation.faults import CALLS, FaultPlan
+from headrace.streams.simulation.world.faults import CALLS, FaultPlan
 
 BLOCK = 25
 SHOWN = 20

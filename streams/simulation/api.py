@@ -10,18 +10,19 @@ from typing import Any
 
 from headrace.state.codec import decode_timestamped
 from headrace.state.spec import StoreSpec
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.driver_names import Names
-from headrace.streams.global_plan import plan_global_tables
-from headrace.streams.plan import SubPlan, plan_application
-from headrace.streams.simulation.cluster import Cluster
-from headrace.streams.simulation.coverage import Coverage
-from headrace.streams.simulation.faults import CALM, FaultPlan
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.global_plan import plan_global_tables
+from headrace.streams.plan.plan import SubPlan, plan_application
+from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation.inputs import Row
 from headrace.streams.simulation.run import Run
 from headrace.streams.simulation.setup import Outcome, Setup
-from headrace.topology.graph import AnySerde, Topology
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.coverage import Coverage
+from headrace.streams.simulation.world.faults import CALM, FaultPlan
+from headrace.streams.testing.driver_names import Names
+from headrace.topology.graph.graph import AnySerde
+from headrace.topology.topology import Topology
 
 DEFAULTS: Mapping[str, object] = {
     "application.id": "simulated",
@@ -317,7 +318,7 @@ def simulate(
 
     Example:
         >>> from headrace import serdes
-        >>> from headrace.topology.builder import StreamsBuilder
+        >>> from headrace.topology.dsl.builder import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
         >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.streams.clients import TopicPartition
 from headrace.streams.errors import MissingTopicError, OffsetLostError
-from headrace.streams.lost_offsets import StateWithoutOffsetsError
-from headrace.streams.simulation.cluster import Cluster
-from headrace.streams.simulation.disk import Host
-from headrace.streams.simulation.kernel import MS, SECOND
-from headrace.streams.simulation.process import Process
-from headrace.streams.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.disk import Host
+from headrace.streams.simulation.world.kernel import MS, SECOND
+from headrace.streams.simulation.world.process import Process
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 
 __all__ = ["DISASTERS", "Disaster", "Disasters"]
 

@@ -10,8 +10,8 @@ import random
 from typing import Any
 
 from headrace.topology import serdes
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.graph import Topology
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.topology import Topology
 
 KEYS = 9
 MODULUS = 1_000_003

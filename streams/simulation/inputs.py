@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.simulation.cluster import Cluster
-from headrace.streams.simulation.faults import FaultPlan
-from headrace.streams.simulation.kernel import MS, SECOND, START_MS
-from headrace.streams.simulation.transactions import RefusedError
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.faults import FaultPlan
+from headrace.streams.simulation.world.kernel import MS, SECOND, START_MS
+from headrace.streams.simulation.world.transactions import RefusedError
 
 Row = tuple[bytes | None, bytes | None, int]
 """Key, value, and milliseconds since the beginning of the run."""

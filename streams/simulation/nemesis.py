@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.streams.simulation.cluster import Cluster
-from headrace.streams.simulation.disk import Host
-from headrace.streams.simulation.faults import Faults
-from headrace.streams.simulation.kernel import SECOND
-from headrace.streams.simulation.process import Process
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.disk import Host
+from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.kernel import SECOND
+from headrace.streams.simulation.world.process import Process
 
 
 class Slot(Protocol):

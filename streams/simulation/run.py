@@ -6,13 +6,18 @@ import random
 from functools import partial
 from pathlib import Path
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.simulation.cluster import Cluster, SimulatedAdmin
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_plan import plan_internal_topics
+from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation.disasters import Disasters
-from headrace.streams.simulation.disk import Files, Host, MemoryFiles, RocksFiles
-from headrace.streams.simulation.faults import Faults
 from headrace.streams.simulation.inputs import Feed
-from headrace.streams.simulation.kernel import (
+from headrace.streams.simulation.nemesis import plan_trouble
+from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.slot import Slot
+from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
+from headrace.streams.simulation.world.disk import Files, Host, MemoryFiles, RocksFiles
+from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.kernel import (
     MS,
     SECOND,
     START_MS,
@@ -20,11 +25,6 @@ from headrace.streams.simulation.kernel import (
     Kernel,
     StuckError,
 )
-from headrace.streams.simulation.nemesis import plan_trouble
-from headrace.streams.simulation.setup import Outcome, Setup
-from headrace.streams.simulation.slot import Slot
-from headrace.streams.task import TaskId
-from headrace.streams.topic_plan import plan_internal_topics
 
 TROUBLE_S = 14.0
 """How long faults happen, in virtual seconds."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.streams.config import StreamsConfig
-from headrace.streams.global_plan import GlobalPlan
-from headrace.streams.plan import SubPlan
-from headrace.streams.simulation.faults import FaultPlan
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.simulation.inputs import Row
-from headrace.streams.task import TaskId
+from headrace.streams.simulation.world.faults import FaultPlan
 
 
 @dataclass(frozen=True, slots=True)

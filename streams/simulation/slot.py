@@ -9,23 +9,25 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.state.errors import StateError
-from headrace.streams.background import Job
-from headrace.streams.clients import CommittedOffset, Log, TopicPartition
-from headrace.streams.committed_records import CommittedRecords
-from headrace.streams.consumer import LiveConsumer
 from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
     LocalStateError,
     StopRequestedError,
 )
-from headrace.streams.runtime import Connections, LocalState, make_worker
-from headrace.streams.simulation.cluster import Cluster, SimulatedAdmin
-from headrace.streams.simulation.consumer_client import SimulatedConsumer
-from headrace.streams.simulation.coverage import PhaseWatch
-from headrace.streams.simulation.disk import Host, open_homes
-from headrace.streams.simulation.faults import Faults
-from headrace.streams.simulation.kernel import (
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.background import Job
+from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
+from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
+from headrace.streams.simulation.world.coverage import PhaseWatch
+from headrace.streams.simulation.world.disk import Host, open_homes
+from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.kernel import (
     MS,
     SECOND,
     Actor,
@@ -33,15 +35,14 @@ from headrace.streams.simulation.kernel import (
     Kernel,
     VirtualClock,
 )
-from headrace.streams.simulation.process import Process
-from headrace.streams.simulation.producer_client import SimulatedProducer
-from headrace.streams.simulation.setup import Outcome, Setup
-from headrace.streams.start_check import StartCheck
-from headrace.streams.task import TaskId
-from headrace.streams.tasks import OpenHome, TaskHome
-from headrace.streams.topic_plan import TopicFacts
-from headrace.streams.worker import Worker
-from headrace.topology.graph import Store
+from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.producer_client import SimulatedProducer
+from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.upgrade.committed_records import CommittedRecords
+from headrace.streams.upgrade.start_check import StartCheck
+from headrace.streams.worker.runtime import Connections, LocalState, make_worker
+from headrace.streams.worker.worker import Worker
+from headrace.topology.processors.store import Store
 
 __all__ = ["Slot"]
 
@@ -73,7 +74,7 @@ class World(Protocol):
 
 
 class _Log:
-    """Writes what the runtime logs into the history (see `headrace.streams.clients.Log`)."""
+    """Writes what the runtime logs into the history (see `headrace.streams.seams.clients.Log`)."""
 
     def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
         self._process = process
@@ -97,7 +98,10 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """A worker's identity and its host's disk (see `headrace.streams.runtime.LocalState`)."""
+    """A worker's identity and its host's disk.
+
+    See `headrace.streams.worker.runtime.LocalState`.
+    """
 
     instance_id: str
     open_home: OpenHome
@@ -119,7 +123,10 @@ class _Local:
 
 
 class _Beside:
-    """Runs jobs of a process in a thread of their own (see `headrace.streams.background.Background`)."""
+    """Runs jobs of a process in a thread of their own.
+
+    See `headrace.streams.seams.background.Background`.
+    """
 
     def __init__(self, run: World, process: Process) -> None:
         self._run = run
@@ -327,7 +334,10 @@ class Slot:
 
 
 class SimulatedOffsets:
-    """The group's offsets, asked for from outside of it (see `headrace.streams.lost_group.OffsetsAt`)."""
+    """The group's offsets, asked for from outside of it.
+
+    See `headrace.streams.upgrade.lost_group.OffsetsAt`.
+    """
 
     def __init__(self, cluster: Cluster, process: Process) -> None:
         self._cluster = cluster

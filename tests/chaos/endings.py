@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.exit_codes import ExitCode
-from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.cluster import Cluster
 from tests.chaos.workers import Fleet, Slot

@@ -20,11 +20,11 @@ import structlog
 
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
-from headrace.streams.clients import TopicPartition
 from headrace.streams.errors import StreamsError
-from headrace.streams.exit_codes import exit_code_of
-from headrace.streams.system_clock import SystemClock
-from headrace.streams.task import TaskId
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.supervise.exit_codes import exit_code_of
 from tests.chaos import application
 from tests.chaos.status import STEPS, Field, Status
 

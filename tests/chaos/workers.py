@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status

@@ -10,7 +10,7 @@ import pytest
 from examples.avro_orders import ORDER, REGISTRY, TOTAL, Order, Total, avro_orders
 from headrace.streams import TopologyTestDriver, serdes
 from headrace.streams.errors import StreamsError
-from headrace.topology import avro
+from headrace.topology.serdes import avro
 
 BEFORE_CURRENCIES = {
     "type": "record",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.streams.app_loader import load_app
-from headrace.streams.cli import main
+from headrace.streams.cli.main import main
+from headrace.streams.supervise.app_loader import load_app
 from headrace.topology import Topology
-from headrace.topology.graph import Sink, Source
+from headrace.topology.graph.graph import Sink, Source
 from tests.support.processes import ROOT
 
 NAMES = sorted(

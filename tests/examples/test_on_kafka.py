@@ -22,7 +22,7 @@ from examples.orders_with_customers import orders_with_customers
 from examples.page_views import page_views
 from examples.suspicious_loans import suspicious_loans
 from examples.user_sessions import user_sessions
-from headrace.topology import avro
+from headrace.topology.serdes import avro
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.patience import PATIENCE_S

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from headrace.streams.config import StreamsConfig
-from headrace.streams.plan import plan_application
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
-from headrace.topology.graph import Sink, Source, Topology
+from headrace.topology.graph.graph import Sink, Source
+from headrace.topology.topology import Topology
 from tests.reference.engine import Engine, Written
 from tests.reference.programs import GLOBAL, OPS, Event, Program, random_program, write
 from tests.reference.recorder import Recorder, committed

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
 from headrace.state.codec import partition_for_key
-from headrace.streams import pace
-from headrace.streams.clients import TopicPartition
-from headrace.streams.driver_topics import TestInput
-from headrace.streams.memory_cluster import MemoryCluster
-from headrace.streams.task import Task
-from headrace.streams.tasks import Tasks
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver_topics import TestInput
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.worker import pace
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
-from headrace.topology.graph import Store
+from headrace.topology.processors.store import Store
 from tests.reference.more_programs import Course, course_of, write
 from tests.reference.recorder import committed
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.topology import Materialized, Stores, StreamsBuilder, serdes
-from headrace.topology.suppressed import Suppressed
+from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.windows import SessionWindows, SlidingWindows, Window, Windowed
 from tests.reference.functions import MS, aggregated, aggregated_null, joined, merged, windows_of
 from tests.reference.programs import GLOBAL, OPS, SOURCES, Event, Program, Step, random_program

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.topology import Materialized, Stores, serdes
-from headrace.topology._serde import StringSerde
+from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.serdes import Serde
-from headrace.topology.suppressed import Suppressed
+from headrace.topology.serdes._serde import StringSerde
 from headrace.topology.windows import SessionWindows
 from tests.reference.functions import (
     KEYS,

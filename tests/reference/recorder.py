@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.commit import Commit
-from headrace.streams.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
-from headrace.streams.memory_cluster import MemoryCluster, MemoryMessage
-from headrace.streams.task import Task
+from headrace.streams.commit.commit import Commit
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.tasks.task import Task
+from headrace.streams.testing.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
+from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 
 
 class Recorder:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.topology import serdes
-from headrace.topology.changed import Change
+from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.serdes import Serde
-from headrace.topology.suppressed import Suppressed
+from headrace.topology.serdes.changed import Change
 from tests.reference import joins, streams
 from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.streams import plan
-from headrace.topology import cogrouped, join_nodes
-from headrace.topology.draft import Edge
+from headrace.streams.plan import plan
+from headrace.topology.dsl import cogrouped
+from headrace.topology.dsl.steps import join_nodes
+from headrace.topology.graph.draft import Edge
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import check, program_of
 from tests.reference.engine import Engine

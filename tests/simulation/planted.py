@@ -14,22 +14,22 @@ import pytest
 from headrace.state.buffer import Buffer
 from headrace.state.errors import StateError
 from headrace.state.rocks import RocksTaskState
-from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.commit import Commit
-from headrace.streams.consumer import LiveConsumer
+from headrace.streams.commit.commit import Commit
+from headrace.streams.commit.membership import Membership
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.membership import Membership
-from headrace.streams.producer import PlainProducer, TransactionalProducer
-from headrace.streams.progress import COMMIT_ID, Progress
-from headrace.streams.restore import Restorer
-from headrace.streams.simulation.cluster import SimulatedAdmin
-from headrace.streams.simulation.disk import _DurableState
-from headrace.streams.simulation.groups import Group
-from headrace.streams.simulation.kernel import VirtualClock
-from headrace.streams.start_check import StartCheck
-from headrace.streams.task import Task
-from headrace.streams.tasks import Tasks
-from headrace.streams.worker import Worker
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.simulation.world.cluster import SimulatedAdmin
+from headrace.streams.simulation.world.disk import _DurableState
+from headrace.streams.simulation.world.groups import Group
+from headrace.streams.simulation.world.kernel import VirtualClock
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.upgrade.start_check import StartCheck
+from headrace.streams.worker.worker import Worker
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
@@ -238,9 +238,9 @@ def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
 @bug_of_several
 def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     for module in (
-        "headrace.streams.input_identity",
-        "headrace.streams.tasks",
-        "headrace.streams.topics",
+        "headrace.streams.tasks.input_identity",
+        "headrace.streams.tasks.tasks",
+        "headrace.streams.plan.topics",
     ):
         patch.setattr(f"{module}.require_same", lambda known, found: None)
 
@@ -283,14 +283,14 @@ def a_changelog_that_is_gone_is_made_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StartCheck, "__call__", lambda self, admin, plan: None)
     patch.setattr(Restorer, "_require_other_commit", lambda self, *facts: None)
     patch.setattr(
-        "headrace.streams.changelog_identity.lost_changelogs", lambda committed, found: []
+        "headrace.streams.plan.changelog_identity.lost_changelogs", lambda committed, found: []
     )
 
 
 @bug_of_several
 def another_changelog_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "headrace.streams.changelog_identity.lost_changelogs", lambda committed, found: []
+        "headrace.streams.plan.changelog_identity.lost_changelogs", lambda committed, found: []
     )
 
 

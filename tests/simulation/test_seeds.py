@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.simulation import CALLS
-from headrace.streams.simulation.faults import WEIGHTS
+from headrace.streams.simulation.world.faults import WEIGHTS
 from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow

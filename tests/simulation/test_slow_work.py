@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.simulation import CALM, Simulation, SimulationResult
-from headrace.streams.simulation.kernel import SECOND
 from headrace.streams.simulation.run import Run
+from headrace.streams.simulation.world.kernel import SECOND
 from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
 
 KEYS = 3

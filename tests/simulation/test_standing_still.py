@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.simulation.kernel import SECOND
+from headrace.streams.simulation.world.kernel import SECOND
 from tests.simulation.worlds import (
     SESSION_MS,
     Heard,

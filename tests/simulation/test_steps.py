@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.producer import PlainProducer
+from headrace.streams.kafka.producer import PlainProducer
+from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation import FaultPlan, Simulation
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
 from tests.simulation.planted import BUGS_OF_STEPS, planted
 from tests.simulation.seeds import AT_LEAST_ONCE

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from headrace.streams.simulation import CALLS
-from headrace.streams.simulation.coverage import PHASES, Coverage
 from headrace.streams.simulation.disasters import DISASTERS
-from headrace.streams.simulation.faults import WEIGHTS
+from headrace.streams.simulation.world.coverage import PHASES, Coverage
+from headrace.streams.simulation.world.faults import WEIGHTS
 from tests.simulation.planted import BUGS_OF_STRIKES, planted
 from tests.simulation.strikes import (
     SELDOM,

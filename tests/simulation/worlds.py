@@ -12,12 +12,12 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 
 from headrace.streams.simulation import CALM
-from headrace.streams.simulation.cluster import Cluster
-from headrace.streams.simulation.consumer_client import SimulatedConsumer
-from headrace.streams.simulation.faults import Faults
-from headrace.streams.simulation.kernel import SECOND, Kernel
-from headrace.streams.simulation.process import Process
-from headrace.streams.simulation.producer_client import SimulatedProducer
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
+from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.kernel import SECOND, Kernel
+from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from tests.support.topics import Topics
 
 MAX_POLL_MS = 6_000

@@ -16,7 +16,8 @@ from examples.page_views import page_views
 from examples.suspicious_loans import suspicious_loans
 from examples.user_sessions import user_sessions
 from examples.word_count import word_count
-from headrace.topology import Topology, avro
+from headrace.topology import Topology
+from headrace.topology.serdes import avro
 from tests.spark_bridge.sameness import Headers, Input
 
 START_MS = 1_700_000_040_000

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spark_bridge.backfill import Computation, compute
-from headrace.spark_bridge.job import Application
-from headrace.spark_bridge.plan import BackfillPlan
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.local_rows import computed, plan_of
 from tests.support import kafka

@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any
 
-from headrace.spark_bridge.handover_driver import hand_over_by_driver
-from headrace.spark_bridge.handover_partitioned import hand_over_partitioned
-from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
+from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.handed import word_count
 from tests.spark_bridge.local_rows import computed, plan_of
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.spark_bridge.handover_partitioned import unit_writer
-from headrace.spark_bridge.handover_target import Target
-from headrace.spark_bridge.handover_units import Unit, units_of
-from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.handover.partitioned import unit_writer
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import Unit, units_of
+from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.handed import word_count
 from tests.spark_bridge.local_rows import batches_of, computed
 from tests.support.processes import ROOT

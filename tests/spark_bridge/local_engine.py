@@ -9,19 +9,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.spark_bridge.combine import combinable
-from headrace.spark_bridge.job import Application, Job, pack_application
-from headrace.spark_bridge.packs import RESULT_KINDS
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.spark_bridge.planning import Until, make_plan
-from headrace.spark_bridge.records import RESULT, ResultRow
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.plan import optimized
-from headrace.streams.testing import TopologyTestDriver
-from headrace.topology.graph import Topology
+from headrace.spark_bridge.history.planning import Until, make_plan
+from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.program.combine import combinable
+from headrace.spark_bridge.records.packs import RESULT_KINDS
+from headrace.spark_bridge.records.records import RESULT, ResultRow
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import optimized
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.topology.topology import Topology
 from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
 
 Seen = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.job import Job
-from headrace.spark_bridge.packs import ORDER, PACK, RECORD, Label, opened, packed_records
+from headrace.spark_bridge.plan.job import Job
 from headrace.spark_bridge.read import OpenConsumer
-from headrace.spark_bridge.records import unpacked
-from headrace.spark_bridge.task_run import StageRun, tasks_of
+from headrace.spark_bridge.records.packs import ORDER, PACK, RECORD, Label, opened, packed_records
+from headrace.spark_bridge.records.records import unpacked
+from headrace.spark_bridge.run.task_run import StageRun, tasks_of
 
 Pack = dict[str, Any]
 """The columns of a row of packs."""
@@ -62,5 +62,5 @@ def _batches(packs: Sequence[Pack]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(packs: Sequence[Pack]) -> list[dict[str, Any]]:
-    """The rows of packs, in the columns of `headrace.spark_bridge.records.RESULT`."""
+    """The rows of packs, in the columns of `headrace.spark_bridge.records.records.RESULT`."""
     return [row for batch in unpacked(_batches(packs)) for row in batch.to_pylist()]

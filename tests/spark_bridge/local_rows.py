@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.handover_units import RowFacts, Unit, units_of
-from headrace.spark_bridge.job import Application, Job, pack_application
-from headrace.spark_bridge.packs import RESULT_KINDS
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.spark_bridge.planning import make_plan
+from headrace.spark_bridge.handover.units import RowFacts, Unit, units_of
+from headrace.spark_bridge.history.planning import make_plan
+from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener
-from headrace.spark_bridge.records import RESULT
-from headrace.streams.admin import LiveAdmin
-from headrace.streams.config import StreamsConfig
+from headrace.spark_bridge.records.packs import RESULT_KINDS
+from headrace.spark_bridge.records.records import RESULT
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.admin import LiveAdmin
 from headrace.topology import Topology
 from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
 
@@ -88,7 +88,7 @@ class LocalRows:
 
 @dataclass(frozen=True)
 class LocalResults:
-    """What a hand-over takes (see `headrace.spark_bridge.records.Results`)."""
+    """What a hand-over takes (see `headrace.spark_bridge.records.records.Results`)."""
 
     local: LocalRows
     plan: BackfillPlan

@@ -9,22 +9,20 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.spark_bridge import (
-    handover_drop,
-    handover_lead,
-    handover_partitioned,
-    handover_worker,
-)
-from headrace.spark_bridge.handover_target import Target
-from headrace.spark_bridge.handover_units import Unit, units_of
-from headrace.spark_bridge.job import Application, Job, pack_application
-from headrace.spark_bridge.packs import RESULT_KINDS
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.spark_bridge.planning import make_plan
-from headrace.streams.clients import CommittedOffset, GroupMetadata, Offsets, TopicPartition
-from headrace.streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.memory_cluster import Fate, MemoryCluster
-from headrace.streams.reset_plan import Member
+from headrace.spark_bridge.handover import drop as handover_drop
+from headrace.spark_bridge.handover import lead as handover_lead
+from headrace.spark_bridge.handover import partitioned as handover_partitioned
+from headrace.spark_bridge.handover import worker as handover_worker
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import Unit, units_of
+from headrace.spark_bridge.history.planning import make_plan
+from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.records.packs import RESULT_KINDS
+from headrace.streams.seams.clients import CommittedOffset, GroupMetadata, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import Member
+from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.local_engine import HistoryMemoryAdmin
 from tests.spark_bridge.local_packs import Pack, rows_of, run_stage
@@ -40,7 +38,10 @@ CHANGELOG = "app-counts-changelog"
 
 
 class TargetMemoryAdmin(HistoryMemoryAdmin):
-    """What tools ask of a cluster, too (see `headrace.spark_bridge.handover_target.TargetAdmin`)."""
+    """What tools ask of a cluster, too.
+
+    See `headrace.spark_bridge.handover.target.TargetAdmin`.
+    """
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(cluster)
@@ -63,7 +64,7 @@ class TargetMemoryAdmin(HistoryMemoryAdmin):
 
 
 class MemoryGroups:
-    """Offsets of groups (see `headrace.spark_bridge.handover_target.GroupCluster`)."""
+    """Offsets of groups (see `headrace.spark_bridge.handover.target.GroupCluster`)."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -127,9 +128,9 @@ class MemoryHandover:
             patch.setattr(module, "group_metadata", group_metadata)
         patch.setattr(handover_partitioned, "consumer_opener", lambda _: self.consumer)
         patch.setattr(
-            "headrace.streams.group_offsets.MemberlessGroup", lambda *_, **__: self.groups
+            "headrace.streams.kafka.group_offsets.MemberlessGroup", lambda *_, **__: self.groups
         )
-        patch.setattr("headrace.streams.admin.LiveAdmin", lambda *_, **__: self.admin)
+        patch.setattr("headrace.streams.kafka.admin.LiveAdmin", lambda *_, **__: self.admin)
 
     @property
     def groups(self) -> MemoryGroups:

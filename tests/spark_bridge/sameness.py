@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient
 
-from headrace.spark_bridge.job import Application
+from headrace.spark_bridge.plan.job import Application
 from headrace.state.codec import partition_for_key
 from headrace.streams.app import State
-from headrace.streams.clients import TopicPartition
+from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import Topology
 from tests.support import kafka
 from tests.support.live import Live

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.archive_cuts import Cutover, cuts_of
-from headrace.spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, Part
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
-from headrace.streams.clients import TopicPartition
-from headrace.streams.memory_cluster import MemoryMessage
+from headrace.spark_bridge.history.archive_cuts import Cutover, cuts_of
+from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, Part
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_cluster import MemoryMessage
 
 START_MS = 1_700_000_000_000
 RECORDS = 20

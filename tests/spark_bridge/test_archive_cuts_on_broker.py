@@ -10,14 +10,14 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.spark_bridge.archive_cuts import check_cutover, cuts_of
-from headrace.spark_bridge.archive_facts import EVERYWHERE, ArchiveFacts, Part
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
+from headrace.spark_bridge.history.archive_cuts import check_cutover, cuts_of
+from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, Part
 from headrace.spark_bridge.read import consumer_opener, read_range
-from headrace.streams.admin import LiveAdmin
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.group_admin import GroupAdmin
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.clients import TopicPartition
 from tests.support import kafka
 from tests.support.topics import Topics
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.spark_bridge.archive_facts import (
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.history.archive_facts import (
     ArchiveFacts,
     Part,
     facts_of,
     refuse_implausible_times,
     refuse_other_archive,
 )
-from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.plan import ArchivedRows, BackfillPlan
-from headrace.streams.clients import TopicPartition
+from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
+from headrace.streams.seams.clients import TopicPartition
 
 
 def part(partition: int | None, rows: int = 5, *, no_offset: int = 0, no_time: int = 0) -> Part:

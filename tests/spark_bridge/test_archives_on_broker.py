@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import BackfillError, CannotBackfillError, HistoryGapError, backfill
-from headrace.spark_bridge.handover_partitioned import hand_over_partitioned
-from headrace.streams.clients import TopicPartition
-from headrace.streams.group_admin import GroupAdmin
+from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.clients import TopicPartition
 from tests.spark_bridge.handed import START_MS, Handed, line
 from tests.support import kafka
 from tests.support.topics import Topics

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.spark_bridge.spark_cluster import spark_cluster
 from tests.spark_bridge.test_page_on_broker import environment
 from tests.support.secret_settings import CANARY, secret_settings, write_toml
@@ -23,8 +23,9 @@ from tests.support.tenant import Tenant
 
 APP = """
 from headrace.streams import KafkaStreams, serdes
-from headrace.streams.schema_registry import SchemaRegistry
-from headrace.topology import StreamsBuilder, avro
+from headrace.streams.kafka.schema_registry import SchemaRegistry
+from headrace.topology import StreamsBuilder
+from headrace.topology.serdes import avro
 
 def last(key, value, _):
     if value == "poison":
@@ -47,7 +48,7 @@ KEY = f"{CANARY}-key"
 COMMAND = [
     sys.executable,
     "-c",
-    "from headrace.streams.cli import main; main()",
+    "from headrace.streams.cli.main import main; main()",
     "backfill",
     "my_app.py:app",
 ]

@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from headrace.spark_bridge import cli_errors
-from headrace.spark_bridge.cli_sources import parse_place, parse_sources, parse_until
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.spark_bridge.progress import shown_progress, summary
+from headrace.spark_bridge.cli import errors as cli_errors
+from headrace.spark_bridge.cli.progress import shown_progress, summary
+from headrace.spark_bridge.cli.sources import parse_place, parse_sources, parse_until
+from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.reports import Report, StageReport
-from headrace.streams import cli
-from headrace.streams.clients import TopicPartition
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.cli import main as cli
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.support.processes import ROOT
 
 APP = """
@@ -65,7 +65,7 @@ def test_without_the_extra_it_says_what_to_install(
 def test_the_page_shows_the_exit_codes() -> None:
     page = (ROOT / "docs" / "backfill.md").read_text()
     assert "\n".join(cli_errors.rows()) in page, (
-        "paste `python -m headrace.spark_bridge.cli_errors` there"
+        "paste `python -m headrace.spark_bridge.cli.errors` there"
     )
 
 

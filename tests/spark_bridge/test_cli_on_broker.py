@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.spark_bridge import session
-from headrace.spark_bridge.handover import find
-from headrace.spark_bridge.handover_driver import hand_over_by_driver
-from headrace.streams import cli
-from headrace.streams.exit_codes import ExitCode
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.handover import find
+from headrace.streams.cli import main as cli
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.spark_bridge.handed import Handed
 from tests.support import kafka
 from tests.support.live import live

@@ -8,7 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge.columns import column_of, ddl_of, declared_column, times
+from headrace.spark_bridge.dataframes.columns import column_of, ddl_of, declared_column, times
 from headrace.topology import serdes
 from headrace.topology.errors import SerdeError
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TopologyError
-from headrace.topology.graph import Topology
+from headrace.topology.topology import Topology
 from tests.reference.programs import BEHIND_CACHES, PLAIN_OPS, Event, random_program, write
 from tests.spark_bridge.local_engine import (
     Seen,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import backfill
-from headrace.streams.clients import TopicPartition
+from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import Topology
 from tests.spark_bridge.example_inputs import EXAMPLES, Example
 from tests.spark_bridge.sameness import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge import task_run
-from headrace.streams.testing import TopologyTestDriver
+from headrace.spark_bridge.run import task_run
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.local_engine import backfilled
 

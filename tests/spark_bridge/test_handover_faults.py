@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge.handover import find
-from headrace.spark_bridge.handover_driver import hand_over_by_driver
-from headrace.spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.handover import find
+from headrace.spark_bridge.handover.partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     left_to_write,
 )
-from headrace.spark_bridge.records import RESULT
+from headrace.spark_bridge.records.records import RESULT
 from headrace.streams.errors import BackfillOpenError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.handover_faults import KINDS, Kind, UnitFault

@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover_driver import hand_over_by_driver
-from headrace.spark_bridge.handover_drop import drop_from
-from headrace.spark_bridge.handover_lead import Lead
-from headrace.spark_bridge.handover_notes import Terms, marker_group, transactional_id
-from headrace.spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.drop import drop_from
+from headrace.spark_bridge.handover.lead import Lead
+from headrace.spark_bridge.handover.notes import Terms, marker_group, transactional_id
+from headrace.spark_bridge.handover.partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     left_to_write,
 )
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.streams.access_errors import AccessError
-from headrace.streams.backfill_gate import backfill_group
-from headrace.streams.clients import CommittedOffset, TopicPartition, no_probe
-from headrace.streams.deployed import topology_group
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.deployed.deployed import topology_group
 from headrace.streams.errors import ProducerFencedError
-from headrace.streams.memory_clients import MemoryTransactionalProducer
-from headrace.streams.memory_cluster import MemoryCluster
-from headrace.streams.progress import Progress, with_topic_id
-from headrace.streams.reset_plan import Member
+from headrace.streams.plan.progress import Progress, with_topic_id
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
+from headrace.streams.seams.group_facts import Member
+from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover_notes import Notes, Terms, check_id, marker_group, note_places
-from headrace.spark_bridge.plan import BackfillPlan
-from headrace.streams.backfill_gate import backfill_group
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.progress import MAX_BYTES
+from headrace.spark_bridge.handover.notes import Notes, Terms, check_id, marker_group, note_places
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.streams.plan.progress import MAX_BYTES
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.upgrade.backfill_gate import backfill_group
 
 RANDOM = random.Random(7)
 IN_PARTS = Terms("partitioned")

@@ -13,26 +13,26 @@ import confluent_kafka
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover import check_target, chosen, find
-from headrace.spark_bridge.handover_driver import hand_over_by_driver
-from headrace.spark_bridge.handover_drop import drop_backfill, drop_from
-from headrace.spark_bridge.handover_notes import marker_group
-from headrace.spark_bridge.handover_partitioned import (
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.drop import drop_backfill, drop_from
+from headrace.spark_bridge.handover.handover import check_target, chosen, find
+from headrace.spark_bridge.handover.notes import marker_group
+from headrace.spark_bridge.handover.partitioned import (
     finish_partitioned,
     hand_over_partitioned,
     unit_writer,
 )
-from headrace.spark_bridge.handover_target import Target
-from headrace.spark_bridge.handover_units import RowFacts, units_of
-from headrace.spark_bridge.job import Application
-from headrace.streams.backfill_gate import backfill_group
-from headrace.streams.changelog_identity import changelog_numbers
-from headrace.streams.clients import TopicPartition
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import RowFacts, units_of
+from headrace.spark_bridge.plan.job import Application
 from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.producer import TransactionalProducer
-from headrace.streams.progress import Progress
-from headrace.streams.topic_identity import committed_id, shown
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.plan.changelog_identity import changelog_numbers
+from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.topic_identity import committed_id, shown
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of

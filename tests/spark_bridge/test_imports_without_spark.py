@@ -10,7 +10,7 @@ import pytest
 SPARK = ("pyspark", "pyarrow", "pandas", "numpy")
 HELP = """
 from click.testing import CliRunner
-from headrace.streams.cli import main
+from headrace.streams.cli.main import main
 shown = CliRunner().invoke(main, ["--help"])
 assert "Run an application over history on Spark" in shown.output, shown.output
 """
@@ -26,7 +26,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         "import headrace.state, headrace.state.buffer, headrace.state.rocks",
         "from headrace.topology import compiler, serdes, avro",
         "from headrace.streams import app, testing, supervisor",
-        "import headrace.streams.cli, headrace.streams.run_cli",
+        "import headrace.streams.cli.main, headrace.streams.cli.run",
         "from headrace.spark_bridge import cli, backfill, changelog",
         HELP,
     ],

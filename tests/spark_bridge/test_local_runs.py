@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, WallClockError
-from headrace.spark_bridge.job import Application
-from headrace.spark_bridge.planning import make_plan
-from headrace.spark_bridge.refusals import refuse_early, refuse_processors
-from headrace.streams.clients import TopicPartition
+from headrace.spark_bridge.history.planning import make_plan
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.streams.errors import ConfigError
-from headrace.streams.handlers import Continue, Failure
-from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.progress import Progress
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.plan.progress import Progress
+from headrace.streams.records.handlers import Continue, Failure
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.topology import (
     JoinWindows,
     Materialized,
@@ -30,8 +30,8 @@ from headrace.topology import (
     TimeWindows,
     serdes,
 )
-from headrace.topology.graph import Topology
 from headrace.topology.timestamps import wallclock_timestamp
+from headrace.topology.topology import Topology
 from tests.spark_bridge.local_engine import (
     HistoryMemoryAdmin,
     backfilled,

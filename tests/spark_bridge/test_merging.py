@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spark_bridge import merging, packs
-from headrace.spark_bridge.merging import OpenPack, merged_packs, open_packs
-from headrace.spark_bridge.packs import ORDER, PACK, RECORD, Label, packed_records, packs_to_arrow
-from headrace.streams.clients import TopicPartition
+from headrace.spark_bridge.records import merging, packs
+from headrace.spark_bridge.records.merging import OpenPack, merged_packs, open_packs
+from headrace.spark_bridge.records.packs import (
+    ORDER,
+    PACK,
+    RECORD,
+    Label,
+    packed_records,
+    packs_to_arrow,
+)
+from headrace.streams.seams.clients import TopicPartition
 
 Record = tuple[int, int, int, int, int, int]
 """mts, src, off, seq, and the partition it is for, and the task that made it."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.murmur import murmur2_of, partitions_of_keys
+from headrace.spark_bridge.records.murmur import murmur2_of, partitions_of_keys
 from headrace.state.codec import murmur2, partition_for_key
 
 # From org.apache.kafka.common.utils.UtilsTest.

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.order import Block, merged, orders_of
-from headrace.spark_bridge.outputs import Row
-from headrace.streams.clients import TopicPartition
-from headrace.streams.testing import TopologyTestDriver
+from headrace.spark_bridge.records.order import Block, merged, orders_of
+from headrace.spark_bridge.records.outputs import Row
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 
 Timestamps = st.lists(st.lists(st.integers(0, 8), max_size=12), min_size=1, max_size=4)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge import merging, outputs, packs
-from headrace.spark_bridge.merging import merged_packs, open_packs
-from headrace.spark_bridge.outputs import Cause, Outputs
-from headrace.spark_bridge.packs import opened
-from headrace.streams.task import TaskId
+from headrace.spark_bridge.records import merging, outputs, packs
+from headrace.spark_bridge.records.merging import merged_packs, open_packs
+from headrace.spark_bridge.records.outputs import Cause, Outputs
+from headrace.spark_bridge.records.packs import opened
+from headrace.streams.plan.task_spec import TaskId
 
 TASK = TaskId(0, 0)
 MIB = 1 << 20

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge import packs
-from headrace.spark_bridge.packs import (
+from headrace.spark_bridge.records import packs
+from headrace.spark_bridge.records.packs import (
     PACK,
     RECORD,
     ROW,
@@ -20,7 +20,7 @@ from headrace.spark_bridge.packs import (
     packed_records,
     packed_rows,
 )
-from headrace.spark_bridge.records import unpacked
+from headrace.spark_bridge.records.records import unpacked
 
 LABEL = Label("record", 3, 1, "t")
 

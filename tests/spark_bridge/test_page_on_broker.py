@@ -113,7 +113,12 @@ def test_the_command_reads_files_ships_the_project_and_says_what_it_did(
     # The topic has what the archive has, and one more.
     lines = [*LINES, "rose"]
     kafka.write(topics.bootstrap, source, [(None, line.encode()) for line in lines])
-    command = [sys.executable, "-c", "from headrace.streams.cli import main; main()", "backfill"]
+    command = [
+        sys.executable,
+        "-c",
+        "from headrace.streams.cli.main import main; main()",
+        "backfill",
+    ]
     command += ["app_of.py:app", "--source", f"{source}=past.csv", "--id", "from-files"]
     (tmp_path / "spark").mkdir()
     with place(tmp_path / "spark") as master:

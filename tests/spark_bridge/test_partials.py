@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spark_bridge import partials
-from headrace.spark_bridge.partials import _Counting
+from headrace.spark_bridge.program import partials
+from headrace.spark_bridge.program.partials import _Counting
 
 TEXTS = st.sampled_from(["a", "b", "\ud800"])
 NUMBERS = st.sampled_from([1, 2, 1 << 70])

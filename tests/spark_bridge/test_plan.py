@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.job import Application
-from headrace.spark_bridge.plan import ArchivedRows, BackfillPlan, PlanFormatError
-from headrace.spark_bridge.plan_identity import (
+from headrace.spark_bridge.history.planning import stages_of
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan, PlanFormatError
+from headrace.spark_bridge.plan.plan_identity import (
     refuse_other_topics,
     refuse_other_topology,
     topology_digest,
 )
-from headrace.spark_bridge.planning import stages_of
-from headrace.streams.clients import TopicPartition
-from headrace.streams.progress import MAX_BYTES
-from headrace.streams.topic_plan import TopicFacts
+from headrace.streams.plan.progress import MAX_BYTES
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.topology import StreamsBuilder, TopologyError, serdes
 
 Offsets = st.dictionaries(

@@ -21,7 +21,7 @@ import pytest
 
 from headrace.spark_bridge import backfill
 from headrace.topology import StreamsBuilder, Topology, serdes
-from headrace.topology.graph import Node, Sink, Source
+from headrace.topology.graph.graph import Node, Sink, Source
 from tests.reference.programs import (
     BEHIND_CACHES,
     PLAIN_OPS,

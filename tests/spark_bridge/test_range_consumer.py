@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, Message
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.range_consumer import RangeConsumer
 from headrace.spark_bridge.read import consumer_opener, read_range
-from headrace.streams.access_errors import AccessError
-from headrace.streams.broker_contact import Heard
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.memory_worker import ManualClock
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
 SETTINGS = {"sasl.username": "app", "sasl.password": "c4n4ry"}

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headrace.spark_bridge.records.spill import spill_directory
 from headrace.spark_bridge.session import (
     SparkMissingError,
     local_session,
     require_spark,
     spark_java_home,
 )
-from headrace.spark_bridge.spill import spill_directory
 from tests.support.processes import IMPORT_PATH
 
 FAKE_JAVA = """#!/bin/sh
@@ -117,8 +117,8 @@ def test_spark_runs_on_the_java_of_a_wheel(tmp_path: Path) -> None:
 
 SHADOWED = """
 from rich.console import Console
-from headrace.spark_bridge import cli
-from headrace.streams.app_loader import load_app
+from headrace.spark_bridge.cli import backfill as cli
+from headrace.streams.supervise.app_loader import load_app
 
 def place(_):
     import token

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from headrace.spark_bridge.shipping import own_modules, pack, project_modules
+from headrace.spark_bridge.program.shipping import own_modules, pack, project_modules
 from tests.support.processes import ROOT
 
 
@@ -73,7 +73,7 @@ def test_a_packed_project_is_imported_from_the_archive(tmp_path: Path) -> None:
 def test_headrace_itself_can_be_shipped(tmp_path: Path) -> None:
     """An executor's must be the one that made the plan."""
     archive = pack(own_modules(), tmp_path / "own.zip")
-    code = "import headrace.spark_bridge.task_run, headrace.state as s; print(s.__file__)"
+    code = "import headrace.spark_bridge.run.task_run, headrace.state as s; print(s.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {code}"],
         cwd=tmp_path,

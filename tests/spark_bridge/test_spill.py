@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.spill import SpillingState, spill_directory
+from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.state.spec import StoreSpec
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.local_engine import backfilled
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import CannotBackfillError, backfill
-from headrace.spark_bridge.handover import find
+from headrace.spark_bridge.handover.handover import find
 from tests.spark_bridge.handed import Handed
 from tests.support import kafka
 from tests.support.live import live

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headrace.spark_bridge.cli_sources import FileSource, open_source
+from headrace.spark_bridge.cli.sources import FileSource, open_source
 
 COLUMNS = ("key", "value", "timestamp")
 START_MS = 1_700_000_000_000

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover_clients import make_producer
-from headrace.spark_bridge.handover_lead import Lead
-from headrace.spark_bridge.handover_notes import Terms, transactional_id
-from headrace.spark_bridge.handover_partitioned import hand_over_partitioned, unit_writer
-from headrace.spark_bridge.handover_target import Target
-from headrace.spark_bridge.handover_units import units_of
-from headrace.spark_bridge.handover_worker import WriteUnit
-from headrace.streams.clients import no_probe
+from headrace.spark_bridge.handover.clients import make_producer
+from headrace.spark_bridge.handover.lead import Lead
+from headrace.spark_bridge.handover.notes import Terms, transactional_id
+from headrace.spark_bridge.handover.partitioned import hand_over_partitioned, unit_writer
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import units_of
+from headrace.spark_bridge.handover.worker import WriteUnit
 from headrace.streams.errors import ProducerFencedError
+from headrace.streams.seams.clients import no_probe
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.local_rows import batches_of
 from tests.support.topics import Topics

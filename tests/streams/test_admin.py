@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from headrace.streams.admin import LiveAdmin
-from headrace.streams.clients import TopicPartition
 from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.seams.clients import TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_OFFSET = -1001
@@ -49,7 +49,8 @@ def admin(
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
     monkeypatch.setattr(
-        "headrace.streams.admin.new_admin", lambda *_: made.pop(0) if len(made) > 1 else made[0]
+        "headrace.streams.kafka.admin.new_admin",
+        lambda *_: made.pop(0) if len(made) > 1 else made[0],
     )
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
 
@@ -129,7 +130,7 @@ DENIED_TOO = {"a": KafkaError.TOPIC_AUTHORIZATION_FAILED, "b": KafkaError.UNKNOW
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.streams.admin._CONFIGS_AGAIN_S", 0.0)
+    monkeypatch.setattr("headrace.streams.kafka.admin._CONFIGS_AGAIN_S", 0.0)
 
 
 def test_configs_of_a_topic_that_a_broker_has_not_heard_of_yet_are_asked_for_again(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from headrace.streams import TopologyTestDriver
-from headrace.streams.app_loader import ApplicationError, load_app
 from headrace.streams.errors import ConfigError
+from headrace.streams.loading import ApplicationError
+from headrace.streams.supervise.app_loader import load_app
 from headrace.topology.errors import TopologyError
 
 APP = """

@@ -10,8 +10,15 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from headrace.streams.access_errors import GroupDeniedError
-from headrace.streams.backfill_gate import (
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.access_errors import GroupDeniedError
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.errors import BackfillOpenError
+from headrace.streams.kafka.group_offsets import MemberlessGroup
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.upgrade.backfill_gate import (
     TOPICS_MAX,
     BackfillGate,
     BackfillNote,
@@ -19,13 +26,6 @@ from headrace.streams.backfill_gate import (
     backfill_group,
     note_topics,
 )
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployment import Deployment
-from headrace.streams.errors import BackfillOpenError
-from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
-from headrace.streams.group_offsets import MemberlessGroup
-from headrace.streams.plan import plan_application
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of

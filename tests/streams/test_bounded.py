@@ -7,9 +7,9 @@ import threading
 import confluent_kafka
 import pytest
 
-from headrace.streams.bounded import BoundedProducer, in_time
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.producer import TransactionalProducer
+from headrace.streams.kafka.bounded import BoundedProducer, in_time
+from headrace.streams.kafka.producer import TransactionalProducer
 
 NOWHERE = {
     "bootstrap.servers": "localhost:1",

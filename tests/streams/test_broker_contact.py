@@ -20,14 +20,14 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from headrace.streams import KafkaStreams
-from headrace.streams.access_errors import AccessError
 from headrace.streams.app import State
-from headrace.streams.broker_contact import BrokerContact, Heard, reach
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.contact.unreached import Unreached
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.devbroker.ports import choose_base
 from headrace.streams.errors import ConfigError, FatalClientError, StopRequestedError
-from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
-from headrace.streams.unreached import Unreached
+from headrace.streams.kafka.broker_contact import BrokerContact, Heard, reach
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live
@@ -218,7 +218,7 @@ def each_command(home: Path, *more: str) -> dict[str, tuple[int, str]]:
                 sys.executable,
                 "-P",
                 "-c",
-                "from headrace.streams.cli import main; main()",
+                "from headrace.streams.cli.main import main; main()",
                 *line,
                 *more,
             ],

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from headrace.streams.background import Job
-from headrace.streams.clients import TopicPartition
-from headrace.streams.memory_cluster import Log
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_plan import TopicFacts
-from headrace.streams.worker import Worker
+from headrace.streams.seams.background import Job
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_cluster import Log
+from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
 
 Facts = Mapping[str, TopicFacts]

@@ -12,9 +12,10 @@ import pytest
 import structlog
 
 from headrace.streams import TopologyTestDriver, logs
-from headrace.streams.failures import describe_failure, log_failure
-from headrace.streams.schema_registry import SchemaRegistry
-from headrace.topology import JoinWindows, StreamsBuilder, avro, serdes
+from headrace.streams.kafka.schema_registry import SchemaRegistry
+from headrace.streams.records.failures import describe_failure, log_failure
+from headrace.topology import JoinWindows, StreamsBuilder, serdes
+from headrace.topology.serdes import avro
 from tests.streams.test_secrets import SECRETS
 
 CANARY = "c4n4ry"

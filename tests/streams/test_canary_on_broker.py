@@ -10,9 +10,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from headrace.streams import cli
+from headrace.streams.cli import main as cli
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.support.secret_settings import CANARY, secret_settings, write_toml
 from tests.support.supervised import Run
 from tests.support.tenant import Tenant
@@ -20,8 +20,9 @@ from tests.support.tenant import Tenant
 APP = """
 import time
 from headrace.streams import KafkaStreams, serdes
-from headrace.streams.schema_registry import SchemaRegistry
-from headrace.topology import StreamsBuilder, avro
+from headrace.streams.kafka.schema_registry import SchemaRegistry
+from headrace.topology import StreamsBuilder
+from headrace.topology.serdes import avro
 
 def step(key, value):
     if value == "poison":

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from headrace.streams.errors import AbortableError, MemberFencedError, OffsetLostError, StreamsError
-from headrace.streams.input_identity import PAUSE_S, InputIdentity
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.task import Task
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.tasks.input_identity import PAUSE_S, InputIdentity
+from headrace.streams.tasks.task import Task
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.topology import StreamsBuilder, serdes
 
 Found = Mapping[str, str] | None

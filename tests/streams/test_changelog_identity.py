@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.streams.changelog_identity import changelog_numbers, numbers_that_fit, with_changelogs
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.committed_records import CommittedRecords
-from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.memory_worker import ManualClock
-from headrace.streams.progress import CHANGELOG_MARK, MAX_BYTES, Progress
-from headrace.streams.start_check import StartCheck
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_errors import ChangelogLostError
-from headrace.streams.topic_identity import id_values, without_ids
-from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.plan.changelog_identity import (
+    changelog_numbers,
+    numbers_that_fit,
+    with_changelogs,
+)
+from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, Progress
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.plan.topic_identity import id_values, without_ids
+from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.testing.memory_worker import ManualClock
+from headrace.streams.upgrade.committed_records import CommittedRecords
+from headrace.streams.upgrade.start_check import StartCheck
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.streams.test_local_changelogs import Lost, tool_of
 from tests.support.topologies import EXACTLY_ONCE, key_count

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.streams.cli import main
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.cli.main import main
+from headrace.streams.supervise.exit_codes import ExitCode
 
 APP = """
 from headrace.streams import KafkaStreams

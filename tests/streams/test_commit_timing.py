@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.commit_timing import IDLE_COMMIT_COST_FACTOR, CommitTiming
-from headrace.streams.config import StreamsConfig
-from headrace.streams.memory_worker import ManualClock
+from headrace.streams.commit.commit_timing import IDLE_COMMIT_COST_FACTOR, CommitTiming
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
 SETTINGS = {

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from headrace.streams.client_settings import OWNED
-from headrace.streams.config import StreamsConfig, table
-from headrace.streams.config_page import page
+from headrace.streams.config.client_settings import OWNED
+from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.config.config_page import page
+from headrace.streams.config.java_settings import NOT_SUPPORTED
 from headrace.streams.errors import ConfigError
-from headrace.streams.java_settings import NOT_SUPPORTED
 from headrace.topology import serdes
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
@@ -336,7 +336,7 @@ def test_the_known_client_settings_are_those_of_the_installed_library(tmp_path: 
 def test_the_documentation_lists_the_settings_as_they_are() -> None:
     written = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert written.read_text() == page(), (
-        "run python -m headrace.streams.config > docs/configuration.md"
+        "run python -m headrace.streams.config.config_page > docs/configuration.md"
     )
 
 

@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.consumer import LiveConsumer
 from headrace.streams.errors import FatalClientError, OffsetLostError, TaskMigratedError
-from headrace.streams.memory_worker import ManualClock
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.memory_worker import ManualClock
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

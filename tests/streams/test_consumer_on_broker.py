@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.consumer import LiveConsumer
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import MemberFencedError, TaskMigratedError
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

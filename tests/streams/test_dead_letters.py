@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import Record, TopologyTestDriver
+from headrace.streams.testing.driver import Record, TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.streams.access_errors import GroupDeniedError
-from headrace.streams.cli import main
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployed import DeployedTopology, topology_group
-from headrace.streams.deployment import Deployment
+from headrace.streams.cli.main import main
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.access_errors import GroupDeniedError
+from headrace.streams.deployed.deployed import DeployedTopology, topology_group
+from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.errors import TopologyChangedError
-from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.plan import plan_application
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployed import DeployedTopology
-from headrace.streams.deployment import DeployedStore, Deployment, change_code
-from headrace.streams.deployment_changes import changes
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployed import DeployedTopology
+from headrace.streams.deployed.deployment import DeployedStore, Deployment, change_code
+from headrace.streams.deployed.deployment_changes import changes
 from headrace.streams.errors import TopologyChangedError
-from headrace.streams.memory_worker import EventLog
-from headrace.streams.plan import plan_application
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.memory_worker import EventLog
 from headrace.topology import (
     JoinWindows,
     Materialized,
@@ -32,9 +32,9 @@ from headrace.topology import (
     StreamsBuilder,
     TimeWindows,
     UnlimitedWindows,
-    avro,
     serdes,
 )
+from headrace.topology.serdes import avro
 
 CONFIG = StreamsConfig.parse({"application.id": "a", "bootstrap.servers": "localhost:1"})
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.streams.cli import main
+from headrace.streams.cli.main import main
 from headrace.topology import StreamsBuilder
 
 APP = """

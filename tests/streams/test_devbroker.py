@@ -28,7 +28,7 @@ from headrace.streams.devbroker.process import Identity
 from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, save
 from tests.support.patience import PATIENCE_S
 
-HEADRACE = [sys.executable, "-c", "from headrace.streams.cli import main; main()"]
+HEADRACE = [sys.executable, "-c", "from headrace.streams.cli.main import main; main()"]
 
 
 def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -322,7 +322,7 @@ def test_a_process_that_is_provably_ours_is_stopped(
 
 def test_help_loads_no_kafka_client() -> None:
     code = (
-        "import sys; from headrace.streams.cli import main\n"
+        "import sys; from headrace.streams.cli.main import main\n"
         "main(['--help'], standalone_mode=False)\n"
         "assert 'confluent_kafka' not in sys.modules"
     )

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from headrace.streams.commit import Commit
+from headrace.streams.commit.commit import Commit
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE, key_count, word_count
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.streams.memory_clients import MemoryTransactionalProducer
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
 from tests.support.topologies import key_count
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
 

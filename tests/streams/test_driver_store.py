@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 KEYS = [f"key-{number:03}" for number in range(200)]

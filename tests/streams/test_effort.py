@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.blame import Suspect
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.effort import Effort
+from headrace.streams.commit.effort import Effort
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError, RecordError
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.task import TaskId
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.records.blame import Suspect
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 
 IN = TopicPartition("in", 0)
 SETTINGS = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
-from headrace.streams.handlers import Answer, Continue, DeadLetter, Fail, Failure
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.records.handlers import Answer, Continue, DeadLetter, Fail, Failure
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.handlers import Answer, Failure
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.records.handlers import Answer, Failure
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
 from headrace.topology.windows import JoinWindows, TimeWindows
 

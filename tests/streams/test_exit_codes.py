@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.streams import exit_codes
 from headrace.streams.errors import (
     AbortableError,
     FatalClientError,
@@ -10,14 +9,15 @@ from headrace.streams.errors import (
     StreamsError,
     TaskMigratedError,
 )
-from headrace.streams.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
+from headrace.streams.supervise import exit_codes
+from headrace.streams.supervise.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
 from tests.support.processes import ROOT
 
 
 def test_operations_shows_the_table() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     assert "\n".join(exit_codes.rows()) in page, (
-        "paste `python -m headrace.streams.exit_codes` into it"
+        "paste `python -m headrace.streams.supervise.exit_codes` into it"
     )
 
 

@@ -11,10 +11,10 @@ import structlog
 
 from headrace.streams import TopologyTestDriver, logs
 from headrace.streams.errors import ConfigError, RecordError
-from headrace.streams.exit_codes import TABLE
-from headrace.streams.failures import Failure, describe_failure, log_failure
-from headrace.streams.supervisor import _again
-from headrace.streams.worker_reports import Failed, decode, encode
+from headrace.streams.records.failures import Failure, describe_failure, log_failure
+from headrace.streams.supervise.exit_codes import TABLE
+from headrace.streams.supervise.supervisor import _again
+from headrace.streams.supervise.worker_reports import Failed, decode, encode
 from headrace.topology import StreamsBuilder, serdes
 
 SECRET = "a secret of the record"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.streams.background import Job
 from headrace.streams.errors import BackfillOpenError, FatalClientError
-from headrace.streams.gate_watch import ASK_AGAIN_S, Gate, GateWatch
-from headrace.streams.memory_worker import EventLog, ManualClock, make_memory_worker
-from headrace.streams.task import TaskId
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.worker import Worker
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.background import Job
+from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, Gate, GateWatch
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_worker import EventLog, ManualClock, make_memory_worker
+from headrace.streams.worker.worker import Worker
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 0)
@@ -163,7 +163,7 @@ def test_a_worker_begins_no_task_before_and_goes_on_polling(
         worker._gate = gate
         return worker
 
-    monkeypatch.setattr("headrace.streams.testing.make_memory_worker", with_gate)
+    monkeypatch.setattr("headrace.streams.testing.driver.make_memory_worker", with_gate)
     driver = TopologyTestDriver(key_count(), {"application.id": "app"})
     driver.input("in").send("a", "x")
     driver.run()

@@ -13,12 +13,12 @@ from headrace.state.errors import StateLockedError
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import TaskState
-from headrace.streams.clients import TopicPartition
 from headrace.streams.errors import LocalStateError
-from headrace.streams.global_plan import GlobalPlan
-from headrace.streams.global_state import Followed, GlobalState, stores_of_tables
-from headrace.streams.home import open_global_home
-from headrace.streams.memory_worker import EventLog
+from headrace.streams.global_tables.global_state import Followed, GlobalState, stores_of_tables
+from headrace.streams.local.home import open_global_home
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_worker import EventLog
 from headrace.topology import serdes
 
 MEMORY = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=8 << 20)

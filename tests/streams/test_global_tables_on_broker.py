@@ -23,9 +23,9 @@ from headrace.state.codec import decode_timestamped
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.streams.app import State
-from headrace.streams.cli import main
+from headrace.streams.cli.main import main
 from headrace.streams.errors import MissingTopicError, RecordError, StreamsError
-from headrace.streams.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from headrace.topology import Materialized
 from tests.support import kafka
 from tests.support.global_app import topology

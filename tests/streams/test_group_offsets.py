@@ -10,10 +10,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.streams import group_offsets
-from headrace.streams.clients import CommittedOffset, TopicPartition
 from headrace.streams.errors import FatalClientError
-from headrace.streams.group_offsets import MemberlessGroup
+from headrace.streams.kafka import group_offsets
+from headrace.streams.kafka.group_offsets import MemberlessGroup
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

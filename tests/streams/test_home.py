@@ -7,9 +7,9 @@ from pathlib import Path
 from headrace.state.directory import StateDirectory
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position
-from headrace.streams.home import PATIENCE_S, LocalHome, LocalHomes
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.task import TaskId
+from headrace.streams.local.home import PATIENCE_S, LocalHome, LocalHomes
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 1)

@@ -10,7 +10,7 @@ import pytest
 HEAVY = ("confluent_kafka", "rocksdict", "pyspark", "fastavro")
 
 RUN_A_TOPOLOGY = """
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder
 builder = StreamsBuilder()
 builder.stream("in").group_by_key().count(store="counts").to_stream().to("out")
@@ -25,7 +25,7 @@ with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_
 @pytest.mark.parametrize(
     "code",
     [
-        "import headrace.topology, headrace.topology.compiler, headrace.topology.describe",
+        "import headrace.topology.compile.compiler, headrace.topology.show.describe",
         "from headrace.state import buffer, codec, spec, store, memory",
         "import headrace.streams",
         "from headrace.streams import config, plan, worker, commit, tasks",

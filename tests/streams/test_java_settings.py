@@ -11,9 +11,9 @@ import re
 import pytest
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from headrace.streams.config import StreamsConfig, table
+from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.config.java_settings import NOT_SUPPORTED, next_step
 from headrace.streams.errors import ConfigError
-from headrace.streams.java_settings import NOT_SUPPORTED, next_step
 from tests.support.processes import ROOT
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import JoinWindows, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,
     Processor,

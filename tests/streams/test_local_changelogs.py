@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.errors import ChangelogUnfinishedError, ResetRefusedError
-from headrace.streams.local_changelog_plan import lines
-from headrace.streams.local_changelogs import LocalChangelogs
-from headrace.streams.memory_clients import MemoryAdmin, MemoryPlainProducer
-from headrace.streams.memory_worker import create_topics
-from headrace.streams.progress import COMMIT_ID, Progress
-from headrace.streams.reset_plan import Member
-from headrace.streams.task import TaskId
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import Member
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryPlainProducer
+from headrace.streams.testing.memory_worker import create_topics
+from headrace.streams.upgrade.local_changelog_plan import lines
+from headrace.streams.upgrade.local_changelogs import LocalChangelogs
 from headrace.topology import (
     Materialized,
     SessionWindows,

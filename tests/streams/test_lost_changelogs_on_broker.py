@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.streams.cli import main
-from headrace.streams.deployed import topology_group
+from headrace.streams.cli.main import main
+from headrace.streams.deployed.deployed import topology_group
 from headrace.streams.errors import TopologyChangedError
-from headrace.streams.exit_codes import ExitCode, exit_code_of
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.topic_errors import ChangelogLostError
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from headrace.topology import Materialized
 from tests.streams.test_topic_watch_on_broker import delete
 from tests.support import kafka

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.committed_records import CommittedRecords
-from headrace.streams.deployment import Deployment
-from headrace.streams.driver_disk import MemoryDisk
-from headrace.streams.exit_codes import ExitCode, exit_code_of
-from headrace.streams.lost_group import LostGroup
-from headrace.streams.lost_offsets import Counted, LostOffsets, StateWithoutOffsetsError
-from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.memory_cluster import Fate, Transaction
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.plan import plan_application
-from headrace.streams.progress import RESET_MARK
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import RESET_MARK
+from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, StateWithoutOffsetsError
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.testing.memory_cluster import Fate, Transaction
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.upgrade.committed_records import CommittedRecords
+from headrace.streams.upgrade.lost_group import LostGroup
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 
 EXACTLY_ONCE = {"application.id": "app", "processing.guarantee": "exactly_once_v2"}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.check_cli import _compare
-from headrace.streams.clients import CommittedOffset, TopicPartition
+from headrace.streams.cli.check import _compare
 from headrace.streams.errors import FatalClientError
-from headrace.streams.exit_codes import ExitCode, exit_code_of
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of

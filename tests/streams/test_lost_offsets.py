@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployment import Deployment
-from headrace.streams.driver_disk import MemoryDisk
-from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
-from headrace.streams.lost_offsets import (
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.tasks.lost_offsets import (
     ReadBefore,
     StateWithoutOffsetsError,
     effects_of,
     lost_inputs,
     read_before,
 )
-from headrace.streams.memory_clients import MemoryConsumer
-from headrace.streams.plan import plan_application
-from headrace.streams.progress import COMMIT_ID, INPUTS, Progress, inputs_number
-from headrace.streams.restore import ChangelogFacts
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.streams.clients import TopicPartition
 from headrace.streams.devbroker import DevBroker, settings
-from headrace.streams.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka, raw_offsets
 from tests.support.live import Live, live, settings_of

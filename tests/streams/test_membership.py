@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.background import at_once
-from headrace.streams.clients import TopicPartition
-from headrace.streams.errors import FatalClientError, IdentityError, MemberFencedError
-from headrace.streams.membership import (
+from headrace.streams.commit.membership import (
     FENCED_TIMES,
     FENCED_WITHIN_S,
     JOIN_PATIENCE_SESSIONS,
     LOOK_AFTER_S,
     Membership,
 )
-from headrace.streams.memory_worker import EventLog, ManualClock
+from headrace.streams.errors import FatalClientError, IdentityError, MemberFencedError
+from headrace.streams.seams.background import at_once
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 
 SESSION_S = 10.0
 LISTENER: Any = None

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.clients import CommittedOffset, TopicPartition
 from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
-from headrace.streams.memory_clients import (
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
     MemoryPlainProducer,
     MemoryTransactionalProducer,
 )
-from headrace.streams.memory_cluster import MemoryCluster
+from headrace.streams.testing.memory_cluster import MemoryCluster
 
 PLACE = TopicPartition("t", 0)
 INPUT = TopicPartition("in", 0)

@@ -10,15 +10,19 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.streams.admin import LiveAdmin
-from headrace.streams.clients import CommittedOffset, Consumer, Producer, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.consumer import LiveConsumer
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ProducerFencedError, StreamsError
-from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.memory_cluster import MemoryCluster
-from headrace.streams.producer import TransactionalProducer
-from headrace.streams.topics import TopicAdmin
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.seams.clients import CommittedOffset, Consumer, Producer, TopicPartition
+from headrace.streams.testing.memory_clients import (
+    MemoryAdmin,
+    MemoryConsumer,
+    MemoryTransactionalProducer,
+)
+from headrace.streams.testing.memory_cluster import MemoryCluster
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics

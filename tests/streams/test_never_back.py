@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.state.store import Position
-from headrace.streams.never_back import NeverBack
-from headrace.streams.restore import ChangelogFacts, plan_restore
+from headrace.streams.seams.never_back import NeverBack
+from headrace.streams.tasks.restore_plan import ChangelogFacts, plan_restore
 
 HOUR_MS = 3_600_000
 FACTS = ChangelogFacts("id", start=0, end=100, delete_retention_ms=24 * HOUR_MS)

@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from headrace.state.memory import MemoryTaskState
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.plan import plan_application
-from headrace.streams.progress import MAX_BYTES, Progress
-from headrace.streams.task import Task
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import MAX_BYTES, Progress
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.tasks.task import Task
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 from tests.support.topologies import key_count
 

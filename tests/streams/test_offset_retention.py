@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployed import TRY_AGAIN_S, DeployedTopology
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployed import TRY_AGAIN_S, DeployedTopology
 from headrace.streams.errors import FatalClientError
-from headrace.streams.local_admin import LocalAdmin
-from headrace.streams.memory_worker import EventLog
-from headrace.streams.offset_retention import keep_offsets_every_s
-from headrace.streams.plan import plan_application
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams.upkeep.offset_retention import keep_offsets_every_s
 from tests.support.topologies import key_count
 
 HOUR_S = 3600.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.streams.admin import LiveAdmin
+from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.memory_worker import EventLog
-from headrace.streams.offset_retention import keep_offsets_every_s
-from headrace.streams.rights import Right
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams.upkeep.offset_retention import keep_offsets_every_s
 from tests.support.patience import PATIENCE_S
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.backfill_gate import BackfillNote
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.deployment import DeployedTopic, Deployment
+from headrace.streams.deployed.deployment import DeployedTopic, Deployment
 from headrace.streams.errors import ResetUnfinishedError
-from headrace.streams.lost_offsets import LostOffsets
-from headrace.streams.memory_worker import EventLog
-from headrace.streams.offset_texts import text_of
-from headrace.streams.progress import RESET_MARK, Progress
-from headrace.streams.reset_plan import Move, committed_before
+from headrace.streams.plan.progress import RESET_MARK, Progress
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.offset_texts import text_of
+from headrace.streams.tasks.lost_offsets import LostOffsets
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams.upgrade.backfill_gate import BackfillNote
+from headrace.streams.upgrade.reset_plan import Move, committed_before
 
 PLACE = TopicPartition("in", 0)
 GARBAGE = [

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.consumer import LiveConsumer
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.group_offsets import MemberlessGroup
-from headrace.streams.progress import MAX_BYTES, Progress
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.group_offsets import MemberlessGroup
+from headrace.streams.plan.progress import MAX_BYTES, Progress
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, raw_offsets
 from tests.support.live import live, settings_of

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.memory_clients import MemoryPlainProducer
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryPlainProducer
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.topologies import key_count
 

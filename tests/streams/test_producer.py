@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.errors import (
     FatalClientError,
     MissingTopicError,
     OutcomeUnknownError,
     RecordTooLargeError,
 )
-from headrace.streams.memory_worker import ManualClock
-from headrace.streams.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.testing.memory_worker import ManualClock
 
 ROWS = TopicPartition("rows", 0)
 OFFSETS = {TopicPartition("in", 0): CommittedOffset(7)}

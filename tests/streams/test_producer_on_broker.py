@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaException
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ProducerFencedError, RecordRefusedError
-from headrace.streams.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.seams.clients import TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

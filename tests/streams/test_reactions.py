@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.streams.reactions import Call, Reaction, reaction_to
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
 
 STALE = (
     KafkaError.UNKNOWN_MEMBER_ID,

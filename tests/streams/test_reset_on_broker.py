@@ -18,16 +18,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.state.directory import StateDirectory
-from headrace.streams.backfill_gate import BackfillNote, NoteState, backfill_group
-from headrace.streams.cli import main
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
+from headrace.streams.cli.main import main
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ResetRefusedError, ResetUnfinishedError
-from headrace.streams.exit_codes import ExitCode
-from headrace.streams.group_admin import GroupAdmin
-from headrace.streams.plan import plan_application
-from headrace.streams.reset import Reset
-from headrace.streams.reset_plan import Target
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.group_facts import Target
+from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.upgrade.backfill_gate import BackfillNote, NoteState, backfill_group
+from headrace.streams.upgrade.reset import Reset
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
@@ -428,7 +428,7 @@ def test_on_a_terminal_the_plan_is_shown_before_the_question(
     resetting: Resetting, answer: str, offset: int
 ) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from headrace.streams.cli import main; main()"]
+    command = [sys.executable, "-c", "from headrace.streams.cli.main import main; main()"]
     process = subprocess.Popen(
         [*command, "reset", f"{resetting.file}:app"],
         cwd=ROOT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from headrace.streams.restarts import RestartLimits, Restarts
+from headrace.streams.supervise.restarts import RestartLimits, Restarts
 
 LIMITS = RestartLimits(first_s=1, longest_s=8, steady_s=60, most=100, within_s=1_000)
 

@@ -13,17 +13,18 @@ from headrace.state.codec import decode_timestamped, encode_timestamped
 from headrace.state.errors import StoreCorruptedError
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.store import Position, TaskState
-from headrace.streams import restore
-from headrace.streams.clients import CommittedOffset, TopicPartition, no_probe
-from headrace.streams.config import StreamsConfig
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import RestoreLostError, TaskCorruptedError
-from headrace.streams.memory_clients import MemoryConsumer
-from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.plan import plan_application
-from headrace.streams.progress import COMMIT_ID, Progress
-from headrace.streams.restore import ChangelogFacts, Restorer
-from headrace.streams.task import Task
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
+from headrace.streams.tasks import restore
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.tasks.task import Task
+from headrace.streams.testing.memory_clients import MemoryConsumer
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.live import RestoreRecorder
 

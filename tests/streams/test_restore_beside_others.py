@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.config import StreamsConfig
-from headrace.streams.driver_disk import MemoryDisk
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import AbortableError
-from headrace.streams.memory_clients import MemoryConsumer
-from headrace.streams.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.memory_worker import (
+from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.memory_clients import MemoryConsumer
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_worker import (
     Counts,
     EventLog,
     ManualClock,
     create_topics,
     make_memory_worker,
 )
-from headrace.streams.plan import plan_application
-from headrace.streams.worker import Worker
+from headrace.streams.worker.worker import Worker
 from headrace.topology import serdes
 from tests.support.topologies import NO_CACHE, key_count
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.background import at_once
-from headrace.streams.clients import CommittedOffset, TopicPartition
 from headrace.streams.errors import FatalClientError
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.progress import Progress
-from headrace.streams.retention import RetentionGuard, WindowTopic
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.plan.progress import Progress
+from headrace.streams.seams.background import at_once
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.upkeep.retention import RetentionGuard, WindowTopic
 from headrace.topology import StreamsBuilder, TimeWindows, serdes
 
 MINUTE = 60_000

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.streams.denials import denial
-from headrace.streams.rights import rows
+from headrace.streams.contact.denials import denial
+from headrace.streams.contact.rights import rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def test_the_page_has_this_very_table() -> None:
-    assert "\n".join(rows()) in PAGE.read_text(), "run python -m headrace.streams.rights"
+    assert "\n".join(rows()) in PAGE.read_text(), "run python -m headrace.streams.contact.rights"
 
 
 @pytest.mark.parametrize(

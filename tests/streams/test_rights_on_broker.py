@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
-from headrace.streams.access_errors import AccessError
-from headrace.streams.cli import main
+from headrace.streams.cli.main import main
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.exit_codes import ExitCode, exit_code_of, is_crash
-from headrace.streams.rights import Right
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, TimeWindows, serdes
 from tests.support.live import Live, live
 from tests.support.tenant import Tenant

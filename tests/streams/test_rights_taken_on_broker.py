@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from headrace.streams.access_errors import AccessError
 from headrace.streams.app import State
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.exit_codes import ExitCode, exit_code_of
-from headrace.streams.rights import Right
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from tests.support import oracle
 from tests.support.live import Live, live
 from tests.support.patience import PATIENCE_S

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.streams.cli import main
-from headrace.streams.exit_codes import ExitCode
-from headrace.streams.worker_handle import Launch, LiveProcess
+from headrace.streams.cli.main import main
+from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervise.worker_handle import Launch, LiveProcess
 from tests.streams.test_imports_without_kafka import HEAVY
 from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive
@@ -179,7 +179,7 @@ def test_a_wrong_command_line_is_said_before_anything_starts(arguments: list[str
 
 def test_the_supervisor_loads_no_client_and_no_store() -> None:
     code = (
-        f"import headrace.streams.run_cli, sys\nprint(*[n for n in {HEAVY!r} if n in sys.modules])"
+        f"import headrace.streams.cli.run, sys\nprint(*[n for n in {HEAVY!r} if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from headrace.streams.schema_registry import SchemaRegistry
-from headrace.topology import avro
+from headrace.streams.kafka.schema_registry import SchemaRegistry
 from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
+from headrace.topology.serdes import avro
 
 V1 = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 V2 = (
@@ -135,7 +135,7 @@ def test_it_travels_to_another_process() -> None:
 def test_without_the_client_s_parts_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['httpx2'] = sys.modules['httpx'] = None\n"
-        "from headrace.streams.schema_registry import SchemaRegistry\n"
+        "from headrace.streams.kafka.schema_registry import SchemaRegistry\n"
         "from headrace.topology.errors import RegistryError\n"
         "try: SchemaRegistry('http://r')\n"
         "except RegistryError as error: print(error)\n"

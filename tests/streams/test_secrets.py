@@ -11,15 +11,16 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner
 
-from headrace.streams import KafkaStreams, cli
-from headrace.streams.broker_contact import Heard
+from headrace.streams import KafkaStreams
+from headrace.streams.cli import main as cli
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
-from headrace.streams.config import StreamsConfig, table
+from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.errors import ConfigError
-from headrace.streams.kafka_clients import new_consumer, new_producer
-from headrace.streams.schema_registry import SchemaRegistry
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.kafka_clients import new_consumer, new_producer
+from headrace.streams.kafka.schema_registry import SchemaRegistry
 from headrace.streams.secrets import SECRET_NAMES, Secret, guarded, revealed
-from headrace.streams.worker_handle import Launch
+from headrace.streams.supervise.worker_handle import Launch
 from headrace.topology import StreamsBuilder
 from headrace.topology.errors import RegistryError
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.committed_records import CommittedRecords
-from headrace.streams.config import StreamsConfig
-from headrace.streams.deployment import Deployment
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.errors import TopologyChangedError
-from headrace.streams.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.plan import plan_application
-from headrace.streams.progress import RESET_MARK, Progress
-from headrace.streams.start_check import StartCheck
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_errors import ChangelogLostError
-from headrace.streams.topic_identity import without_ids
-from headrace.streams.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import RESET_MARK, Progress
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.plan.topic_identity import without_ids
+from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.upgrade.committed_records import CommittedRecords
+from headrace.streams.upgrade.start_check import StartCheck
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
 

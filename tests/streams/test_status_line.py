@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from headrace.streams.status import WorkerStatus
-from headrace.streams.status_line import LoggedStatus, StatusLine, cells
-from headrace.streams.worker_reports import Status
+from headrace.streams.supervise.status import WorkerStatus
+from headrace.streams.supervise.status_line import LoggedStatus, StatusLine, cells
+from headrace.streams.supervise.worker_reports import Status
 
 FIRST = Status("restoring", 3, 50, 200, 1_000, 10, 0.5, at_s=100.0)
 

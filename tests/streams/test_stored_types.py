@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 
 from headrace.streams.errors import StreamsError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,
     Materialized,
@@ -30,9 +30,9 @@ from headrace.topology import (
     Suppressed,
     TimeWindows,
     Topology,
-    avro,
     serdes,
 )
+from headrace.topology.serdes import avro
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
 
 MS = timedelta(milliseconds=1)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.exit_codes import ExitCode
-from headrace.streams.restarts import RestartLimits
-from headrace.streams.status import WorkerStatus
-from headrace.streams.supervisor import Supervisor
-from headrace.streams.unreached import Unreached
-from headrace.streams.worker_reports import Failed, Loaded, Report, Status
+from headrace.streams.contact.unreached import Unreached
+from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervise.restarts import RestartLimits
+from headrace.streams.supervise.status import WorkerStatus
+from headrace.streams.supervise.supervisor import Supervisor
+from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Status
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.topology import Materialized, StreamsBuilder, serdes
-from headrace.topology.graph import Topology
+from headrace.topology.topology import Topology
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S

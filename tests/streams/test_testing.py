@@ -9,8 +9,9 @@ import pytest
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, RecordError
-from headrace.streams.testing import TopologyTestDriver
-from headrace.topology import SerdeError, StreamsBuilder, Topology, avro, serdes
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import SerdeError, StreamsBuilder, Topology, serdes
+from headrace.topology.serdes import avro
 from tests.support.topologies import EXACTLY_ONCE, key_count, word_count
 
 SENTENCES = ["to be or not to be", "that is the question", "", "to be"]
@@ -267,7 +268,7 @@ def test_what_a_store_hands_out_can_be_changed_without_harm() -> None:
 
 
 def test_a_topology_that_feeds_itself_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.streams.testing.MAX_TURNS", 50)
+    monkeypatch.setattr("headrace.streams.testing.driver.MAX_TURNS", 50)
     builder = StreamsBuilder()
     builder.stream("in").to(lambda key, value: "in")
     driver = TopologyTestDriver(builder.build())

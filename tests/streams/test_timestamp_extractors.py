@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, Topology, TopologyError, serdes, timestamps
 from headrace.topology.timestamps import InputRecord, TimestampExtractor
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.clients import CommittedOffset, TopicPartition
-from headrace.streams.progress import Progress
-from headrace.streams.testing import TopologyTestDriver
-from headrace.streams.topic_errors import TopicReplacedError
-from headrace.streams.topic_identity import committed_id, id_values
+from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.topic_errors import TopicReplacedError
+from headrace.streams.plan.topic_identity import committed_id, id_values
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
 

@@ -7,16 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from headrace.streams.topic_plan import (
+from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
-    NewTopic,
     RepartitionTopic,
     SubTopologyTopics,
-    TopicFacts,
     TopicPlan,
     plan_internal_topics,
     topic_names,
 )
+from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 MIB = 1024 * 1024
 

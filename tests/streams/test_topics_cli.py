@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.exit_codes import ExitCode
+from headrace.streams.supervise.exit_codes import ExitCode
 from tests.support.topics import Topics
 
 HEADRACE = Path(sys.executable).with_name("headrace")

@@ -8,24 +8,23 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from headrace.streams.admin import LiveAdmin
-from headrace.streams.clients import TopicPartition
-from headrace.streams.config import StreamsConfig
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import (
     ConfigError,
     FatalClientError,
     MisconfiguredTopicError,
     MissingTopicError,
 )
-from headrace.streams.topic_plan import (
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
-    NewTopic,
     RepartitionTopic,
     SubTopologyTopics,
-    TopicFacts,
     plan_internal_topics,
 )
-from headrace.streams.topics import TopicAdmin, ensure_topics, prepare_topics, recheck_topics
+from headrace.streams.plan.topics import TopicAdmin, ensure_topics, prepare_topics, recheck_topics
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 
@@ -206,7 +205,7 @@ def test_the_end_of_a_topic_is_the_high_watermark_and_its_start_moves(
 def test_offsets_of_a_topic_that_is_gone_are_a_missing_topic(
     admin: LiveAdmin, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.streams.admin._GONE_AFTER_S", 0.5)
+    monkeypatch.setattr("headrace.streams.kafka.admin._GONE_AFTER_S", 0.5)
     name = topics.name()
     with pytest.raises(MissingTopicError) as raised:
         admin.end_offsets([TopicPartition(name, 0)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.streams.commit.transactions import FENCED_AGAIN_S, Transactions
 from headrace.streams.errors import (
     AbortableError,
     FatalClientError,
@@ -15,8 +16,7 @@ from headrace.streams.errors import (
     ProducerFencedError,
     StreamsError,
 )
-from headrace.streams.memory_worker import EventLog, ManualClock
-from headrace.streams.transactions import FENCED_AGAIN_S, Transactions
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
 
 TIMEOUT_S = 10.0
 UNKNOWN, FENCED = OutcomeUnknownError("timed out"), ProducerFencedError("fenced")

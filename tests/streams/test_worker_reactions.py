@@ -19,12 +19,12 @@ from headrace.streams.errors import (
     StreamsError,
     TaskCorruptedError,
 )
-from headrace.streams.facts import ClusterFacts
-from headrace.streams.inquiry import Inquiry
-from headrace.streams.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.task import TaskId
-from headrace.streams.topic_errors import TopicReplacedError
-from headrace.topology.task_facts import TaskFacts
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_errors import TopicReplacedError
+from headrace.streams.tasks.facts import ClusterFacts
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
+from headrace.topology.context.task_facts import TaskFacts
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
 
 

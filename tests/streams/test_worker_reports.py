@@ -10,9 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.streams.clients import TopicPartition
-from headrace.streams.task import TaskId
-from headrace.streams.worker_reports import Activity, Loaded, Reporter, ReportPipe, Status, decode
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.supervise.worker_reports import (
+    Activity,
+    Loaded,
+    Reporter,
+    ReportPipe,
+    Status,
+    decode,
+)
 
 
 class Clock:

@@ -8,8 +8,8 @@ from typing import Any
 from headrace.state.buffer import Buffer, timestamped_rows
 from headrace.state.memory import MemoryTaskState
 from headrace.topology import Topology, serdes
-from headrace.topology.codegen import CompileOptions
-from headrace.topology.compiler import (
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.compiler import (
     Failed,
     Program,
     TaskEnvironment,

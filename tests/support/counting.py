@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
-from headrace.streams.clients import Probe, no_probe
+from headrace.streams.seams.clients import Probe, no_probe
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of

@@ -12,7 +12,8 @@ import signal
 import sys
 from typing import Any
 
-from headrace.streams import KafkaStreams, global_tables
+from headrace.streams import KafkaStreams
+from headrace.streams.global_tables import global_tables
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
 

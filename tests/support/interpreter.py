@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.topology import serdes
-from headrace.topology.graph import (
+from headrace.topology.graph.graph import (
     Aggregate,
     Branch,
     Node,

@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
-from headrace.streams.clients import Probe, TopicPartition, no_probe
 from headrace.streams.errors import StreamsError
-from headrace.streams.task import TaskId
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
 from headrace.topology import Topology
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.streams.testing import Record, TopologyTestDriver
+from headrace.streams.testing.driver import Record, TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, serdes
 
 Stream = KStream[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import ProcessorContext, Record, StoreBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -40,7 +40,7 @@ counted = stream.map_values(step, name="step").group_by_key().count(store="count
 counted.to_stream().to({output!r})
 app = KafkaStreams(builder.build(), {settings!r})
 """
-COMMAND = [sys.executable, "-P", "-c", "from headrace.streams.cli import main; main()", "run"]
+COMMAND = [sys.executable, "-P", "-c", "from headrace.streams.cli.main import main; main()", "run"]
 
 
 class Run:

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import KTable, Materialized, StreamsBuilder, Topology, serdes
 
 EXACTLY_ONCE: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}

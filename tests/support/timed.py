@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 
 Action = tuple[Any, ...]
 

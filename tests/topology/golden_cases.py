@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.topology import serdes
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.kstream import KStream
-from headrace.topology.ktable import KTable
-from headrace.topology.materialized import Materialized
-from headrace.topology.stores import Stores
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.kstream import KStream
+from headrace.topology.dsl.ktable import KTable
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.processors.stores import Stores
 
 Build = Callable[[StreamsBuilder], object]
 Stream = KStream[Any, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.ktable import KTable
-from headrace.topology.materialized import Materialized
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.ktable import KTable
+from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.windows import JoinWindows
 from tests.topology.golden_cases import Stream, case, nothing, one, same, value_as_key, yes
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.materialized import Materialized
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.materialized import Materialized
 
 _STEPS = {
     "filter", "filter_not", "map", "map_values", "flat_map", "flat_map_values", "select_key",

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from headrace.topology.errors import TopologyError
-from headrace.topology.stores import Stores
+from headrace.topology.processors.stores import Stores
 
 
 @dataclass

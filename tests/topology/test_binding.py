@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import TopologyTestDriver
-from headrace.topology import StreamsBuilder, avro, serdes
-from headrace.topology.binding import bound_to_topics
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.errors import RegistryError, SchemaRefusedError
-from headrace.topology.graph import Topology
+from headrace.topology.graph.binding import bound_to_topics
+from headrace.topology.serdes import avro
+from headrace.topology.topology import Topology
 
 ORDER = {
     "type": "record",

@@ -7,19 +7,12 @@ from typing import Any
 import pytest
 
 from headrace.topology import serdes
-from headrace.topology.builder import StreamsBuilder
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.kstream import KStream
+from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph import (
-    Aggregate,
-    Sink,
-    Source,
-    Stateless,
-    TableSource,
-    Topology,
-    by_name,
-)
-from headrace.topology.kstream import KStream
-from headrace.topology.materialized import Materialized
+from headrace.topology.graph.graph import Aggregate, Sink, Source, Stateless, TableSource, by_name
+from headrace.topology.topology import Topology
 
 
 def yes(key: object, value: object) -> bool:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.topology import serdes
-from headrace.topology.changed import Change, ChangedSerde
 from headrace.topology.errors import SerdeError
+from headrace.topology.serdes.changed import Change, ChangedSerde
 
 TEXT = ChangedSerde(serdes.string)
 

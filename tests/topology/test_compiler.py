@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.topology import KStream, StreamsBuilder, Topology, serdes
-from headrace.topology.compiler import Program
+from headrace.topology.compile.compiler import Program
 from tests.support.compiled import Message, Runs
 
 Stream = KStream[Any, Any]

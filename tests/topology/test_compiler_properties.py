@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.topology import KStream, StreamsBuilder, serdes
-from headrace.topology.graph import Node, SubTopology
+from headrace.topology.graph.graph import Node, SubTopology
 from tests.support.compiled import Message, Runs, decoded
 from tests.support.interpreter import Interpreter
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, serdes
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.codegen import CompileOptions
-from headrace.topology.compiler import TaskEnvironment, compile_sub_topology
-from headrace.topology.ktable import KTable
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.compiler import TaskEnvironment, compile_sub_topology
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.ktable import KTable
 from tests.support.operators import pairs
 
 Record = tuple[bytes | None, bytes | None]

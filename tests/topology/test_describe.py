@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.topology import serdes
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.java_order import TreeSet, hash_order
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.show.java_order import TreeSet, hash_order
 
 
 def test_describe_with_code_adds_the_source_of_each_sub_topology() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.topology.builder import StreamsBuilder
+from headrace.topology.dsl.builder import StreamsBuilder
 from tests.topology import golden_joins, golden_programs, golden_sessions, golden_windows
 from tests.topology.golden_cases import CASES, WAITING
 

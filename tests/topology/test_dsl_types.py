@@ -8,11 +8,11 @@ from typing import Any, assert_type
 import pytest
 
 from headrace.topology import serdes
-from headrace.topology.branched import BranchedKStream
-from headrace.topology.builder import StreamsBuilder
-from headrace.topology.grouped import KGroupedStream
-from headrace.topology.kstream import KStream
-from headrace.topology.ktable import KTable
+from headrace.topology.dsl.branched import BranchedKStream
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.dsl.grouped import KGroupedStream
+from headrace.topology.dsl.kstream import KStream
+from headrace.topology.dsl.ktable import KTable
 from headrace.topology.serdes import Serde
 from tests.support.type_checker import type_check
 

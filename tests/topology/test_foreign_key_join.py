@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.dsl.ktable import KTable
 from headrace.topology.errors import SerdeError, TopologyError
-from headrace.topology.graph import Topology
-from headrace.topology.ktable import KTable
-from headrace.topology.subscriptions import (
+from headrace.topology.serdes.subscriptions import (
     CombinedKeySerde,
     Instruction,
     Response,
@@ -23,6 +22,7 @@ from headrace.topology.subscriptions import (
     SubscriptionSerde,
     digest,
 )
+from headrace.topology.topology import Topology
 from tests.support.operators import NO_CACHE
 
 Kind = Literal["inner", "left"]

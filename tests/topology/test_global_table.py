@@ -10,9 +10,9 @@ from typing import Any, assert_type
 import pytest
 
 from headrace.streams.errors import FatalClientError, RecordError
-from headrace.streams.memory_cluster import Fate, Transaction
 from headrace.streams.simulation import simulate
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.streams.testing.memory_cluster import Fate, Transaction
 from headrace.topology import (
     GlobalKTable,
     KStream,

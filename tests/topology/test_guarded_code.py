@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.topology import StreamsBuilder, serdes
-from headrace.topology.compiler import compile_sub_topology
-from headrace.topology.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
+from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.graph.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
 from tests.support.compiled import OPTIONS, Message, Runs, decoded
 from tests.support.interpreter import Interpreter
 from tests.topology.test_compiler_properties import (

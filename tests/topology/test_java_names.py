@@ -19,7 +19,7 @@ from headrace.topology import (
     Suppressed,
     TimeWindows,
 )
-from headrace.topology.stores import Stores
+from headrace.topology.processors.stores import Stores
 
 SIZE = timedelta(seconds=5)
 

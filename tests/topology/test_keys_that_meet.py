@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.streams import KafkaStreams
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,
     KeySerdeWarning,
@@ -21,12 +21,12 @@ from headrace.topology import (
     TimeWindows,
     Topology,
     TopologyError,
-    avro,
     serdes,
 )
-from headrace.topology._serde import StringSerde, for_topic
-from headrace.topology.graph import Source
-from headrace.topology.key_forms import same_bytes
+from headrace.topology.checks.key_forms import same_bytes
+from headrace.topology.graph.graph import Source
+from headrace.topology.serdes import avro
+from headrace.topology.serdes._serde import StringSerde, for_topic
 
 Stream = KStream[Any, Any]
 KEYS = [f"customer {number}" for number in range(8)]

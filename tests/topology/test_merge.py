@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.operators import driver_of, pairs, results
 

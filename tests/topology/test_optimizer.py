@@ -6,7 +6,12 @@ import pytest
 
 from headrace.streams import TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
-from headrace.topology.optimizer import REWRITES, optimize, reuse_table_sources, share_repartitions
+from headrace.topology.graph.optimizer import (
+    REWRITES,
+    optimize,
+    reuse_table_sources,
+    share_repartitions,
+)
 
 
 def two_aggregations() -> Topology:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from headrace.topology import StreamsBuilder, Topology, serdes
-from headrace.topology.picture import picture_of
+from headrace.topology.show.picture import picture_of
 from tests.topology import golden_joins, golden_sessions, golden_windows
 from tests.topology.golden_cases import CASES
 

@@ -21,7 +21,7 @@ from headrace.topology import (
     WindowStore,
     serdes,
 )
-from headrace.topology.stores import StoreBuilder
+from headrace.topology.processors.stores import StoreBuilder
 
 MINUTE = timedelta(minutes=1)
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.errors import ProcessorFailedError, RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
-from headrace.topology.operators.number import Number
-from headrace.topology.punctuation import NEVER_MS, Schedule, Schedules
+from headrace.topology.context.number import Number
+from headrace.topology.context.punctuation import NEVER_MS, Schedule, Schedules
 from tests.support.operators import pairs
 from tests.support.topologies import EXACTLY_ONCE
 

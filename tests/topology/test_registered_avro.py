@@ -17,14 +17,14 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from headrace.topology import avro, serdes
+from headrace.topology import serdes
 from headrace.topology.errors import (
     RegistryError,
     SchemaRefusedError,
     SchemaUnknownError,
     SerdeError,
 )
-from headrace.topology.serdes import Serde
+from headrace.topology.serdes import Serde, avro
 
 V1: dict[str, Any] = {
     "type": "record",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
-from headrace.topology.schema_registry import (
+from headrace.topology.serdes.schema_registry import (
     Compatibility,
     FileRegistry,
     MemoryRegistry,
@@ -109,7 +109,7 @@ def test_a_file_is_read_by_another_process_and_none_overwrites_another(tmp_path:
     path = tmp_path / "schemas" / "s.json"
     code = (
         "import sys; from pathlib import Path\n"
-        "from headrace.topology.schema_registry import FileRegistry\n"
+        "from headrace.topology.serdes.schema_registry import FileRegistry\n"
         "r = FileRegistry(Path(sys.argv[1]))\n"
         "for i in range(20): r.register(f'{sys.argv[2]}-{i}', f'\"int\"')\n"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     KTable,
     Materialized,
@@ -24,11 +24,11 @@ from headrace.topology import (
     Windowed,
     serdes,
 )
-from headrace.topology.operators.context import OperatorContext, no_stores
-from headrace.topology.operators.number import Number
-from headrace.topology.operators.sessions import SessionFold
-from headrace.topology.session_windowed import SessionWindowedKStream
-from headrace.topology.windows_serde import SessionWindowedSerde
+from headrace.topology.context.context import OperatorContext, no_stores
+from headrace.topology.context.number import Number
+from headrace.topology.dsl.session_windowed import SessionWindowedKStream
+from headrace.topology.operators.windows.sessions import SessionFold
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
 

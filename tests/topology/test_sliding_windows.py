@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
 

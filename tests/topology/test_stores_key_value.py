@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     KeyValueStore,
     Processor,
@@ -21,7 +21,7 @@ from headrace.topology import (
     ValueAndTimestamp,
     serdes,
 )
-from headrace.topology.stores import StoreBuilder, in_memory
+from headrace.topology.processors.stores import StoreBuilder, in_memory
 from tests.support.store_ops import StoreOps
 
 Rows = KeyValueStore[str, Any]

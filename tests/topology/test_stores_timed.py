@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     Processor,
     Record,
@@ -24,8 +24,8 @@ from headrace.topology import (
     WindowStore,
     serdes,
 )
-from headrace.topology.stores import StoreBuilder, in_memory
-from headrace.topology.versioned_store import IS_LATEST, NOT_PUT
+from headrace.topology.processors.stores import StoreBuilder, in_memory
+from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT
 from tests.support.store_ops import StoreOps
 
 MS = timedelta(milliseconds=1)

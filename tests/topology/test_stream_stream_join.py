@@ -16,11 +16,11 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
 from headrace.streams.errors import MisconfiguredTopicError, StreamsError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
-from headrace.topology.operators import join_waiting
-from headrace.topology.operators.context import Number
-from headrace.topology.operators.join_rows import KeyEncoder, SideRows
+from headrace.topology.context.context import Number
+from headrace.topology.operators.joins import join_waiting
+from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
 from headrace.topology.windows import JoinWindows
 from tests.topology.stream_join_model import Kind, Side, StreamJoinModel
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     BufferConfig,
     KTable,
@@ -24,7 +24,7 @@ from headrace.topology import (
     UnlimitedWindows,
     serdes,
 )
-from headrace.topology.unnamed import unnamed_steps
+from headrace.topology.checks.unnamed import unnamed_steps
 from tests.support.operators import HEADERS, NO_CACHE, Pair, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
-from headrace.topology.changed import Change, ChangedSerde
+from headrace.topology.serdes.changed import Change, ChangedSerde
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Stores, StreamsBuilder, TopologyError, serdes
 from tests.support.operators import pairs
 from tests.support.tables import EXACTLY_ONCE, driver_of

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.errors import RecordError
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     Materialized,
     StreamsBuilder,

@@ -16,7 +16,7 @@ from headrace.topology import (
     Topology,
     serdes,
 )
-from headrace.topology.unnamed import Unnamed, unnamed_steps
+from headrace.topology.checks.unnamed import Unnamed, unnamed_steps
 
 
 def _found(write: Callable[[StreamsBuilder], Any]) -> list[Unnamed]:

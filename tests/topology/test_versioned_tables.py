@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
+from headrace.topology.dsl.ktable import KTable
+from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
-from headrace.topology.ktable import KTable
-from headrace.topology.materialized import Materialized
-from headrace.topology.processors import Record
+from headrace.topology.processors.processors import Record
 from tests.support.operators import NO_CACHE
 
 HISTORY_MS = 100
@@ -211,7 +211,7 @@ def test_other_steps_cannot_keep_versions() -> None:
 
 def test_versions_are_not_suppressed() -> None:
     """Kafka Streams refuses it too, as a suppressed table would have to keep them apart."""
-    from headrace.topology.suppressed import Suppressed
+    from headrace.topology.dsl.suppressed import Suppressed
 
     table = StreamsBuilder().table("in", store=VERSIONED)
     with pytest.raises(TopologyError, match="versions"):

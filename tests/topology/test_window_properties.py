@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.testing import CrashPoint, TopologyTestDriver
+from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import SlidingWindows, TimeWindows
 from tests.support.operators import NO_CACHE
 from tests.support.windows import Got, driver_of, got, joined, ms, send

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.testing import TopologyTestDriver
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from tests.support.operators import NO_CACHE
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from headrace.topology import serdes
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes import Serde
-from headrace.topology.windows import Window, Windowed
-from headrace.topology.windows_serde import (
+from headrace.topology.serdes.windows_serde import (
     UNLIMITED_MS,
     SessionWindowedSerde,
     TimeWindowedSerde,
     WindowedSerde,
 )
+from headrace.topology.windows import Window, Windowed
 
 FIVE_MINUTES = timedelta(minutes=5)
 MS = timedelta(milliseconds=1)

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from headrace.streams import KafkaStreams, TopologyTestDriver
-from headrace.streams.testing import Record as OutputRecord
-from headrace.streams.testing import TestInput, TestOutput
+from headrace.streams.testing.driver import Record as OutputRecord
+from headrace.streams.testing.driver import TestInput, TestOutput
 from headrace.topology import (
     BranchedKStream,
     CogroupedKStream,
@@ -56,11 +56,11 @@ from headrace.topology import (
     Window,
     Windowed,
     WindowStore,
-    avro,
     serdes,
 )
-from headrace.topology.stores import in_memory
-from headrace.topology.windows_serde import SessionWindowedSerde, TimeWindowedSerde
+from headrace.topology.processors.stores import in_memory
+from headrace.topology.serdes import avro
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde, TimeWindowedSerde
 
 MINUTE = timedelta(minutes=1)
 NEAR = JoinWindows(time_difference=MINUTE)

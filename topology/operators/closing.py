@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from headrace.topology.operators.context import Operator
+from headrace.topology.context.context import Operator
 
 __all__ = ["close_idle"]
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from headrace.topology.operators.closing import close_idle
-from headrace.topology.operators.context import (
+from headrace.topology.context.context import (
     Headers,
     Operator,
     OperatorContext,
@@ -21,6 +20,7 @@ from headrace.topology.operators.context import (
     Receive,
     TableView,
 )
+from headrace.topology.operators.closing import close_idle
 
 __all__ = ["CogroupInput", "CogroupMerge", "aggregate_tagged"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.topology.kept import keeper
-from headrace.topology.operators.context import Headers, OperatorContext, TableView
-from headrace.topology.operators.making import StoredRows
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.serdes.kept import keeper
 
 __all__ = ["KeyedFold", "KeyedFolding"]
 

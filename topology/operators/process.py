@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from headrace.topology.context.context import Headers, Operator, OperatorContext, StreamSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.first_result import refuse_never_run
-from headrace.topology.operators.context import Headers, Operator, OperatorContext, StreamSpec
-from headrace.topology.processors import (
+from headrace.topology.processors.processors import (
     FixedKeyProcessorContext,
     FixedKeyRecord,
     ProcessorContext,
     Record,
 )
-from headrace.topology.stores import StoreBuilder
+from headrace.topology.processors.stores import StoreBuilder
 
 __all__ = ["Process", "Supplied", "supplied"]
 

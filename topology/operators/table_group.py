@@ -13,12 +13,12 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.topology.changed import Change
-from headrace.topology.graph import AggregateOp, AnySerde
-from headrace.topology.operators.context import Headers, OperatorContext, TableView
-from headrace.topology.operators.making import StoredRows
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.graph.graph import AggregateOp, AnySerde
+from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
-from headrace.topology.pairs import as_pair
+from headrace.topology.serdes.changed import Change
+from headrace.topology.serdes.pairs import as_pair
 
 __all__ = ["SelectGroup", "TableFold"]
 

@@ -10,9 +10,9 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.topology.graph import Function
-from headrace.topology.operators.context import Headers, OperatorContext, TableView
-from headrace.topology.operators.making import StoredRows
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.graph.graph import Function
+from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
 __all__ = ["StoredMapping"]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.state.buffer import ATOMS
-from headrace.topology.kept import keeper
-from headrace.topology.operators.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.serdes.kept import keeper
 
 __all__ = ["TableRows", "is_same"]
 

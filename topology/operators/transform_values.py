@@ -11,11 +11,11 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.errors import TopologyError
-from headrace.topology.operators.context import Headers, OperatorContext, TableView
-from headrace.topology.operators.making import StoredRows
+from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
-from headrace.topology.processors import ProcessingContext
+from headrace.topology.processors.processors import ProcessingContext
 
 __all__ = ["TransformValues", "ValueTransformerWithKey", "checked_supplier"]
 

@@ -12,9 +12,9 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from headrace.topology.kept import keeper
-from headrace.topology.operators.context import Headers, OperatorContext, TableView
-from headrace.topology.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
+from headrace.topology.serdes.kept import keeper
 
 __all__ = ["OutOfOrder", "VersionedTable", "VersionedView"]
 

@@ -1,0 +1,1 @@
+"""Changelogs and topics as DataFrames."""

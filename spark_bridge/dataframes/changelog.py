@@ -1,0 +1,305 @@
+"""The state and the topics of an application as DataFrames, decoded by its serdes.
+
+Only what is committed is read, up to ends that are fixed when the DataFrame is made: every action
+on it sees the same records. Nothing is written, and no group is joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.spark_bridge.dataframes.ranges import fixed_ranges, nearest
+from headrace.spark_bridge.errors import ReadError
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.global_plan import plan_global_tables
+from headrace.streams.plan.plan import SubPlan, plan_application
+from headrace.streams.plan.source_rows import SourceRows
+from headrace.streams.seams.clients import ReceivedMessage
+from headrace.topology.graph.binding import bound_to_topics
+from headrace.topology.graph.graph import AnySerde, GlobalSource, Node, Sink, Source
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
+from headrace.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.spark_bridge.dataframes.topic_rows import Change, Form, KeyColumns, Range
+
+__all__ = ["read_store", "read_topic", "register"]
+
+Settings = Mapping[str, object] | StreamsConfig
+
+
+def read_store(
+    spark: SparkSession,
+    topology: Topology,
+    store: str,
+    settings: Settings,
+    *,
+    key_type: str | None = None,
+    value_type: str | None = None,
+) -> DataFrame:
+    """Read the state of an application, as its last commits left it.
+
+    Args:
+        spark: whose executors read; they reach the brokers and can import the project.
+        topology: what the application runs.
+        store: the store's name, such as that of ``count(store="counts")``.
+        settings: of the application.
+        key_type: the Spark type of keys, such as "string" or "struct<id bigint>", where the
+            serde does not tell it; "binary" leaves the bytes as they are.
+        value_type: that of values.
+
+    Returns:
+        A row for each key: ``key``, ``value``, ``timestamp``, ``partition``. Windowed stores have
+        ``window_start`` and ``window_end`` behind the key; versioned ones a row for each version,
+        with ``valid_from`` and ``valid_to`` (null: it still holds).
+
+    Raises:
+        ReadError: the topology has no such store, or nothing outside of the application has it.
+        StreamsError: the cluster does not answer, or the changelog is not there.
+
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> _ = builder.stream("words").group_by_key().count(store="counts")
+    >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
+    >>> read_store(None, builder.build(), "count", settings)
+    Traceback (most recent call last):
+        ...
+    headrace.spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
+    """
+    from headrace.spark_bridge.dataframes.topic_rows import Form
+
+    config = _config(settings)
+    found = _find_store(topology, store, config)
+    columns = _key_columns(spark, found.key, key_type)
+    versioned = found.store.spec.layout == "versioned"
+    form = Form(
+        "versions" if versioned else "rows",
+        columns,
+        _column(spark, found.value, value_type),
+        found.store.spec,
+    )
+    ranges = fixed_ranges(config, found.topic, to_commits=found.rows is not None)
+    changed = None if found.rows is None else _Changed(found.rows)
+    return _frame(spark, ranges, form, config, changed)
+
+
+def read_topic(
+    spark: SparkSession,
+    topology: Topology,
+    topic: str,
+    settings: Settings,
+    *,
+    compacted: bool = False,
+    key_type: str | None = None,
+    value_type: str | None = None,
+) -> DataFrame:
+    """Read a topic that a topology reads or writes, decoded by the serdes it does so with.
+
+    Args:
+        spark: whose executors read; they reach the brokers and can import the project.
+        topology: what the application runs.
+        topic: one of its sources or sinks.
+        settings: of the application.
+        compacted: only the last record of each key, without those that deleted one.
+        key_type: as for `read_store`.
+        value_type: as for `read_store`.
+
+    Returns:
+        A row for each committed record: ``key``, ``value``, ``timestamp``, ``partition``,
+        ``offset`` and, unless it is compacted, ``headers``.
+
+    Raises:
+        ReadError: the topology neither reads nor writes the topic.
+        StreamsError: the cluster does not answer, or the topic is not there.
+
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("words").to("copies")
+    >>> settings = {"application.id": "app", "bootstrap.servers": "localhost:9092"}
+    >>> read_topic(None, builder.build(), "wordz", settings)
+    Traceback (most recent call last):
+        ...
+    headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' \
+(did you mean words?)
+    """
+    from headrace.spark_bridge.dataframes.topic_rows import Form
+
+    config = _config(settings)
+    key, value = _serdes_of(topology, topic, config)
+    form = Form(
+        "rows" if compacted else "records",
+        _key_columns(spark, key, key_type),
+        _column(spark, value, value_type),
+        with_offset=True,
+    )
+    return _frame(spark, fixed_ranges(config, topic), form, config)
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``spark.read.format("changelog")`` known to a session; see docs/backfill.md.
+
+    `local_session` and `headrace backfill` have done so already.
+    """
+    from headrace.spark_bridge.dataframes.changelog_source import ChangelogSource
+
+    spark.dataSource.register(ChangelogSource)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A store: the serdes of its rows, and the topic that has them."""
+
+    store: Store
+    key: AnySerde
+    value: AnySerde
+    topic: str
+    rows: SourceRows | None = None
+
+
+def _config(settings: Settings) -> StreamsConfig:
+    return settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
+
+
+def _find_store(topology: Topology, name: str, config: StreamsConfig) -> _Found:
+    plans = plan_application(topology, config)
+    for plan in plans:
+        for store in plan.program.sub_topology.stores:
+            if store.name == name:
+                return _stored(plan, store, config)
+    tables = plan_global_tables(topology, config)
+    for table in tables:
+        if name == table.store.name:
+            return _Found(Store(table.store), table.key, table.value, table.topic)
+    names = [store.name for plan in plans for store in plan.program.sub_topology.stores]
+    names += [table.store.name for table in tables]
+    raise ReadError(f"the topology has no store {name!r}{nearest(name, names)}")
+
+
+def _stored(plan: SubPlan, store: Store, config: StreamsConfig) -> _Found:
+    key, value = store.key or config.default_key_serde, plan.value_serdes[store.name]
+    rows = plan.source_rows.get(store.name)
+    if rows is not None:
+        return _Found(store, key, value, rows.topic, rows)
+    if store.name not in plan.changelogs:
+        raise ReadError(
+            f"store {store.name!r} has no changelog, so nobody but the application has its rows; "
+            "let it be logged"
+        )
+    return _Found(store, key, value, plan.changelogs[store.name])
+
+
+def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[AnySerde, AnySerde]:
+    key, value = config.default_key_serde, config.default_value_serde
+    bound = bound_to_topics(
+        topology, application_id=config.application_id, default_key=key, default_value=value
+    )
+    names: list[str] = []
+    for node in bound.nodes:
+        topics = _topics_of(node)
+        names += topics
+        if topic in topics:
+            assert isinstance(node, Source | GlobalSource | Sink), node
+            return _inner(node.key, key), node.value or value
+    raise ReadError(
+        f"the topology neither reads nor writes a topic {topic!r}" + nearest(topic, names)
+    )
+
+
+def _topics_of(node: Node) -> tuple[str, ...]:
+    """The topics outside of the application that a node reads or writes."""
+    if isinstance(node, Source) and not node.internal:
+        return node.topics
+    if isinstance(node, GlobalSource):
+        return (node.topic,)
+    if isinstance(node, Sink) and isinstance(node.topic, str) and not node.internal:
+        return (node.topic,)
+    return ()
+
+
+def _inner(serde: AnySerde | None, default: AnySerde) -> AnySerde:
+    fill = getattr(serde, "with_inner_default", None)
+    filled: AnySerde = serde or default
+    return filled if fill is None else fill(default)
+
+
+def _key_columns(spark: SparkSession, serde: AnySerde, kind: str | None) -> KeyColumns:
+    from headrace.spark_bridge.dataframes.topic_rows import KeyColumns
+
+    windowed = serde.windowed if isinstance(serde, WindowStoreSerde) else serde
+    if kind != "binary" and isinstance(windowed, TimeWindowedSerde | SessionWindowedSerde):
+        assert windowed.inner is not None, "defaults are filled in"
+        return KeyColumns(_column(spark, windowed.inner, kind), serde)
+    return KeyColumns(_column(spark, serde, kind))
+
+
+def _column(spark: SparkSession, serde: AnySerde, kind: str | None) -> Any:
+    from headrace.spark_bridge.dataframes.columns import column_of, declared_column
+
+    return column_of(serde) if kind is None else declared_column(serde, _arrow_type(spark, kind))
+
+
+def _arrow_type(spark: SparkSession, kind: str) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import DataType
+
+    assert spark is not None, "types are read by a session"
+    return to_arrow_type(DataType.fromDDL(kind))
+
+
+class _Changed:
+    """Makes records of a source the rows of the table that is read from it."""
+
+    def __init__(self, rows: SourceRows) -> None:
+        self._rows = rows
+
+    def __call__(self, records: Iterable[ReceivedMessage]) -> list[_Changing]:
+        return [
+            _Changing(record, *row) for record in records for row in self._rows.changes([record])
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changing:
+    """A record with the bytes of a row."""
+
+    record: ReceivedMessage
+    row_key: bytes
+    row_value: bytes | None
+    row_timestamp: int
+
+    def key(self) -> bytes:
+        return self.row_key
+
+    def value(self) -> bytes | None:
+        return self.row_value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 0, self.row_timestamp
+
+    def offset(self) -> int:
+        return self.record.offset()
+
+
+def _frame(
+    spark: SparkSession,
+    ranges: tuple[Range, ...],
+    form: Form,
+    config: StreamsConfig,
+    changed: Change | None = None,
+) -> DataFrame:
+    from headrace.spark_bridge.dataframes.topic_rows import TopicRows
+    from headrace.spark_bridge.program.by_value import ByValue
+
+    count = len(ranges)
+    numbers = spark.range(0, count, 1, count)
+    rows = TopicRows(ranges, form, config, changed)
+    return numbers.mapInArrow(ByValue(rows), form.ddl)

@@ -1,0 +1,83 @@
+"""``spark.read.format("changelog")``: the last value of each key of any topic, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from headrace.spark_bridge.dataframes.columns import Column
+from headrace.spark_bridge.dataframes.ranges import fixed_ranges
+from headrace.spark_bridge.dataframes.topic_rows import Form, KeyColumns, Range, TopicRows, What
+from headrace.spark_bridge.read import consumer_opener
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ConfigError
+
+__all__ = ["ChangelogSource"]
+
+_OWN = ("topic", "compacted", "path")
+
+
+class ChangelogSource(DataSource):
+    """Reads a topic; its ends are fixed when the DataFrame is made.
+
+    Options: ``topic``, ``bootstrap.servers`` (or ``kafka.bootstrap.servers``), ``compacted``
+    ("false" gives every record, with its headers), and any setting of Headrace's clients, such as
+    ``security.protocol``, with or without ``kafka.`` in front.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        given = {name.lower().removeprefix("kafka."): value for name, value in options.items()}
+        topic = given.get("topic")
+        if not topic:
+            raise ConfigError('format("changelog") needs the option topic')
+        compacted = given.get("compacted", "true").lower()
+        if compacted not in ("true", "false"):
+            raise ConfigError(f"the option compacted is true or false, not {compacted!r}")
+        settings = {name: value for name, value in given.items() if name not in _OWN}
+        self._config = StreamsConfig.parse({"application.id": "changelog", **settings})
+        self._what: What = "rows" if compacted == "true" else "records"
+        self._ranges = fixed_ranges(self._config, topic)
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in ``format``."""
+        return "changelog"
+
+    def schema(self) -> str:
+        """Key and value as bytes, and what Kafka knows of a record."""
+        return _form(self._what).ddl
+
+    def reader(self, schema: Any) -> _Reader:  # noqa: ARG002 - the columns are always the same
+        """Make what reads."""
+        return _Reader(self._ranges, self._what, self._config)
+
+
+def _form(what: What) -> Form:
+    import pyarrow as pa
+
+    column = Column(pa.binary(), None)
+    return Form(what, KeyColumns(column), column, with_offset=True)
+
+
+class _Partition(InputPartition):
+    def __init__(self, number: int, one: Range) -> None:
+        super().__init__(number)
+        self.one = one
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, ranges: tuple[Range, ...], what: What, config: StreamsConfig) -> None:
+        self._ranges = ranges
+        self._what = what
+        self._config = config
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Partition(number, one) for number, one in enumerate(self._ranges)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, _Partition)
+        rows = TopicRows((), _form(self._what), self._config)
+        return rows.rows(partition.one, consumer_opener(self._config))

@@ -1,0 +1,54 @@
+"""Where the partitions of a topic begin and end now."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.spark_bridge.errors import ReadError
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.seams.clients import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.spark_bridge.dataframes.topic_rows import Range
+
+__all__ = ["fixed_ranges", "nearest"]
+
+
+def fixed_ranges(
+    config: StreamsConfig, topic: str, *, to_commits: bool = False
+) -> tuple[Range, ...]:
+    """Ask where the partitions of a topic begin and end now.
+
+    Args:
+        config: of the clients.
+        topic: its name.
+        to_commits: end where the application has committed, instead of at the last stable offsets.
+
+    Raises:
+        ReadError: the topic is not there.
+    """
+    from headrace.spark_bridge.dataframes.topic_rows import Range
+    from headrace.streams.kafka.broker_contact import reach
+    from headrace.streams.kafka.group_admin import GroupAdmin
+    from headrace.streams.plan.topics import describe_as
+
+    reach(config.admin_config())
+    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    facts = describe_as(admin, [topic]).get(topic)
+    if facts is None:
+        raise ReadError(f"topic {topic} does not exist{nearest(topic, admin.names())}")
+    places = [TopicPartition(topic, number) for number in range(facts.partitions)]
+    starts, ends = admin.start_offsets(places), admin.stable_offsets(places)
+    if to_commits:
+        committed = admin.committed(config.application_id, decided=True)
+        reached = {place: committed[place].offset if place in committed else 0 for place in places}
+        ends = {place: min(end, reached[place]) for place, end in ends.items()}
+    return tuple(Range(place, starts[place], ends[place]) for place in places)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at the name that was meant, if one is near."""
+    found = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""

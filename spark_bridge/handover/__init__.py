@@ -1,0 +1,1 @@
+"""State, outputs and offsets become the application's, exactly once."""

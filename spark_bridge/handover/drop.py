@@ -1,0 +1,151 @@
+"""Drops a backfill that was begun and is not to be finished.
+
+What an interrupted hand-over by the driver leaves is a note, and nothing else. One in parts leaves
+parts of the state and of the outputs. Then the application's internal topics are deleted and its
+offsets forgotten, as nothing can be gone on with: it begins anew, from the beginning of its input.
+Records in its sinks stay.
+
+    1  note that the backfill is being dropped: parts that begin now refuse
+    2  fence the parts that began before
+    3  delete the internal topics and the group's offsets, if any part was committed
+    4  note that it is dropped: the application may start
+
+A drop that was interrupted is done again from the beginning; what is gone already is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, make_producer
+from headrace.spark_bridge.handover.lead import Lead
+from headrace.spark_bridge.handover.notes import is_in_parts, marker_group, transactional_id
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import units_of
+from headrace.spark_bridge.plan.job import Application, Settings
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.plan.plan_identity import is_of
+from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
+from headrace.streams.upgrade.reset_plan import ApplicationTopics
+from headrace.topology.topology import Topology
+
+__all__ = ["DropReport", "drop_backfill", "drop_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class DropReport:
+    """What a drop did.
+
+    Args:
+        id: of the backfill.
+        begins_anew: whether parts were written, so that the application has neither state nor
+            offsets any more.
+        deleted: the topics that were deleted.
+    """
+
+    id: str
+    begins_anew: bool
+    deleted: tuple[str, ...] = ()
+
+
+def drop_backfill(
+    topology: Topology,
+    settings: Settings,
+    *,
+    id: str,  # noqa: A002 - as `backfill` calls it
+) -> DropReport:
+    """Drop a backfill whose hand-over was interrupted, so that the application can start.
+
+    Args:
+        topology: of the application.
+        settings: of the application.
+        id: of the backfill; the refusal to start names it.
+
+    Raises:
+        BackfillError: no such backfill is open.
+        CannotBackfillError: the application runs.
+    """
+    application = Application.of(topology, settings)
+    return drop_from(Target.live(application), application, id)
+
+
+def drop_from(
+    target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
+) -> DropReport:
+    """Drop a backfill (see `drop_backfill`).
+
+    Args:
+        target: the application on its cluster.
+        application: what it runs.
+        backfill_id: of the backfill.
+        probe: called between the steps, for tests.
+    """
+    lead = Lead(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    with and_then(lambda: lead.producer.close(), quietly=True):
+        lead.take_over()
+        opened = lead.notes.open_head
+        if opened is None:
+            raise BackfillError(_not_open(target.group, backfill_id, lead))
+        target.refuse_members()
+        plan = lead.notes.plan_of(opened[1])
+        in_parts = is_in_parts(opened[1])
+        if opened[1].state == "open":
+            lead.close_with("dropping")
+        probe("drop_noted")
+        deleted: tuple[str, ...] = ()
+        begins_anew = in_parts and _is_partly_written(target, application, plan)
+        if begins_anew:
+            deleted = _delete(target, application, plan)
+            probe("drop_deleted")
+        lead.close_with("dropped")
+        if plan is not None and in_parts:
+            target.forget_group(marker_group(plan))
+    return DropReport(backfill_id, begins_anew, deleted)
+
+
+def _not_open(group: str, backfill_id: str, lead: Lead) -> str:
+    head = lead.notes.head_of(backfill_id)
+    known = f"it is {head.state}" if head is not None else "nothing is known of it"
+    return f"no backfill {backfill_id} of {group} is open: {known}; there is nothing to drop"
+
+
+def _is_partly_written(target: Target, application: Application, plan: BackfillPlan | None) -> bool:
+    """Fence whoever may still write, then see whether anybody has."""
+    if plan is None:
+        return True  # its notes went with the topics that an earlier drop has deleted
+    names, places = _writers(application, plan)
+    for name in names:
+        settings = target.producer_settings(transactional_id(plan, name), CALL_TIMEOUT_MS)
+        producer = make_producer(settings)
+        with and_then(producer.close, quietly=True):
+            producer.init()
+    return bool(target.groups.committed_at(marker_group(plan), places))
+
+
+def _writers(
+    application: Application, plan: BackfillPlan
+) -> tuple[Sequence[str], Sequence[TopicPartition]]:
+    """The names of a plan's units, and where their markers may be."""
+    if is_of(application, plan):
+        units = units_of(application, plan)
+        return [unit.name for unit in units], [place for unit in units for place in unit.inputs]
+    # Another topology does not know the units: these are theirs and more.
+    tasks = range(max(plan.partitions.values()))
+    names = [f"{sub}_{d}" for sub in plan.sub_topologies for d in tasks]
+    return names, [TopicPartition(t, p) for t, n in plan.partitions.items() for p in range(n)]
+
+
+def _delete(target: Target, application: Application, plan: BackfillPlan | None) -> tuple[str, ...]:
+    """Delete what the application has of its own, and had when the plan was made."""
+    topics = ApplicationTopics.of(
+        list(application.plans.values()), [table.topic for table in application.global_plans]
+    )
+    planned = topics.leftovers(target.group, plan.partitions if plan is not None else ())
+    there = tuple(target.admin.describe([*topics.internal, *planned]))
+    target.admin.delete_topics(there)
+    target.admin.delete_groups([target.group])
+    target.forget_topology()
+    return there

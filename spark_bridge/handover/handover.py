@@ -1,0 +1,197 @@
+"""The hand-over of a backfill to its live application: which way, and where it stands.
+
+There are two ways. The driver writes everything in one transaction (`handover_driver`), or the
+executors write it in parts, and the offsets come last (`handover_partitioned`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.spark_bridge.driver_memory import HEAP_BYTES
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.handover.driver import driver_fits, hand_over_by_driver
+from headrace.spark_bridge.handover.drop import DropReport, drop_backfill
+from headrace.spark_bridge.handover.lead import other_is_open
+from headrace.spark_bridge.handover.notes import check_id, is_in_parts
+from headrace.spark_bridge.handover.partitioned import (
+    finish_partitioned,
+    hand_over_partitioned,
+    left_to_write,
+)
+from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import RowFacts
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.plan.plan_identity import refuse_other_topology
+from headrace.spark_bridge.records.records import Results
+from headrace.spark_bridge.run.stage_errors import said_of_results
+
+__all__ = [
+    "DropReport",
+    "Found",
+    "HandOverReport",
+    "check_target",
+    "drop_backfill",
+    "find",
+    "finish",
+    "hand_over",
+]
+
+DRIVER_ROWS_MAX = 5_000_000
+"""How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
+
+DRIVER_BYTES_MAX = 512 << 20
+"""How large they may be."""
+
+DRIVER_PART_OF_HEAP = 4
+"""Which part of the heap of Spark's driver they may be as large as."""
+
+Handover = Literal["auto", "driver", "partitioned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of a backfill with an id.
+
+    Args:
+        plan: the one that it follows.
+        in_parts: whether it is handed over in parts, and goes on so.
+        is_done: whether it was handed over already: there is nothing to do.
+    """
+
+    plan: BackfillPlan | None = None
+    in_parts: bool = False
+    is_done: bool = False
+
+
+def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
+    """Look whether a backfill was begun before.
+
+    Args:
+        application: what it is for.
+        backfill_id: of the backfill.
+        target: the application on its cluster; None takes the real one.
+
+    Raises:
+        CannotBackfillError: another one is open, this one is being dropped, or it was begun for
+            other topics or another topology.
+    """
+    check_id(backfill_id)
+    target = target or Target.live(application)
+    notes = target.notes()
+    opened = notes.open_head
+    if opened is not None and (opened[1].id, opened[1].state) != (backfill_id, "open"):
+        dropping = opened[1].state == "dropping"
+        raise CannotBackfillError(other_is_open(target.group, opened[1].id, drop=dropping))
+    head = notes.head_of(backfill_id)
+    if head is None or head.state == "dropped":
+        return Found()
+    plan = notes.plan_of(head)
+    if plan is None:
+        raise CannotBackfillError(
+            f"backfill {backfill_id} is {head.state}, and its plan cannot be read back any more: "
+            "take another id, and drop this one if it is open"
+        )
+    if head.state == "open":
+        refuse_other_topology(application, plan)
+        target.refuse_other_topics(plan)
+    return Found(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
+
+
+def check_target(
+    application: Application,
+    plan: BackfillPlan,
+    *,
+    reset: bool,
+    target: Target | None = None,
+) -> None:
+    """See, before Spark starts, that the application can be handed something.
+
+    Args:
+        application: what it is for.
+        plan: what is to be read.
+        reset: whether what it has may be replaced.
+        target: the application on its cluster; None takes the real one.
+
+    Raises:
+        CannotBackfillError: it runs, or has what may not be replaced.
+    """
+    target = target or Target.live(application)
+    target.refuse_members()
+    target.refuse_offsets(plan, reset=reset)
+    target.refuse_rows(plan, reset=reset)
+
+
+def finish(
+    application: Application, plan: BackfillPlan, *, outputs: str, reset: bool
+) -> HandOverReport | None:
+    """End a hand-over in parts, if all of them are written: Spark need not run for it.
+
+    Args:
+        application: what it is for.
+        plan: the one that is open.
+        outputs: as it was begun with.
+        reset: likewise.
+
+    Returns:
+        What was done, or None where parts are missing.
+    """
+    target = Target.live(application)
+    if left_to_write(application, plan, target=target):
+        return None
+    return finish_partitioned(application, plan, outputs=outputs, reset=reset, target=target)
+
+
+def hand_over(
+    results: Results,
+    application: Application,
+    *,
+    handover: Handover = "auto",
+    outputs: str = "write",
+    reset: bool = False,
+) -> HandOverReport:
+    """Hand over what was computed.
+
+    Args:
+        results: what was computed.
+        application: what it is for.
+        handover: "driver", "partitioned", or "auto": by size, and as it was begun.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it.
+        BackfillError: it did not come to its end; the message says how to go on.
+    """
+    target = Target.live(application)
+    with said_of_results():
+        facts = RowFacts.of(results)
+        heap = results.heap_bytes
+    if handover == "auto":
+        handover = chosen(results.plan, target, facts, reset=reset, heap=heap)
+    hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
+    return hand(results, application, outputs=outputs, reset=reset, facts=facts, target=target)
+
+
+def chosen(
+    plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool, heap: int = HEAP_BYTES
+) -> Handover:
+    """Which way "auto" is.
+
+    Args:
+        plan: what was read.
+        target: the application on its cluster.
+        facts: of the rows that were computed.
+        reset: whether old rows are replaced: the driver would keep all their keys in its memory.
+        heap: of Spark's driver, in bytes.
+    """
+    opened = target.notes().open_head
+    if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
+        return "partitioned"
+    rows = facts.total + (target.old_rows(plan) if reset else 0)
+    size_max = min(DRIVER_BYTES_MAX, heap // DRIVER_PART_OF_HEAP)
+    fits = rows <= DRIVER_ROWS_MAX and facts.size <= size_max
+    return "driver" if fits and driver_fits(facts, target) else "partitioned"

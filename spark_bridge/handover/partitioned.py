@@ -1,0 +1,246 @@
+"""Hands a backfill over in parts: a transaction for each unit, from the executors, then the flip.
+
+Kafka commits nothing of several producers at once, so the parts are visible before the whole is:
+the application is kept from starting meanwhile (`headrace.streams.upgrade.backfill_gate`), but who
+reads its sinks sees them fill up part by part. State and offsets become the application's with the
+flip: one transaction that commits its offsets, and that the plan is done.
+
+A driver that dies leaves the plan open. The next one with the same id reads it back, finds which
+parts are written, and does the rest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS
+from headrace.spark_bridge.handover.driver import live_offsets, prepare_topics_for
+from headrace.spark_bridge.handover.lead import Lead, fenced
+from headrace.spark_bridge.handover.notes import DEADLINE, Terms, marker_group
+from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import RowFacts, Unit, UnitCounts, units_of
+from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.read import consumer_opener
+from headrace.spark_bridge.records.records import Results
+from headrace.spark_bridge.run.stage_errors import denied
+from headrace.streams.errors import (
+    AbortableError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StreamsError,
+)
+from headrace.streams.seams.clients import Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.upgrade.backfill_gate import BackfillNote
+
+__all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit_writer"]
+
+
+def hand_over_partitioned(
+    results: Results,
+    application: Application,
+    *,
+    outputs: str = "write",
+    reset: bool = False,
+    facts: RowFacts | None = None,
+    target: Target | None = None,
+    probe: Probe = no_probe,
+    unit_probe: UnitProbe = no_unit_probe,
+) -> HandOverReport:
+    """Write each unit in a transaction of its own, then the offsets.
+
+    Args:
+        results: what was computed; all that is not written yet must be there.
+        application: what it is for.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+        facts: of the results, where they are known.
+        target: the application on its cluster; None takes the real one.
+        probe: called between the steps of the driver, for tests.
+        unit_probe: called between the steps of executors, for tests; it must travel.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
+        BackfillError: it did not come to its end; the message says how to go on.
+    """
+    begun = time.monotonic()
+    facts = facts or RowFacts.of(results)
+    target = target or Target.live(application)
+    plan = results.plan
+    units = units_of(application, plan)
+    prepare_topics_for(target, facts, outputs=outputs)
+    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    counts = UnitCounts()
+    try:
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            if lead.open(plan, Terms("partitioned", outputs, reset)):
+                lead.commit({marker_group(plan): _markers(target, plan, units)})
+            missing = _missing(target, plan, units)
+            if missing:
+                opened = lead.notes.open_head
+                assert opened is not None, "the plan is not open"
+                write = unit_writer(
+                    target,
+                    opened,
+                    plan,
+                    units,
+                    with_sinks=outputs == "write",
+                    reset=reset,
+                    probe=unit_probe,
+                )
+                counts = _run(results, write)
+            probe("handover_written")
+            _flip(lead, target, plan, units, reset=reset)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    found = len(units) - len(missing)
+    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
+
+
+def left_to_write(
+    application: Application, plan: BackfillPlan, *, target: Target | None = None
+) -> tuple[Unit, ...]:
+    """The units of a plan that no attempt has committed yet."""
+    target = target or Target.live(application)
+    return _missing(target, plan, units_of(application, plan))
+
+
+def finish_partitioned(
+    application: Application,
+    plan: BackfillPlan,
+    *,
+    outputs: str = "write",
+    reset: bool = False,
+    target: Target | None = None,
+    probe: Probe = no_probe,
+) -> HandOverReport:
+    """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
+
+    Args:
+        application: what it is for.
+        plan: the one that is open.
+        outputs: as it was begun with.
+        reset: replace what the application has.
+        target: the application on its cluster; None takes the real one.
+        probe: called between the steps, for tests.
+
+    Raises:
+        BackfillError: units are missing.
+    """
+    begun = time.monotonic()
+    target = target or Target.live(application)
+    units = units_of(application, plan)
+    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    try:
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            lead.open(plan, Terms("partitioned", outputs, reset))
+            _flip(lead, target, plan, units, reset=reset)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    return HandOverReport(
+        "partitioned", UnitCounts(), len(units), len(units), time.monotonic() - begun
+    )
+
+
+def _markers(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> Offsets:
+    """What the units that are written have left, beside it what their tasks know of the inputs."""
+    places = [place for unit in units for place in unit.inputs]
+    return target.groups.committed_at(marker_group(plan), places)
+
+
+def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    found = _markers(target, plan, units)
+    return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
+
+
+def unit_writer(
+    target: Target,
+    head: tuple[TopicPartition, BackfillNote],
+    plan: BackfillPlan,
+    units: tuple[Unit, ...],
+    *,
+    with_sinks: bool,
+    reset: bool,
+    probe: UnitProbe = no_unit_probe,
+) -> WriteUnit:
+    """Make what executors call.
+
+    Args:
+        target: the application on its cluster.
+        head: the first note of the plan, and where it is.
+        plan: the one that is open.
+        units: of the plan.
+        with_sinks: whether records for topics outside of the application are written.
+        reset: whether what the application has is replaced.
+        probe: called between the steps of executors, for tests.
+    """
+    timeout_ms = target.transaction_timeout_ms()
+    return WriteUnit(
+        plan=plan.to_text(),
+        units=units,
+        head=head[0],
+        digest=head[1].digest,
+        clients=target.config.admin_config(),
+        producer=target.producer_settings("", timeout_ms),
+        consumer=consumer_opener(target.config) if reset else None,
+        with_sinks=with_sinks,
+        now_ms=target.now_ms(),
+        timeout_s=timeout_ms / 1000,
+        probe=probe,
+    )
+
+
+def _run(results: Results, write: WriteUnit) -> UnitCounts:
+    """Have Spark write what is not written.
+
+    Raises:
+        BackfillError: a task failed too often.
+    """
+    try:
+        rows = results.run(write, REPORT_DDL)
+    except StreamsError:
+        raise
+    except Exception as error:
+        what = f"a part of backfill {results.plan.id} could not be written"
+        way_out = (
+            "; the plan stays open, and so the application does not start: correct the cause and "
+            f"run the backfill again with the same id, or drop it, {DEADLINE}"
+        )
+        lacking = denied(what, error, way_out)
+        raise lacking or BackfillError(f"{what}: {_said(error)}{way_out}") from error
+    counts = UnitCounts()
+    for row in rows:
+        counts.add(UnitCounts(row["changelog"], row["sink"], row["tombstones"]))
+    return counts
+
+
+def _said(error: Exception) -> str:
+    """The last line of what an executor raised."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return lines[-1] if lines else f"{type(error).__name__}: {error}"
+
+
+def _flip(
+    lead: Lead, target: Target, plan: BackfillPlan, units: Sequence[Unit], *, reset: bool
+) -> None:
+    """Make the parts the application's.
+
+    Raises:
+        BackfillError: a unit is not written.
+    """
+    found = _markers(target, plan, units)
+    progress = {place: committed.metadata for place, committed in found.items()}
+    live = live_offsets(target, plan, progress)
+    try:
+        lead.certain(lambda: lead.finish(plan, live, reset=reset, begun=False))
+    except (AbortableError, OutcomeUnknownError) as error:
+        raise BackfillError(
+            f"everything of backfill {plan.id} is written, but its offsets could not be committed: "
+            f"{error}; run it again with the same id, which does that alone, {DEADLINE}"
+        ) from error
+    target.forget_group(marker_group(plan))

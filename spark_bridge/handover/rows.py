@@ -1,0 +1,104 @@
+"""Writes rows into a transaction that is open: changelogs, sinks, tombstones for what was before.
+
+Hot path: `write` runs for each row that is handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from headrace.spark_bridge.handover.units import UnitCounts
+from headrace.spark_bridge.read import OpenConsumer, read_range
+from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.compile.compiler import Headers
+
+__all__ = ["OldKeys", "RowWriter", "Sender", "read_old_keys"]
+
+_COLUMNS = ("kind", "topic", "partition", "key", "value", "timestamp", "headers")
+
+OldKeys = dict[TopicPartition, set[bytes]]
+"""The keys that changelogs have before a backfill, as far as it has not written them."""
+
+
+class Sender(Protocol):
+    """A producer whose transaction is open."""
+
+    send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]
+
+
+class RowWriter:
+    """Sends rows, and keeps what is to be committed beside the inputs' offsets.
+
+    Args:
+        producer: what to send with.
+        with_sinks: whether records for topics outside of the application are sent.
+        old: what changelogs have now; what is not written again gets a tombstone.
+        now_ms: the timestamp of tombstones.
+    """
+
+    def __init__(self, producer: Sender, *, with_sinks: bool, old: OldKeys, now_ms: int) -> None:
+        self._send = producer.send
+        self._with_sinks = with_sinks
+        self._old = old
+        self._now_ms = now_ms
+        self.progress: dict[TopicPartition, str] = {}
+        self.counts = UnitCounts()
+
+    def write(self, batch: Any) -> None:
+        """Send the rows of an Arrow batch of `headrace.spark_bridge.records.records.RESULT`."""
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        send, with_sinks, old = self._send, self._with_sinks, self._old
+        changelog = sink = 0
+        for kind, topic, partition, key, value, timestamp, headers in zip(*columns, strict=True):
+            if kind == "changelog":
+                send(topic, value, key, partition, timestamp, None)
+                changelog += 1
+                if old:
+                    old.get(TopicPartition(topic, partition), set()).discard(key)
+            elif kind == "sink":
+                if with_sinks:
+                    pairs = headers and [(pair["name"], pair["value"]) for pair in headers]
+                    send(topic, value, key, partition, timestamp, pairs or None)
+                    sink += 1
+            elif kind == "progress":
+                self.progress[TopicPartition(topic, partition)] = value.decode()
+        self.counts.changelog += changelog
+        self.counts.sink += sink
+
+    def forget_old(self, places: Iterable[TopicPartition]) -> None:
+        """Send a tombstone for each key that was there before and was not written."""
+        for place in places:
+            for key in sorted(self._old.pop(place, ())):
+                self._send(place.topic, None, key, place.partition, self._now_ms, None)
+                self.counts.tombstones += 1
+
+
+def read_old_keys(
+    open_consumer: OpenConsumer,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    *,
+    timeout_s: float,
+) -> OldKeys:
+    """Read which keys changelogs have, of those with any record.
+
+    Args:
+        open_consumer: makes the consumer of committed records.
+        ranges: start and last stable offset of each partition.
+        timeout_s: how long nothing may come, in seconds.
+    """
+    found: OldKeys = {}
+    for place, (start, end) in ranges.items():
+        keys: set[bytes] = set()
+        for records in read_range(open_consumer, place, start, end, timeout_s=timeout_s):
+            for record in records:
+                key = record.key()
+                if key is None:
+                    continue
+                if record.value() is None:
+                    keys.discard(key)
+                else:
+                    keys.add(key)
+        if keys:
+            found[place] = keys
+    return found

@@ -1,0 +1,398 @@
+"""The application that a backfill is handed over to: what must hold before, and what is changed.
+
+Kafka takes offsets from outside even for a group with members, so whether there are any is asked
+here: before anything is written, and again right before the offsets are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.handover.notes import Notes, note_places
+from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
+from headrace.spark_bridge.history.planning import HistoryAdmin
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.plan.plan_identity import refuse_other_topics
+from headrace.spark_bridge.read import OpenConsumer, consumer_opener
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.access_errors import GroupDeniedError
+from headrace.streams.deployed.deployed import GroupOffsets, forget, forgotten
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.topic_plan import topic_names
+from headrace.streams.plan.topics import describe_as
+from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import Member
+from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.upkeep.retention import FOR_EVER, window_topics
+
+__all__ = ["GroupCluster", "Target", "TargetAdmin"]
+
+_NAMED_MAX = 3
+
+
+class TargetAdmin(HistoryAdmin, Protocol):
+    """What is asked of a cluster.
+
+    The live one is `headrace.streams.kafka.group_admin.GroupAdmin`.
+    """
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """The members of a group."""
+
+    def transaction_timeout_max_ms(self) -> int:
+        """The longest transaction.timeout.ms that the brokers take."""
+
+    def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all their offsets."""
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics and wait until none is there."""
+
+
+class GroupCluster(GroupOffsets, Protocol):
+    """Offsets of groups; the live one is `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The decided offsets of a group at some places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """See the module.
+
+    Args:
+        application: what runs.
+        admin: the cluster.
+        groups: its groups.
+        open_consumer: reads changelogs.
+        log: bound to the backfill.
+        now_ms: the wall clock.
+    """
+
+    application: Application
+    admin: TargetAdmin
+    groups: GroupCluster
+    open_consumer: OpenConsumer
+    log: Log
+    now_ms: Callable[[], int]
+
+    @classmethod
+    def live(cls, application: Application) -> Target:
+        """The application on its real cluster."""
+        from headrace.streams.kafka.broker_contact import (
+            reach,  # executors and importers need no client
+        )
+        from headrace.streams.kafka.group_admin import GroupAdmin
+        from headrace.streams.kafka.group_offsets import MemberlessGroup
+
+        config = application.config
+        timeout_s = config.task_timeout_ms / 1000
+        settings = config.admin_config()
+        reach(settings)
+        return cls(
+            application,
+            GroupAdmin(settings, timeout_s=timeout_s),
+            MemberlessGroup(settings, timeout_s=timeout_s, stopping=lambda: False),
+            consumer_opener(config),
+            structlog.get_logger().bind(application=config.application_id),
+            lambda: int(time.time() * 1000),
+        )
+
+    @property
+    def config(self) -> StreamsConfig:
+        """The settings."""
+        return self.application.config
+
+    @property
+    def group(self) -> str:
+        """The application's group."""
+        return self.config.application_id
+
+    # -- topics ------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicFacts]:
+        """The facts of the topics that the application reads or restores from, where they exist."""
+        plans = self.application.plans.values()
+        sinks = {sink for plan in plans for sink in plan.sinks}
+        names = topic_names([plan.topics for plan in plans])
+        return describe_as(self.admin, names, written=sinks)
+
+    def notes(self) -> Notes:
+        """Read the notes of this and earlier hand-overs."""
+        plans = self.application.plans.values()
+        sources = [t for plan in plans for t in plan.topics.sources]
+        partitions = {name: facts.partitions for name, facts in self.topics().items()}
+        internal = [name for name in partitions if name not in sources]
+        places = note_places(sources, internal, partitions)
+        return Notes.read(self.group, self.groups, places)
+
+    def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
+        """Every input partition of the application."""
+        names = {t for sub in self.application.plans.values() for t in sub.topics.all_sources}
+        return tuple(
+            TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
+        )
+
+    def changelogs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
+        """Every partition of the application's changelogs."""
+        names = {t for sub in self.application.plans.values() for t in sub.changelogs.values()}
+        return tuple(
+            TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
+        )
+
+    def ends(self, plan: BackfillPlan) -> dict[TopicPartition, int]:
+        """The offsets to commit: the plan's, and of repartition topics their present ends.
+
+        Nothing of a backfill goes through them, and what was there before is part of nothing.
+        """
+        internal = [place for place in self.inputs(plan) if place not in plan.ends]
+        return {**plan.ends, **(self.admin.end_offsets(internal) if internal else {})}
+
+    # -- refusals ----------------------------------------------------------------------------
+
+    def refuse_members(self) -> None:
+        """See that the application does not run.
+
+        Raises:
+            CannotBackfillError: it does.
+        """
+        members = self.admin.members(self.group)
+        if members:
+            raise CannotBackfillError(
+                f"the application {self.group} runs: its group has the members "
+                f"{', '.join(map(str, members))}; stop all its workers. One that was killed is a "
+                "member until consumer.session.timeout.ms is over"
+            )
+
+    def refuse_other_topics(self, plan: BackfillPlan) -> None:
+        """See that the topics that are read or restored from are those of the plan.
+
+        Raises:
+            CannotBackfillError: one was deleted, and perhaps made again.
+        """
+        refuse_other_topics(plan, describe_as(self.admin, plan.topic_ids))
+
+    def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
+        """See that the application has not begun, or is to be replaced.
+
+        Waits until no open transaction can change its offsets any more.
+
+        Raises:
+            CannotBackfillError: it has offsets.
+        """
+        found = self.groups.committed_at(self.group, self.inputs(plan))
+        if found and not reset:
+            raise CannotBackfillError(
+                f"the application {self.group} has committed offsets ({_named(found)}): it has "
+                "processed records already; pass reset=True (--reset) to replace its state and its "
+                "offsets by the backfill's, or give the backfill another application.id"
+            )
+
+    def refuse_rows(self, plan: BackfillPlan, *, reset: bool) -> None:
+        """See that changelogs are empty, or are to be replaced.
+
+        Raises:
+            CannotBackfillError: they are not, and cannot be replaced row by row.
+        """
+        versioned = self._versioned_changelogs()
+        asked = [p for p in self.changelogs(plan) if not reset or p.topic in versioned]
+        found = self._old_keys(asked)
+        if not found:
+            return
+        if reset:
+            raise CannotBackfillError(
+                f"changelogs of versioned stores have rows already ({_named(found)}), and versions "
+                "of before would stay between those of the backfill; run headrace reset first, "
+                "which deletes the changelogs"
+            )
+        raise CannotBackfillError(
+            f"the application {self.group} has no offsets, and changelogs with rows "
+            f"({_named(found)}), which would be taken for its state; pass reset=True (--reset) to "
+            "replace them, or run headrace reset"
+        )
+
+    def _versioned_changelogs(self) -> set[str]:
+        return {
+            plan.changelogs[store.name]
+            for plan in self.application.plans.values()
+            for store in plan.program.sub_topology.stores
+            if store.spec.layout == "versioned" and store.name in plan.changelogs
+        }
+
+    def _old_keys(self, places: Sequence[TopicPartition]) -> OldKeys:
+        starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
+        ranges = {place: (starts[place], ends[place]) for place in places}
+        return read_old_keys(self.open_consumer, ranges, timeout_s=self._timeout_s)
+
+    def old_rows(self, plan: BackfillPlan) -> int:
+        """How many rows the changelogs have at most, those that nobody needs any more included."""
+        places = self.changelogs(plan)
+        starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
+        return sum(ends[place] - starts[place] for place in places)
+
+    def old_keys(self, places: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
+        """The keys that the backfill replaces in some partitions of changelogs."""
+        return self._old_keys(places) if reset else {}
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.config.task_timeout_ms / 1000
+
+    # -- retention ---------------------------------------------------------------------------
+
+    def refuse_short_sinks(self, oldest_ms: Mapping[str, int]) -> None:
+        """See that no sink deletes what the backfill writes to it.
+
+        Args:
+            oldest_ms: the smallest timestamp of the records for each sink.
+
+        Raises:
+            CannotBackfillError: one would.
+        """
+        facts = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
+        missing = sorted(oldest_ms.keys() - facts.keys())
+        if missing:
+            raise CannotBackfillError(
+                f"topics that the topology writes to do not exist: {', '.join(missing)}; create "
+                "them with a retention that keeps the history's records, or pass outputs='skip'"
+            )
+        problems = []
+        for name, at_ms in oldest_ms.items():
+            policy, kept_ms = facts[name].cleanup_policy, facts[name].retention_ms
+            if policy is None or "delete" not in policy or kept_ms is None or kept_ms < 0:
+                continue
+            age_ms = self.now_ms() - at_ms
+            if age_ms >= kept_ms:
+                problems.append(
+                    f"{name} deletes records after {kept_ms} ms, and the oldest for it is {age_ms} "
+                    f"ms old (kafka-configs --alter --entity-type topics --entity-name {name} "
+                    "--add-config retention.ms=-1 keeps them)"
+                )
+        if problems:
+            raise CannotBackfillError(
+                f"sinks would lose what is written to them: {'; '.join(problems)}; raise "
+                "retention.ms there, or pass outputs='skip' (--outputs skip) to write state alone"
+            )
+
+    def protect_windows(self, oldest_ms: Mapping[str, int]) -> None:
+        """Let changelogs of windows keep everything that would lose rows of the backfill by age.
+
+        The live application gives them their retention back (see
+        `headrace.streams.upkeep.retention`).
+
+        Args:
+            oldest_ms: the smallest timestamp of the rows for each changelog.
+
+        Raises:
+            CannotBackfillError: the cluster forbids it.
+        """
+        windows = window_topics(list(self.application.plans.values()))
+        facts = describe_as(self.admin, [name for name in oldest_ms if name in windows])
+        for name in facts:
+            topic, kept_ms = windows[name], facts[name].retention_ms
+            newest_lost_ms = self.now_ms() - topic.kept_ms - topic.slack_ms
+            if kept_ms == int(FOR_EVER) or oldest_ms[name] >= newest_lost_ms:
+                continue
+            try:
+                self.admin.alter_config(name, {"retention.ms": FOR_EVER})
+            except StreamsError as error:
+                raise CannotBackfillError(
+                    f"{name} would delete windows of the history before the live application has "
+                    f"read them, and its retention.ms cannot be set to -1: {error}; set it, or "
+                    "grant AlterConfigs on it"
+                ) from error
+            self.log.warning("retention_suspended", topic=name, oldest_window_ms=oldest_ms[name])
+
+    def forget_topology(self) -> None:
+        """Compare the next start with nothing: what was deployed before is replaced."""
+        with suppress(GroupDeniedError):  # then nothing was kept there either
+            forget(self.group, self.groups)
+
+    def forgotten_topology(self) -> Offsets:
+        """What to commit in the group of the topology to do that in a transaction."""
+        with suppress(GroupDeniedError):
+            return forgotten(self.group, self.groups)
+        return {}
+
+    def forget_group(self, group: str) -> None:
+        """Delete a group that is not needed any more; otherwise it expires."""
+        try:
+            self.admin.delete_groups([group])
+        except StreamsError as error:
+            self.log.info("group_not_deleted", group=group, reason=str(error))
+
+    # -- clients -----------------------------------------------------------------------------
+
+    def transaction_timeout_ms(self) -> int:
+        """How long a transaction with rows may take: as long as the brokers allow.
+
+        What an attempt leaves open is ended by the next one, or by a drop, and not by the clock.
+        """
+        return max(self.admin.transaction_timeout_max_ms(), self.config.transaction_timeout_ms)
+
+    def producer_settings(self, identity: str, timeout_ms: int) -> dict[str, Any]:
+        """librdkafka's settings for a producer with transactions, under either guarantee.
+
+        Args:
+            identity: the transactional.id.
+            timeout_ms: after which the brokers abort a transaction; the user's own, if it is
+                larger.
+        """
+        plans = list(self.application.plans.values())
+        written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
+        limits = [
+            facts.max_message_bytes
+            for facts in describe_as(self.admin, written, written=set(written)).values()
+        ]
+        known = [limit for limit in limits if limit is not None]
+        settings = self.config.producer_config(
+            identity,
+            message_max_bytes=max(known, default=None),
+            batch_max_bytes=min(known, default=None),
+        )
+        if not self.config.exactly_once:
+            settings = {k: v for k, v in settings.items() if k not in _NOT_IN_TRANSACTIONS}
+        return {
+            **settings,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": min(
+                int(str(settings["queue.buffering.max.kbytes"])), _QUEUE_KBYTES
+            ),
+            "delivery.report.only.error": True,
+            "transaction.timeout.ms": max(timeout_ms, self.config.transaction_timeout_ms),
+        }
+
+
+_QUEUE_KBYTES = 64 << 10
+"""How much may wait in a producer: a commit waits for all of it, a minute at most."""
+
+_NOT_IN_TRANSACTIONS = frozenset(
+    {
+        "request.required.acks",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "retries",
+        "message.send.max.retries",
+        "queuing.strategy",
+    }
+)
+"""What an application without transactions may have set, and they do not take."""
+
+
+def _named(places: Mapping[TopicPartition, object]) -> str:
+    """Some of the places, and how many more there are."""
+    some = sorted(places)[:_NAMED_MAX]
+    more = len(places) - len(some)
+    return ", ".join(map(str, some)) + (f" and {more} more" if more else "")

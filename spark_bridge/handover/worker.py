@@ -1,0 +1,249 @@
+"""Writes one unit of a backfill, in a transaction of its own: what runs in Spark's tasks.
+
+A task may run twice, at the same time too. Each attempt first fences those before it, then looks
+for what only a committed attempt leaves: the progress of the unit's inputs, as offsets of the
+plan's own group, committed in the transaction that has the rows. So one attempt writes, and those
+that come later find that it has.
+
+    init ─► plan still open? ─► progress there? ── yes ─► nothing to do
+                                     └─ no ─► rows, tombstones, progress ─► commit
+
+One that is fenced waits for the one that has fenced it, and fails only if that writes nothing:
+Spark gives up after four attempts that fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, group_metadata, make_producer
+from headrace.spark_bridge.handover.notes import marker_group, transactional_id
+from headrace.spark_bridge.handover.rows import OldKeys, RowWriter, read_old_keys
+from headrace.spark_bridge.handover.units import Unit, unit_of
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.upgrade.backfill_gate import BackfillNote, backfill_group
+
+__all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
+
+REPORT_DDL = "unit string, written boolean, changelog long, sink long, tombstones long"
+_REPORT = pa.schema(
+    [
+        pa.field("unit", pa.string()),
+        pa.field("written", pa.bool_()),
+        pa.field("changelog", pa.int64()),
+        pa.field("sink", pa.int64()),
+        pa.field("tombstones", pa.int64()),
+    ]
+)
+
+_LOOK_AGAIN_S = 0.5
+_CALL_TIMEOUT_S = CALL_TIMEOUT_MS / 1000
+
+UnitProbe = Callable[[str, str], Any]
+"""Called in executors with a step and the unit's name, so that tests can fail there."""
+
+
+def no_unit_probe(step: str, unit: str) -> None:
+    """Do nothing: what runs in production."""
+
+
+class UnitReport(NamedTuple):
+    """What one task did: the unit, whether it wrote it, and how many records."""
+
+    unit: str
+    written: bool
+    changelog: int = 0
+    sink: int = 0
+    tombstones: int = 0
+
+
+def markers_of(plan: BackfillPlan, unit: Unit, progress: Mapping[TopicPartition, str]) -> Offsets:
+    """The offsets that say that a unit is written, with what its tasks know of their inputs.
+
+    Raises:
+        BackfillError: not all of that is known.
+    """
+    silent = sorted(set(unit.inputs) - progress.keys())
+    if silent:
+        raise BackfillError(
+            f"unit {unit.name} has no rows that tell the progress for "
+            f"{', '.join(map(str, silent[:3]))}: not all of what was computed is there"
+        )
+    return {p: CommittedOffset(plan.ends.get(p, 0), progress[p]) for p in unit.inputs}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnit:
+    """What Spark calls for each of its partitions: takes rows, yields a report of each unit.
+
+    Args:
+        plan: the one that is open, as text.
+        units: all of them.
+        head: where its first note is.
+        digest: what that note says.
+        clients: librdkafka's settings of clients that ask.
+        producer: those of the producer, but for its identity.
+        consumer: makes the consumer that reads changelogs, or None where they are empty.
+        with_sinks: whether records for topics outside of the application are written.
+        now_ms: the timestamp of tombstones, the same in each attempt.
+        timeout_s: how long the transaction of a unit may take, in seconds.
+        probe: called between the steps, for tests.
+        patience_s: how long an attempt that is fenced waits at least for the other, in seconds.
+    """
+
+    plan: str
+    units: tuple[Unit, ...]
+    head: TopicPartition
+    digest: str
+    clients: Mapping[str, Any]
+    producer: Mapping[str, Any]
+    consumer: OpenConsumer | None
+    with_sinks: bool
+    now_ms: int
+    timeout_s: float
+    probe: UnitProbe = no_unit_probe
+    patience_s: float = 60.0
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the units whose rows these are, one after the other.
+
+        Spark may put several into one of its partitions, one behind the other: it merges those of
+        frames that are partitioned alike.
+        """
+        by_task = {task: unit for unit in self.units for task in unit.tasks}
+        filled = (batch for batch in batches if batch.num_rows)
+        seen: set[str] = set()
+        for unit, rows in groupby(filled, key=lambda batch: unit_of(by_task, _task(batch))):
+            if unit.name in seen:
+                raise BackfillError(_mixed(unit))
+            seen.add(unit.name)
+            report = self._write_or_find(unit, rows)
+            columns = [
+                pa.array([value], field.type) for value, field in zip(report, _REPORT, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
+
+    def _write_or_find(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+        """Write a unit, or see that another attempt of the same time does.
+
+        Raises:
+            BackfillError: the transaction took too long, or the plan is not open any more.
+            ProducerFencedError: another attempt began, and has not written the unit.
+        """
+        begun_s = time.monotonic()
+        try:
+            return self._write(unit, batches)
+        except ProducerFencedError as error:
+            took_s = time.monotonic() - begun_s
+            if took_s >= self.timeout_s:
+                raise BackfillError(
+                    f"unit {unit.name} took {took_s:.0f} s, and the brokers have aborted its "
+                    f"transaction after {self.timeout_s:.0f} s ({error}); raise their "
+                    "transaction.max.timeout.ms"
+                ) from error
+            self.probe("fenced", unit.name)
+            # The other one has begun later, and may take as long.
+            if not self._is_written_within(unit, self.patience_s + 2 * took_s):
+                raise
+        structlog.get_logger().info("unit_found", unit=unit.name)
+        return UnitReport(unit.name, written=False)
+
+    def _is_written_within(self, unit: Unit, patience_s: float) -> bool:
+        plan = BackfillPlan.from_text(self.plan)
+        give_up_at_s = time.monotonic() + min(patience_s, self.timeout_s)
+        while not self._is_written(plan, unit):
+            if time.monotonic() >= give_up_at_s:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+        return True
+
+    def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+        log = structlog.get_logger().bind(unit=unit.name)
+        plan = BackfillPlan.from_text(self.plan)
+        identity = transactional_id(plan, unit.name)
+        settings = {**self.producer, "transactional.id": identity}
+        producer = make_producer(settings)
+        with and_then(producer.close, quietly=True):
+            producer.init()
+            self.probe("begun", unit.name)
+            if self._is_written(plan, unit):
+                log.info("unit_found")
+                return UnitReport(unit.name, written=False)
+            old = self._old_keys(unit)
+            producer.begin()
+            writer = RowWriter(producer, with_sinks=self.with_sinks, old=old, now_ms=self.now_ms)
+            for batch in batches:
+                _check_tasks(batch, unit)
+                writer.write(batch)
+                self.probe("batch", unit.name)
+            writer.forget_old(unit.changelogs)
+            producer.pressure(self.timeout_s)
+            self.probe("written", unit.name)
+            group = marker_group(plan)
+            markers = markers_of(plan, unit, writer.progress)
+            producer.send_offsets(markers, group_metadata(self.clients, group))
+            producer.commit()
+            self.probe("committed", unit.name)
+        counts = writer.counts
+        log.info("unit_written", changelog=counts.changelog, sink=counts.sink)
+        return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
+
+    def _is_written(self, plan: BackfillPlan, unit: Unit) -> bool:
+        """Whether an attempt has committed the unit.
+
+        Raises:
+            BackfillError: the plan is not open any more.
+        """
+        from headrace.streams.kafka.group_offsets import MemberlessGroup
+
+        groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)
+        found = groups.committed_at(backfill_group(plan.application_id), [self.head])
+        note = BackfillNote.decode(found[self.head].metadata) if found else None
+        if note is None or (note.state, note.id, note.digest) != ("open", plan.id, self.digest):
+            raise BackfillError(
+                f"backfill {plan.id} is not open any more: another driver has ended it"
+            )
+        return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
+
+    def _old_keys(self, unit: Unit) -> OldKeys:
+        from headrace.streams.kafka.admin import LiveAdmin
+
+        if self.consumer is None or not unit.changelogs:
+            return {}
+        admin = LiveAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
+        starts = admin.start_offsets(unit.changelogs)
+        ends = admin.stable_offsets(unit.changelogs)
+        ranges = {place: (starts[place], ends[place]) for place in unit.changelogs}
+        return read_old_keys(self.consumer, ranges, timeout_s=_CALL_TIMEOUT_S)
+
+
+def _task(batch: pa.RecordBatch) -> tuple[int, int]:
+    return batch.column("sub")[0].as_py(), batch.column("d")[0].as_py()
+
+
+def _check_tasks(batch: pa.RecordBatch, unit: Unit) -> None:
+    """See that Spark kept the rows of each unit to themselves."""
+    subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
+    foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
+    if foreign:
+        raise BackfillError(_mixed(unit))
+
+
+def _mixed(unit: Unit) -> str:
+    return (
+        f"rows of unit {unit.name} and of others are mixed in one partition of Spark; see that "
+        "nothing changes the order of a cached frame"
+    )

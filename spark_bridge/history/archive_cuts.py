@@ -1,0 +1,192 @@
+"""Where Kafka goes on behind an archive: no record may be in neither, and none may count twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
+from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part
+from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
+from headrace.streams.seams.clients import ReceivedMessage, TopicPartition
+
+__all__ = ["Cutover", "ReadRange", "check_cutover", "cuts_of"]
+
+Cutover = Mapping[TopicPartition, int] | datetime
+"""Where Kafka goes on: at offsets, or at the first records that are not older than a time."""
+
+ReadRange = Callable[[TopicPartition, int, int], Iterator[Sequence[ReceivedMessage]]]
+"""Yields the committed records of a partition from an offset, before another one."""
+
+
+def check_cutover(cutover: object, places: Sequence[TopicPartition]) -> None:
+    """Refuse what says no place where Kafka goes on.
+
+    Args:
+        cutover: as it was given.
+        places: the partitions that have an archive.
+
+    Raises:
+        CannotBackfillError: it is no time and no offsets, or of partitions without an archive.
+    """
+    if isinstance(cutover, Mapping):
+        unknown = sorted({TopicPartition(*place) for place in cutover} - set(places))
+        if unknown:
+            raise CannotBackfillError(
+                f"cutover= names {', '.join(map(str, unknown))}, of which there is no archive; "
+                f"take partitions of {', '.join(sorted({place.topic for place in places}))}"
+            )
+    elif cutover is not None and not isinstance(cutover, datetime):
+        raise CannotBackfillError(
+            f"cutover={cutover!r} does not say where Kafka goes on behind the archive; give a "
+            "time with a time zone, or offsets by partition"
+        )
+    elif cutover is not None and cutover.tzinfo is None:
+        raise CannotBackfillError("cutover= is a time without a time zone; give it one")
+
+
+def cuts_of(
+    facts: ArchiveFacts,
+    partitions: int,
+    admin: HistoryAdmin | InputEnds,
+    read: ReadRange,
+    cutover: Cutover | None,
+) -> dict[TopicPartition, int]:
+    """Find out where Kafka goes on behind an archive, for each partition.
+
+    Args:
+        facts: of the archive.
+        partitions: of the topic.
+        admin: the cluster.
+        read: looks whether there are records between two offsets.
+        cutover: as the caller said; None where the archive says so itself.
+
+    Raises:
+        HistoryGapError: nothing says where, or there are records in between, which would be lost.
+        CannotBackfillError: there are records that would count twice.
+    """
+    places = [TopicPartition(facts.topic, p) for p in range(partitions)]
+    topic = _Topic(admin, read, admin.start_offsets(places), admin.stable_offsets(places))
+    if cutover is None:
+        cuts = _own_ends(facts, places)
+    elif isinstance(cutover, datetime):
+        cuts = _at_time(facts, topic, int(cutover.timestamp() * 1000))
+    else:
+        given = {TopicPartition(t, p): int(at) for (t, p), at in cutover.items()}
+        unsaid = [place for place in places if place not in given]
+        if unsaid:
+            raise HistoryGapError(
+                f"cutover= does not say where Kafka goes on in {', '.join(map(str, unsaid))}"
+            )
+        cuts = {place: given[place] for place in places}
+    # What is missing whole is said first.
+    for place in sorted(places, key=lambda place: facts.of(place) is not None):
+        part = facts.of(place)
+        if facts.has_offsets:
+            _check_offsets(topic, place, part, cuts[place])
+        else:
+            _check_times(topic, place, part, cuts[place])
+    return cuts
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """What Kafka has of the topic: its partitions' first offsets, and the ends of the decided."""
+
+    admin: HistoryAdmin | InputEnds
+    read: ReadRange
+    starts: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+
+    def records(self, place: TopicPartition, start: int, end: int) -> Iterator[ReceivedMessage]:
+        """Yield the committed records of a range, as far as there are any."""
+        start, end = max(start, self.starts[place]), min(end, self.stable[place])
+        if start < end:
+            for batch in self.read(place, start, end):
+                yield from batch
+
+
+def _own_ends(facts: ArchiveFacts, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    if not facts.has_offsets:
+        raise HistoryGapError(
+            f"the archive of {facts.topic} has no offsets, so nothing says which record of the "
+            "topic comes next; give cutover= as offsets or as a time, or an archive with the "
+            "columns partition and offset"
+        )
+    return {place: _end(facts.of(place)) for place in places}
+
+
+def _end(part: Part | None) -> int:
+    return 0 if part is None or part.last is None else part.last + 1
+
+
+def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPartition, int]:
+    """Where the records begin that are not older than a time."""
+    found = topic.admin.offsets_at(list(topic.starts), time_ms)
+    # What Kafka still has of the time before shows that it has all of the time behind.
+    oldest = topic.admin.offsets_at(list(topic.starts), 0)
+    cuts = {}
+    for place, at in found.items():
+        cut = topic.stable[place] if at is None else min(at, topic.stable[place])
+        cuts[place] = cut
+        if facts.has_offsets:
+            continue
+        first, start = oldest[place], topic.starts[place]
+        if start > 0 and (first is None or first >= cut):
+            raise HistoryGapError(
+                f"Kafka has deleted {place} up to offset {start}, and has nothing left from before "
+                f"the cut-over, {time_ms} ms: whether it still has all from then on cannot be "
+                "known; give cutover= as offsets, or an archive with partition and offset"
+            )
+    for part in () if facts.has_offsets else facts.parts.values():
+        if part.latest is not None and part.latest >= time_ms:
+            raise CannotBackfillError(
+                f"the archive of {facts.topic} has records at or behind the cut-over, {time_ms} "
+                f"ms, up to {part.latest} ms: Kafka is read from there, and they would count twice;"
+                " leave them out of it, or take a later time"
+            )
+    return cuts
+
+
+def _check_offsets(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
+    """See that an archive with offsets and Kafka have all records between them."""
+    end, start = _end(part), topic.starts[place]
+    if start > end:
+        has = "has nothing" if part is None else f"ends before offset {end}"
+        raise HistoryGapError(
+            f"the archive {has} of {place}, and Kafka has the records from {start} on: those "
+            "between are nowhere; bring the archive up to date"
+        )
+    lost = next(topic.records(place, end, cut), None)
+    if lost is not None:
+        raise HistoryGapError(
+            f"cutover= goes on at offset {cut} of {place}, and the archive ends before {end}: "
+            f"the record at offset {lost.offset()} would be in neither; leave cutover= out, as the "
+            "archive has offsets"
+        )
+    if part is None or part.first is None:
+        return
+    early = next(topic.records(place, start, min(part.first, cut)), None)
+    if early is not None:
+        raise HistoryGapError(
+            f"the archive begins at offset {part.first} of {place}, and Kafka has records before, "
+            f"such as that at offset {early.offset()}, which nobody would read; bring the archive "
+            "up to date from the topic's first record on"
+        )
+
+
+def _check_times(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
+    """See that Kafka has nothing before the cut-over that is newer than the whole archive."""
+    latest = -1 if part is None or part.latest is None else part.latest
+    at = topic.admin.offsets_at([place], latest + 1)[place]
+    if at is None or at >= cut:
+        return
+    # A marker of a transaction has a time, too, and is no record.
+    for record in topic.records(place, at, cut):
+        if record.timestamp()[1] > latest:
+            raise HistoryGapError(
+                f"cutover= goes on at offset {cut} of {place}, and the record at offset "
+                f"{record.offset()} is newer than all that the archive has: it would be in "
+                "neither; take an earlier place, or bring the archive up to date"
+            )

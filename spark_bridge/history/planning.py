@@ -1,0 +1,282 @@
+"""Makes the plan of a backfill: asks the cluster once what there is, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.plan.plan_identity import topology_digest
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
+from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import TopicFacts
+
+__all__ = ["HistoryAdmin", "InputEnds", "Until", "make_plan", "ranges", "stages_of"]
+
+Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
+"""Where to end: at the last stable offsets, before offsets, or before a time."""
+
+
+class HistoryAdmin(TopicAdmin, Protocol):
+    """What planning asks of a cluster; the live one is `headrace.streams.kafka.admin.LiveAdmin`."""
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than a time, or None."""
+
+
+class InputEnds:
+    """Where inputs end for an application: where it reads up to itself.
+
+    Args:
+        admin: the cluster.
+        committed: whether it reads committed records alone.
+    """
+
+    def __init__(self, admin: HistoryAdmin, *, committed: bool) -> None:
+        self._admin = admin
+        self._committed = committed
+        self.start_offsets = admin.start_offsets
+        self.stable_offsets = admin.stable_offsets if committed else admin.end_offsets
+
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of a record that is not older than a time, or None."""
+        return self._admin.offsets_at(partitions, timestamp_ms, committed=self._committed)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What to read of some partitions."""
+
+    starts: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+
+
+def make_plan(
+    application: Application,
+    admin: HistoryAdmin,
+    *,
+    id: str,  # noqa: A002 - as the public function calls it
+    now_ms: int,
+    until: Until,
+    create: bool,
+    cuts: Mapping[TopicPartition, int] | None = None,
+) -> BackfillPlan:
+    """Decide what to read, and make the application's internal topics.
+
+    Args:
+        application: what is to run.
+        admin: the cluster.
+        id: of the backfill.
+        now_ms: the present time, in milliseconds since 1970.
+        until: where to end.
+        create: whether internal topics that are not there are made.
+        cuts: where archives end and Kafka begins, of partitions that have an archive.
+
+    Raises:
+        CannotBackfillError: a range is not there.
+        MissingTopicError, MisconfiguredTopicError: the topics do not fit.
+    """
+    partitions, topic_ids = _topics(application, admin, create=create)
+    plans = list(application.plans.values())
+    external = [
+        TopicPartition(topic, p)
+        for topic in dict.fromkeys(t for plan in plans for t in plan.topics.sources)
+        for p in range(partitions[topic])
+    ]
+    late = {t for plan in plans for t, r in plan.offset_resets.items() if r == "latest"}
+    found = InputEnds(admin, committed=application.config.reads_committed)
+    inputs = ranges(found, external, until, cuts or {}, late)
+    global_topics = {plan.topic for plan in application.global_plans}
+    looked_up = [TopicPartition(t, p) for t in global_topics for p in range(partitions[t])]
+    tables = ranges(admin, looked_up, "latest", {}, ())
+    return BackfillPlan(
+        application.config.application_id,
+        id,
+        now_ms,
+        stages_of(plans),
+        partitions,
+        inputs.starts,
+        inputs.ends,
+        tables.starts,
+        tables.ends,
+        tuple(sorted({place.topic for place in cuts or {}})),
+        topic_ids=topic_ids,
+        topology=topology_digest(application),
+    )
+
+
+def _topics(
+    application: Application, admin: HistoryAdmin, *, create: bool
+) -> tuple[dict[str, int], dict[str, str]]:
+    """The partition counts of all topics that are known by name, and the ids of those but sinks."""
+    config = application.config
+    plans = application.plans.values()
+    needed: list[SubTopologyTopics] = [
+        *(plan.topics for plan in plans),
+        *(plan.topics for plan in application.global_plans),
+    ]
+    counts: dict[str, int] = {}
+    sinks = {sink for plan in plans for sink in plan.sinks}
+    if config.handlers.dead_letter_topic is not None:
+        sinks.add(config.handlers.dead_letter_topic)
+    found_sinks = describe_as(admin, sinks, written=set(sinks))
+    counts.update({name: facts.partitions for name, facts in found_sinks.items()})
+    missing = sorted(sinks - found_sinks.keys())
+    if missing:
+        raise CannotBackfillError(
+            f"topics that the topology writes to do not exist: {', '.join(missing)}; create them "
+            "with a retention that keeps the history's records"
+        )
+    if create:
+        facts = prepare_topics(
+            admin,
+            needed,
+            replication_factor=config.replication_factor,
+            topic_configs=config.topic_configs,
+            timeout_s=config.task_timeout_ms / 1000,
+        )
+        counts.update({name: fact.partitions for name, fact in facts.items()})
+        return counts, _ids_without(sinks, facts)
+    existing = describe_as(admin, topic_names(needed), written=sinks)
+    planned = plan_internal_topics(needed, existing, topic_configs=config.topic_configs)
+    counts.update({name: fact.partitions for name, fact in existing.items()})
+    counts.update({topic.name: topic.partitions for topic in planned.internal})
+    return counts, _ids_without(sinks, existing)
+
+
+def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> dict[str, str]:
+    return {name: fact.topic_id for name, fact in facts.items() if name not in sinks}
+
+
+def ranges(
+    admin: HistoryAdmin | InputEnds,
+    places: Sequence[TopicPartition],
+    until: Until,
+    cuts: Mapping[TopicPartition, int],
+    late: Collection[str],
+) -> Ranges:
+    """Find out where partitions begin and where they are to end.
+
+    Args:
+        admin: the cluster.
+        places: the partitions.
+        until: where to end.
+        cuts: where to begin, of partitions whose beginning is in an archive.
+        late: topics of which a new application reads nothing that is there already.
+
+    Raises:
+        CannotBackfillError: an end lies past the last stable offset, or records before a cut are
+            gone.
+    """
+    starts, stable = admin.start_offsets(places), admin.stable_offsets(places)
+    ends = dict(stable)
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise CannotBackfillError("until= is a time without a time zone; give it one")
+        found = admin.offsets_at(places, int(until.timestamp() * 1000))
+        ends = {p: stable[p] if at is None else min(at, stable[p]) for p, at in found.items()}
+    elif until != "latest":
+        ends = _asked_for(until, starts, stable)
+    for place in places:
+        cut = cuts.get(place)
+        if cut is not None:
+            _check_cut(place, cut, starts[place], stable[place])
+            starts[place] = cut
+        elif place.topic in late:
+            starts[place] = ends[place]
+    # Nothing is read behind the end that was asked for, of Kafka and of archives.
+    starts = {place: min(start, ends[place]) for place, start in starts.items()}
+    return Ranges(starts, ends)
+
+
+def _asked_for(
+    until: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+    stable: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    asked = {TopicPartition(topic, partition): end for (topic, partition), end in until.items()}
+    unknown = sorted(asked.keys() - stable.keys())
+    if unknown:
+        raise CannotBackfillError(
+            f"until= names {', '.join(map(str, unknown))}, which the topology does not read"
+        )
+    missing = sorted(stable.keys() - asked.keys())
+    if missing:
+        raise CannotBackfillError(
+            f"until= does not say where {', '.join(map(str, missing))} end; give an offset for "
+            "each input partition"
+        )
+    for place, end in asked.items():
+        if end > stable[place]:
+            raise CannotBackfillError(
+                f"until= asks for {place} up to offset {end}, and what is decided ends at "
+                f"{stable[place]}; ask for less, or wait for open transactions"
+            )
+        if end < starts[place]:
+            raise CannotBackfillError(
+                f"until= asks for {place} up to offset {end}, and the records before "
+                f"{starts[place]} are deleted: the live application could not go on from there"
+            )
+    return asked
+
+
+def _check_cut(place: TopicPartition, cut: int, start: int, stable: int) -> None:
+    if cut < start:
+        raise CannotBackfillError(
+            f"the archive of {place} ends before offset {cut}, and Kafka has the records from "
+            f"{start} on: those between are nowhere; bring the archive up to date"
+        )
+    if cut > stable:
+        raise CannotBackfillError(
+            f"the archive of {place} reaches offset {cut}, and Kafka's decided records end at "
+            f"{stable}; is it of another topic, or were its offsets counted anew?"
+        )
+
+
+def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
+    """Put sub-topologies in an order in which each comes behind those that write to it.
+
+    Those that write to each other in a circle are in one stage.
+    """
+    writers = {
+        plan.id: {
+            other.id
+            for other in plans
+            for topic in plan.topics.repartition_sources
+            if topic.name in other.topics.repartition_sinks
+        }
+        for plan in plans
+    }
+    above = {sub: _reachable(sub, writers) for sub in writers}
+    stages: list[tuple[int, ...]] = []
+    done: set[int] = set()
+    while len(done) < len(writers):
+        for sub in sorted(writers.keys() - done):
+            circle = {other for other in above[sub] if sub in above[other]} | {sub}
+            if above[sub] - circle <= done:
+                stages.append(tuple(sorted(circle)))
+                done |= circle
+                break
+    return tuple(stages)
+
+
+def _reachable(sub: int, writers: Mapping[int, set[int]]) -> set[int]:
+    seen: set[int] = set()
+    waiting = list(writers[sub])
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += writers[one]
+    return seen

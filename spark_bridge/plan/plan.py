@@ -1,0 +1,227 @@
+"""The plan of a backfill: what is read, up to where, and in which stages.
+
+The ends are asked for once, as last stable offsets, and are then part of the plan: what is read,
+what is committed and what a second attempt reads are the same records.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.streams.seams.clients import TopicPartition
+
+__all__ = ["ArchivedRows", "BackfillPlan", "PlanFormatError"]
+
+FORMAT = 1
+"""The version of the text that a plan is kept as."""
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+
+class ArchivedRows(NamedTuple):
+    """What is read of an archive: how many records, and between which offsets, or else times."""
+
+    rows: int
+    low: int
+    high: int
+
+
+class PlanFormatError(ValueError):
+    """A text is no plan, or one of another version of the bridge."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """See the module.
+
+    Args:
+        application_id: of the live application.
+        id: of the backfill; a second attempt with the same id follows the same plan.
+        now_ms: when it was made, in milliseconds since 1970; what processors are told as the time.
+        stages: the sub-topologies that run together, in the order of the stages. There are several
+            in one only where they write to each other in a circle.
+        partitions: the partition count of every topic that is read or written by its name.
+        starts: the first offset to read of each input partition.
+        ends: the offset to stop before, of the same partitions; to be committed.
+        global_starts: as `starts`, of the topics of global tables.
+        global_ends: as `ends`, of the topics of global tables; never committed.
+        archived: the topics of which the records before `starts` are in archives.
+        archived_rows: what is read of these, by partition, which is -1 for all together where the
+            archive does not know it; None in plans of versions that did not ask.
+        topic_ids: the ids of the topics that are read, and of the application's own. Plans of
+            earlier versions have neither these nor the next.
+        topology: what `headrace.spark_bridge.plan.plan_identity` calls the topology.
+
+    Example:
+        >>> place = TopicPartition("lines", 0)
+        >>> stages = ((0,), (1,))
+        >>> plan = BackfillPlan("app", "bf-1", 0, stages, {"lines": 1}, {place: 0}, {place: 9})
+        >>> BackfillPlan.from_text(plan.to_text()) == plan
+        True
+    """
+
+    application_id: str
+    id: str
+    now_ms: int
+    stages: tuple[tuple[int, ...], ...]
+    partitions: Mapping[str, int]
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    global_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    global_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    archived: tuple[str, ...] = ()
+    archived_rows: Mapping[TopicPartition, ArchivedRows] | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topology: str = ""
+
+    @property
+    def inputs(self) -> tuple[TopicPartition, ...]:
+        """The input partitions outside of the application, in the order that breaks ties."""
+        return tuple(sorted(self.ends))
+
+    @property
+    def sub_topologies(self) -> tuple[int, ...]:
+        """The ids of the sub-topologies, in the order of the stages."""
+        return tuple(sub for stage in self.stages for sub in stage)
+
+    @property
+    def records(self) -> int:
+        """How many offsets there are to read, those of markers and aborted records included."""
+        return sum(end - self.starts[place] for place, end in self.ends.items())
+
+    def source_number(self, place: TopicPartition) -> int:
+        """What stands for an input partition in the order of records of equal times."""
+        return self.inputs.index(place)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan as plain objects."""
+        return {
+            "format": FORMAT,
+            "application": self.application_id,
+            "id": self.id,
+            "now": self.now_ms,
+            "stages": [list(stage) for stage in self.stages],
+            "partitions": dict(self.partitions),
+            "inputs": _ranges_to_json(self.starts, self.ends),
+            "global": _ranges_to_json(self.global_starts, self.global_ends),
+            **({"archived": list(self.archived)} if self.archived else {}),
+            **_rows_to_json(self.archived_rows),
+            **({"ids": dict(self.topic_ids)} if self.topic_ids else {}),
+            **({"topology": self.topology} if self.topology else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> BackfillPlan:
+        """Read what `to_json` made.
+
+        Raises:
+            PlanFormatError: it is something else.
+        """
+        if data.get("format") != FORMAT:
+            raise PlanFormatError(
+                f"the plan of a backfill has format {data.get('format')!r} and this version reads "
+                f"{FORMAT}; finish or drop it with the version that began it"
+            )
+        try:
+            starts, ends = _ranges_from_json(data["inputs"])
+            global_starts, global_ends = _ranges_from_json(data["global"])
+            partitions = data["partitions"]
+            stages = data["stages"]
+            topic_ids = data.get("ids", {})
+            assert isinstance(topic_ids, dict)
+            assert isinstance(partitions, dict)
+            assert isinstance(stages, list)
+            return cls(
+                str(data["application"]),
+                str(data["id"]),
+                int(str(data["now"])),
+                tuple(tuple(map(int, stage)) for stage in stages),
+                {str(name): int(count) for name, count in partitions.items()},
+                starts,
+                ends,
+                global_starts,
+                global_ends,
+                _names(data.get("archived", [])),
+                archived_rows=_rows_from_json(data.get("rows")),
+                topic_ids={str(name): str(topic_id) for name, topic_id in topic_ids.items()},
+                topology=str(data.get("topology", "")),
+            )
+        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            raise PlanFormatError("this is not the plan of a backfill") from error
+
+    def to_text(self) -> str:
+        """Return the plan as short ASCII text, fit for the metadata of a committed offset."""
+        text = json.dumps(self.to_json(), separators=(",", ":"), sort_keys=True)
+        return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+    @classmethod
+    def from_text(cls, text: str) -> BackfillPlan:
+        """Read what `to_text` made.
+
+        Raises:
+            PlanFormatError: it is something else.
+        """
+        try:
+            data = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+        except (ValueError, zlib.error) as error:
+            raise PlanFormatError("this is not the plan of a backfill") from error
+        if not isinstance(data, dict):
+            raise PlanFormatError("this is not the plan of a backfill")
+        return cls.from_json(data)
+
+
+def _ranges_to_json(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[str, list[list[int]]]:
+    ranges: dict[str, list[list[int]]] = {}
+    for place in sorted(ends):
+        row = [place.partition, starts[place], ends[place]]
+        ranges.setdefault(place.topic, []).append(row)
+    return ranges
+
+
+def _ranges_from_json(
+    data: object,
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    assert isinstance(data, dict)
+    for topic, rows in data.items():
+        for partition, start, end in _rows(rows):
+            starts[TopicPartition(str(topic), partition)] = start
+            ends[TopicPartition(str(topic), partition)] = end
+    return starts, ends
+
+
+def _rows_to_json(rows: Mapping[TopicPartition, ArchivedRows] | None) -> dict[str, object]:
+    if rows is None:
+        return {}
+    found: dict[str, list[list[int]]] = {}
+    for place in sorted(rows):
+        found.setdefault(place.topic, []).append([place.partition, *rows[place]])
+    return {"rows": found}
+
+
+def _rows_from_json(data: object) -> dict[TopicPartition, ArchivedRows] | None:
+    if data is None:
+        return None
+    assert isinstance(data, dict)
+    return {
+        TopicPartition(str(topic), int(partition)): ArchivedRows(int(rows), int(low), int(high))
+        for topic, found in data.items()
+        for partition, rows, low, high in found
+    }
+
+
+def _names(data: object) -> tuple[str, ...]:
+    assert isinstance(data, list)
+    return tuple(map(str, data))
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+    return [(int(partition), int(start), int(end)) for partition, start, end in rows]

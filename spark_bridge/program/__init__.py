@@ -1,0 +1,1 @@
+"""The program that executors get: combined where that is right, and shipped."""

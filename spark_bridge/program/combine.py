@@ -1,0 +1,127 @@
+"""Counting before the repartition topic: one partial count a key instead of one record each.
+
+Live, the same count is made of single records. A sum of partial sums is the same number, and the
+row's timestamp, the largest one, is the same too. What differs is what the count forwards on its
+way there, as it does with a cache: fewer updates, the same last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from headrace.topology import serdes
+from headrace.topology.graph.graph import Aggregate, Node, Operator, Sink, Source
+from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge
+from headrace.topology.operators.joins.foreign_key_join import _Spec as ForeignKeyStep
+from headrace.topology.operators.joins.primary_key_join import JoinMerge, JoinSide
+from headrace.topology.operators.keyed_fold import KeyedFold
+from headrace.topology.operators.table_group import SelectGroup, TableFold
+from headrace.topology.topology import Topology
+
+__all__ = ["combinable", "reaches_time", "with_partials"]
+
+
+def combinable(topology: Topology) -> frozenset[str]:
+    """The repartition topics that may take counts, as the topology names them.
+
+    Those that one un-windowed count reads, and nothing else, where nothing behind the count
+    depends on stream time.
+    """
+    timed = reaches_time(topology)
+    found = set()
+    for sub in topology.sub_topologies:
+        for source in sub.sources:
+            children = sub.children(source.name)
+            if (
+                source.internal
+                and len(source.topics) == 1
+                and len(children) == 1
+                and isinstance(children[0], Aggregate)
+                and children[0].op == "count"
+                and children[0].parents == (source.name,)
+                and children[0].name not in timed
+            ):
+                found.add(source.topics[0])
+    return frozenset(found)
+
+
+def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
+    """Let the counts behind these repartition topics add up partial counts."""
+    if not topics:
+        return topology
+    from headrace.spark_bridge.program.partials import CountPartials  # loads Arrow
+
+    nodes: list[Node] = []
+    changed: set[str] = set()
+    for node in topology.nodes:
+        if isinstance(node, Sink) and node.internal and node.topic in topics:
+            counting = f"{node.name}-partials"
+            spec = CountPartials()
+            nodes.append(Operator(counting, node.parents, spec=spec, reads_value=False))
+            nodes.append(replace(node, parents=(counting,), value=serdes.long))
+        elif isinstance(node, Source) and node.internal and node.topics[0] in topics:
+            changed.add(node.name)
+            nodes.append(replace(node, value=serdes.long))
+        elif isinstance(node, Aggregate) and changed.intersection(node.parents):
+            nodes.append(replace(node, op="aggregate", initializer=_zero, function=_plus))
+        else:
+            nodes.append(node)
+    return Topology(tuple(nodes), topology.stores)
+
+
+def _zero() -> int:
+    return 0
+
+
+def _plus(key: Any, partial: int, count: int) -> int:  # noqa: ARG001
+    return count + partial
+
+
+def reaches_time(topology: Topology) -> frozenset[str]:
+    """The nodes behind which something depends on when records come, by stream time."""
+    readers: dict[str, list[str]] = {}
+    by_topic = {
+        topic: node.name
+        for node in topology.nodes
+        if isinstance(node, Source) and node.internal
+        for topic in node.topics
+    }
+    for node in topology.nodes:
+        for parent in node.parents:
+            readers.setdefault(parent, []).append(node.name)
+        topic = getattr(node, "topic", None)
+        if getattr(node, "internal", False) and topic in by_topic:
+            readers.setdefault(node.name, []).append(by_topic[topic])
+    timed = {node.name for node in topology.nodes if _is_timed(node)}
+    reached = {name for name in readers if timed & _behind(name, readers)}
+    return frozenset(reached)
+
+
+def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(readers.get(name, ()))
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += readers.get(one, ())
+    return seen
+
+
+_UNTIMED = (
+    CogroupInput,
+    CogroupMerge,
+    JoinMerge,
+    JoinSide,
+    KeyedFold,
+    SelectGroup,
+    TableFold,
+    ForeignKeyStep,
+)
+"""Steps of un-windowed tables; what is not known here may depend on stream time."""
+
+
+def _is_timed(node: Node) -> bool:
+    return isinstance(node, Operator) and not isinstance(node.spec, _UNTIMED)

@@ -1,0 +1,88 @@
+"""Packs the project so that executors can import it: functions travel by their names.
+
+Nothing of a script is sent as ``__main__``: what executors run are modules, the same on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["own_modules", "pack", "project_modules"]
+
+_LEFT_OUT = {"__pycache__"}
+
+
+def project_modules(
+    modules: Mapping[str, ModuleType], *, installed: Iterable[Path] | None = None
+) -> dict[str, Path]:
+    """Find the top-level packages and modules that were imported from outside of what is installed.
+
+    Args:
+        modules: those that are loaded, such as ``sys.modules``.
+        installed: directories whose packages executors have anyway; None: those of this Python.
+
+    Returns:
+        A directory or a file for each name; the program itself is none of them.
+    """
+    known = tuple(_installed() if installed is None else installed)
+    found: dict[str, Path] = {}
+    for name, module in list(modules.items()):
+        path = None if "." in name or name == "__main__" else _path_of(module)
+        if path is not None and not any(path.is_relative_to(place) for place in known):
+            found[name] = path
+    return found
+
+
+def _path_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        # A package without __init__.py; what an import hook made has no directory.
+        places = [Path(place) for place in getattr(module, "__path__", ())]
+        return next((place.resolve() for place in places if place.is_dir()), None)
+    path = Path(file).resolve()
+    if path.suffix != ".py":
+        return None
+    return path.parent if path.name == "__init__.py" else path
+
+
+def _installed() -> list[Path]:
+    paths = sysconfig.get_paths()
+    places = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return [Path(place).resolve() for place in places]
+
+
+def pack(modules: Mapping[str, Path], archive: Path) -> Path:
+    """Write modules and packages, with the data in them, into a zip that Python imports from.
+
+    Args:
+        modules: what `project_modules` returns.
+        archive: the file to write.
+    """
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, path in sorted(modules.items()):
+            if path.is_file():
+                out.write(path, f"{name}.py")
+                continue
+            for file in _files(path):
+                out.write(file, str(Path(name) / file.relative_to(path)))
+    return archive
+
+
+def _files(directory: Path) -> list[Path]:
+    """All files of a package, those behind links too, as our own rooms are in a working tree."""
+    return sorted(
+        Path(place, name)
+        for place, _, names in os.walk(directory, followlinks=True)
+        for name in names
+        if _LEFT_OUT.isdisjoint(Path(place).parts)
+    )
+
+
+def own_modules() -> dict[str, Path]:
+    """Headrace itself, as it is imported here: an executor's must be the same."""
+    return {"headrace": Path(__file__).parents[2]}

@@ -1,0 +1,1 @@
+"""Records in their order, and in packs."""

@@ -1,0 +1,42 @@
+"""The rows of a task's store as the records of its changelog, once everything was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.state.codec import decode_timestamped
+from headrace.state.timed import TimedBuffer
+from headrace.state.versions import is_deletion, key_and_time
+from headrace.streams.tasks.task import Task
+
+__all__ = ["changelog_rows"]
+
+_VERSION_ROWS = (b"\x00", b"\x01")
+"""Between which a versioned store has its rows; its index is behind them."""
+
+
+def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None, int]]:
+    """Yield key, value and timestamp of what the changelog is to have of a store.
+
+    Windows and sessions past their retention are left out. Of versions, those that a deletion ended
+    have that deletion as a null, in the order of time.
+
+    Args:
+        task: one whose rows are all written to its state.
+        store: the store's name.
+    """
+    buffer = task.buffer(store)
+    assert not buffer.dirty, f"rows of {store} are not written"
+    spec = next(s.spec for s in task.spec.stores if s.name == store)
+    committed = task.state.store(store)
+    if spec.layout == "versioned":
+        for row_key, row in committed.scan(*_VERSION_ROWS):
+            key, time = key_and_time(row_key)
+            yield key, None if is_deletion(row) else row[1:], time
+        return
+    time_of = spec.rows.time_of
+    horizon = buffer.horizon if isinstance(buffer, TimedBuffer) else 0
+    for key, row in spec.rows.view(committed).scan():
+        if time_of is None or time_of(key) >= horizon:
+            timestamp, value = decode_timestamped(row)
+            yield key, value, timestamp

@@ -1,0 +1,180 @@
+"""Makes one sequence of the packs that several tasks made for one, without holding all of them.
+
+Packs come sorted by their first records. What is before the first record of the next pack can come
+no more, so it may go: little more is held than the packs that overlap there.
+
+Hot path: `_mixed` sorts, and `_blocks` makes the objects of every record that goes through Spark.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.spark_bridge.records.order import Block, Orders
+from headrace.spark_bridge.records.outputs import Row
+from headrace.spark_bridge.records.packs import ORDER, opened
+from headrace.streams.seams.clients import TopicPartition
+
+__all__ = ["OpenPack", "merged_packs", "open_packs"]
+
+MERGE_ROWS = 20_000
+"""How many records are taken in, at least, before some are let out."""
+MERGE_BYTES = 64 << 20
+"""Or how many bytes of them: a sort makes a copy, and columns of bytes end at 2 GiB."""
+
+_KEYS = ("mts", "src", "off", "seq")
+
+
+class OpenPack(NamedTuple):
+    """A pack that came to the task which reads it.
+
+    Args:
+        first: the order of its first record, and whose it is, as in `ORDER`.
+        place: where its records go.
+        records: in the columns of `RECORD`.
+    """
+
+    first: tuple[int, ...]
+    place: TopicPartition
+    records: pa.RecordBatch
+
+
+def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
+    """Open the packs that Spark brings, one after the other.
+
+    Args:
+        batches: in the columns of `headrace.spark_bridge.records.packs.PACK`, sorted by `ORDER`.
+    """
+    for batch in batches:
+        if not batch.num_rows or "data" not in batch.schema.names:
+            continue  # Spark only says that there is a task
+        columns = [batch.column(name).to_pylist() for name in (*ORDER, "topic", "partition")]
+        for row, (*first, topic, partition) in enumerate(zip(*columns, strict=True)):
+            data = batch.column("data")[row].as_buffer()
+            if data is None:
+                continue  # likewise
+            yield OpenPack(tuple(first), TopicPartition(topic, partition), opened(data))
+
+
+def merged_packs(
+    packs: Iterable[OpenPack], sources: Mapping[TopicPartition, int]
+) -> Iterator[Block]:
+    """Yield the records of all packs in their order, as blocks that go to one place each.
+
+    Args:
+        packs: sorted by their first records.
+        sources: the places of the input; records of others are numbered as they come.
+    """
+    numbered: dict[TopicPartition, int] = {}
+    held: list[_Held] = []
+    rows = size = 0
+    for pack in packs:
+        if rows >= MERGE_ROWS or size >= MERGE_BYTES:
+            yield from _let_out(held, pack.first, sources, numbered)
+            rows = size = 0
+        held.append(_Held(pack))
+        rows += pack.records.num_rows
+        size += pack.records.nbytes
+    yield from _let_out(held, None, sources, numbered)
+
+
+class _Held:
+    """A pack, and how far it has been let out."""
+
+    __slots__ = ("_at", "_count", "_keys", "pack")
+
+    def __init__(self, pack: OpenPack) -> None:
+        self.pack = pack
+        self._at = 0
+        self._count: int = pack.records.num_rows
+        self._keys = [np.asarray(pack.records.column(name)) for name in _KEYS]
+
+    @property
+    def is_empty(self) -> bool:
+        return self._at == self._count
+
+    def take(self, before: tuple[int, ...] | None) -> OpenPack:
+        """Take the records before an order; there may be none."""
+        start, end = self._at, self._count
+        if before is not None:
+            end = bisect_left(range(end), before, start, key=self._order)
+        self._at = end
+        return self.pack._replace(records=self.pack.records.slice(start, end - start))
+
+    def _order(self, row: int) -> tuple[int, ...]:
+        _, _, _, _, sub, d, number = self.pack.first
+        return (*(int(key[row]) for key in self._keys), sub, d, number)
+
+
+def _let_out(
+    held: list[_Held],
+    before: tuple[int, ...] | None,
+    sources: Mapping[TopicPartition, int],
+    numbered: dict[TopicPartition, int],
+) -> Iterator[Block]:
+    parts = [part for one in held if (part := one.take(before)).records.num_rows]
+    held[:] = [one for one in held if not one.is_empty]
+    for place, records in _mixed(parts):
+        yield _block(place, records, sources, numbered)
+
+
+def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
+    """The records of several packs in their order, as runs for one place each."""
+    if len(parts) < 2:
+        for part in parts:
+            yield part.place, part.records
+        return
+    # Ties are told apart by whose they are: a stable sort leaves them in that order.
+    parts.sort(key=lambda part: part.first[len(_KEYS) :])
+    table = pa.Table.from_batches([part.records for part in parts]).combine_chunks()
+    keys = [np.asarray(table.column(name)) for name in reversed(_KEYS)]
+    order = np.lexsort(keys)
+    table = table.take(pa.array(order))
+    places = sorted({part.place for part in parts})
+    if len(places) == 1:
+        yield places[0], table
+        return
+    number_of = {place: number for number, place in enumerate(places)}
+    counts = [part.records.num_rows for part in parts]
+    found = np.repeat([number_of[part.place] for part in parts], counts)[order]
+    bounds = [0, *(np.flatnonzero(np.diff(found)) + 1).tolist(), len(found)]
+    for start, end in pairwise(bounds):
+        yield places[found[start]], table.slice(start, end - start)
+
+
+def _block(
+    place: TopicPartition,
+    records: Any,
+    sources: Mapping[TopicPartition, int],
+    numbered: dict[TopicPartition, int],
+) -> Block:
+    keys, values, times = (
+        records.column(name).to_pylist() for name in ("key", "value", "timestamp")
+    )
+    orders = Orders(*(np.asarray(records.column(name)) for name in ("mts", "src", "off")))
+    count = len(keys)
+    offsets: Iterable[int]
+    if place in sources:
+        offsets = records.column("off").to_pylist()
+    else:
+        first = numbered.get(place, 0)
+        numbered[place] = first + count
+        offsets = range(first, first + count)
+    headers = _headers(records.column("headers"))
+    rows = zip(repeat(place, count), offsets, keys, values, times, headers, strict=True)
+    return Block(list(map(Row, rows)), orders)
+
+
+def _headers(column: Any) -> Iterable[Any]:
+    """The headers of each record, None where there are none."""
+    if column.null_count == len(column):
+        return repeat(None, len(column))
+    return [
+        found and [(pair["name"], pair["value"]) for pair in found] for found in column.to_pylist()
+    ]

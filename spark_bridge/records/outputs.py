@@ -1,0 +1,234 @@
+"""What the tasks of one Spark task make, on its way into packs.
+
+Hot path: `send` runs for each record that a sub-topology writes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.spark_bridge.records.made_rows import NO_CAUSE, MadeRows
+from headrace.spark_bridge.records.order import Order
+from headrace.spark_bridge.records.packs import Pack, batches_of
+from headrace.state.codec import partition_for_key
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.compile.compiler import Headers, Send
+
+__all__ = ["Batch", "Cause", "Outputs", "Row"]
+
+BATCH_ROWS = 10_000
+"""How many rows wait before they are packed."""
+BATCH_BYTES = 16 << 20
+"""How many bytes of rows wait at most: while they are packed there are three or four copies, and
+Arrow's columns of bytes end at 2 GiB."""
+ROW_BYTES = 16
+"""What a row takes in columns besides its key and value."""
+
+CREATE_TIME = 1
+
+
+class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]):
+    """A record that did not come from Kafka's client (a
+    `headrace.streams.seams.clients.ReceivedMessage`).
+
+    Made of its place, offset, key, value, timestamp and headers; the offset of a record that was
+    never in Kafka counts those before it. A tuple, as millions are made.
+    """
+
+    __slots__ = ()
+
+    def topic(self) -> str:
+        """The topic."""
+        return self[0].topic
+
+    def partition(self) -> int:
+        """The partition."""
+        return self[0].partition
+
+    def offset(self) -> int:
+        """The offset."""
+        return self[1]
+
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+        return self[2]
+
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+        return self[3]
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp and its milliseconds since 1970."""
+        return CREATE_TIME, self[4]
+
+    def headers(self) -> Headers | None:
+        """The headers, or None where there are none."""
+        return self[5]
+
+
+class Cause:
+    """The record that is processed now, by its order."""
+
+    __slots__ = ("order",)
+
+    def __init__(self) -> None:
+        self.order: Order = NO_CAUSE
+
+
+class Batch(list[Any]):
+    """Records that say, while they are iterated, which of them is the cause of what is made."""
+
+    __slots__ = ("_cause", "_orders")
+
+    def __init__(self, records: Iterable[Any], orders: Sequence[Order], cause: Cause) -> None:
+        super().__init__(records)
+        self._orders = orders
+        self._cause = cause
+
+    def __iter__(self) -> Iterator[Any]:
+        cause = self._cause
+        for order, record in zip(self._orders, super().__iter__(), strict=True):
+            cause.order = order
+            yield record
+
+
+class Delivery(NamedTuple):
+    """A record for a task of the same Spark task."""
+
+    place: TopicPartition
+    record: Row
+    order: Order
+
+
+class Outputs:
+    """Takes what tasks send.
+
+    Args:
+        cause: of what is sent.
+        partitions: the partition count of each repartition topic.
+        internal: the repartition topics.
+        delivered: those of them that tasks of the same Spark task read.
+        with_sinks: whether records for other topics are kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        cause: Cause,
+        partitions: Mapping[str, int],
+        internal: Collection[str],
+        delivered: Collection[str] = (),
+        with_sinks: bool = True,
+    ) -> None:
+        self._cause = cause
+        self._partitions = partitions
+        self._internal = frozenset(internal)
+        self._delivered = frozenset(delivered)
+        self._with_sinks = with_sinks
+        self._rows: dict[tuple[TaskId, str], MadeRows] = {}
+        self._packs: list[Pack] = []
+        """What was packed and is not taken."""
+        self.deliveries: deque[Delivery] = deque()
+        """What waits for tasks of this Spark task, in the order in which it was sent."""
+        self._next_offset: dict[TopicPartition, int] = {}
+
+    def sender(self, task: TaskId) -> Send:
+        """Return what a task sends with."""
+        cause, internal, delivered = self._cause, self._internal, self._delivered
+        with_sinks = self._with_sinks
+        records = self._of(task, "record")
+        add_record, add_sink = records.rows.append, self._of(task, "sink").rows.append
+        room = BATCH_BYTES
+
+        def send(
+            topic: str,
+            value: bytes | None,
+            key: bytes | None,
+            partition: int,
+            timestamp: int,
+            headers: Headers | None,
+        ) -> None:
+            nonlocal room
+            if topic in delivered:
+                self._deliver(topic, value, key, partition, timestamp, headers)
+                return
+            if topic in internal:
+                if cause.order is not records.cause:
+                    records.begin(cause.order)
+                add_record((topic, partition, key, value, timestamp, headers))
+            elif with_sinks:
+                add_sink((topic, partition, key, value, timestamp, headers))
+            else:
+                return
+            room -= ROW_BYTES + len(key or b"") + len(value or b"")
+            if headers:
+                room -= _size_of(headers)
+            if room < 0:
+                self._pack(1)
+                room = BATCH_BYTES
+
+        return send
+
+    def _of(self, task: TaskId, kind: str) -> MadeRows:
+        rows = self._rows.get((task, kind))
+        if rows is None:
+            rows = self._rows[task, kind] = MadeRows(task, kind)
+        return rows
+
+    def _deliver(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Headers | None,
+    ) -> None:
+        order = self._cause.order
+        if partition == -1:
+            count = self._partitions[topic]
+            partition = order[2] % count if key is None else partition_for_key(key, count)
+        place = TopicPartition(topic, partition)
+        offset = self._next_offset.get(place, 0)
+        self._next_offset[place] = offset + 1
+        row = Row((place, offset, key, value, timestamp, headers))
+        self.deliveries.append(Delivery(place, row, order))
+
+    def add(
+        self,
+        task: TaskId,
+        kind: str,
+        topic: str,
+        rows: Iterable[tuple[bytes | None, bytes | None, int]],
+        partition: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Add rows of key, value and timestamp for a partition; yields packs as they fill up."""
+        found = self._of(task, kind)
+        room = BATCH_BYTES
+        for key, value, timestamp in rows:
+            found.rows.append((topic, partition, key, value, timestamp, None))
+            room -= ROW_BYTES + len(key or b"") + len(value or b"")
+            if room < 0 or len(found.rows) >= BATCH_ROWS:
+                yield from batches_of(found.packs(self._partitions))
+                room = BATCH_BYTES
+
+    def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield packs of what fills them, or of everything."""
+        self._pack(1 if everything else BATCH_ROWS)
+        packs, self._packs = self._packs, []
+        yield from batches_of(packs)
+
+    def _pack(self, least: int) -> None:
+        """Pack the rows of tasks and kinds that have so many."""
+        for found in self._rows.values():
+            if len(found.rows) >= least:
+                self._packs += found.packs(self._partitions)
+
+
+def _size_of(headers: Headers) -> int:
+    return sum(len(name) + len(value or b"") for name, value in headers)

@@ -1,0 +1,56 @@
+"""The global tables as a Spark task sees them: read to the planned ends before the first record.
+
+Live, a table is read to its topic's end before the first record too, and then changes while records
+are processed. Here it is what it was when the backfill was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer, read_range
+from headrace.state.memory import MemoryTaskState
+from headrace.streams.global_tables.global_errors import RowErrors
+from headrace.streams.global_tables.global_rows import GlobalRows
+from headrace.streams.seams.clients import Log
+from headrace.topology.context.context import TableView
+from headrace.topology.processors.read_only_store import store_key
+
+__all__ = ["load_global_tables", "no_rows"]
+
+
+def load_global_tables(
+    application: Application, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log
+) -> Mapping[str, TableView]:
+    """Read the topics of all global tables; returns the tables by node and by store.
+
+    Raises:
+        RecordError: a record cannot be a row, and no handler lets it go.
+    """
+    config = application.config
+    errors = RowErrors(config.handlers, config.null_key_policy, log)
+    views: dict[str, TableView] = {}
+    for table in application.global_plans:
+        state = MemoryTaskState([table.store])
+        for place, start in plan.global_starts.items():
+            if place.topic != table.topic:
+                continue
+            end, timeout_s = plan.global_ends[place], config.task_timeout_ms / 1000
+            for records in read_range(open_consumer, place, start, end, timeout_s=timeout_s):
+                state.write({table.store.name: errors.rows(table, records)}, {})
+        rows = GlobalRows(table, config.statestore_read_cache_max_bytes)
+        rows.show(state.store(table.store.name))
+        views[table.table] = views[store_key(table.store.name)] = rows
+    return views
+
+
+def no_rows(application: Application) -> Mapping[str, TableView]:
+    """The global tables, without rows."""
+    views: dict[str, TableView] = {}
+    for table in application.global_plans:
+        rows = GlobalRows(table, 0)
+        rows.show(MemoryTaskState([table.store]).store(table.store.name))
+        views[table.table] = views[store_key(table.store.name)] = rows
+    return views

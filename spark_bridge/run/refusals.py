@@ -1,0 +1,144 @@
+"""What cannot be computed from history, found before Spark starts.
+
+Most topologies can: the same program runs. What is refused depends on the present, or would leave
+the live application with state that it cannot go on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import CannotBackfillError, WallClockError
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.records.spill import SpillingState
+from headrace.spark_bridge.run.history_tables import no_rows
+from headrace.spark_bridge.run.task_facts import facts_of
+from headrace.spark_bridge.run.task_run import partition_counter
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.seams.clients import CommittedOffset
+from headrace.streams.tasks.task import Task
+from headrace.topology.graph.graph import GlobalSource, Source
+from headrace.topology.timestamps import wallclock_timestamp
+from headrace.topology.topology import Topology
+
+__all__ = ["refusals", "refuse_early", "refuse_processors", "refuse_reused"]
+
+
+def refusals(topology: Topology, application: Application) -> list[str]:
+    """What cannot be computed from history, each with its node and the reason.
+
+    Args:
+        topology: as it was built.
+        application: as it is compiled.
+    """
+    return [
+        *_unknown_nodes(topology),
+        *_clocks(topology, application),
+        *_lost_state(application),
+    ]
+
+
+def refuse_early(topology: Topology, application: Application) -> None:
+    """Refuse what cannot be computed from history.
+
+    Raises:
+        CannotBackfillError: naming every node and the reason.
+    """
+    found = refusals(topology, application)
+    if found:
+        raise CannotBackfillError("this topology cannot be backfilled: " + "; ".join(found))
+
+
+def _unknown_nodes(topology: Topology) -> Iterator[str]:
+    for node in topology.nodes:
+        topics: Any = getattr(node, "topics", ())
+        if isinstance(node, (Source, GlobalSource)) and not all(
+            isinstance(topic, str) for topic in topics
+        ):
+            yield (
+                f"{node.name} reads topics by a pattern, and which topics there were in the past "
+                "is not known: name them"
+            )
+
+
+def _clocks(topology: Topology, application: Application) -> Iterator[str]:
+    default = application.config.default_timestamp_extractor
+    for node in topology.nodes:
+        if not isinstance(node, Source) or node.internal:
+            continue
+        if (node.timestamps or default) is wallclock_timestamp:
+            yield (
+                f"{node.name} takes the wall clock for the time of its records, and all history "
+                "would have happened now: take the records' own time"
+            )
+
+
+def _lost_state(application: Application) -> Iterator[str]:
+    for plan in application.plans.values():
+        for store in plan.program.sub_topology.stores:
+            if not store.spec.logged and store.source_topic is None:
+                yield (
+                    f"store {store.name} has no changelog, so the live application would begin "
+                    "without what history put there: let it be logged"
+                )
+
+
+def refuse_reused(archived: Iterable[str], application: Application) -> None:
+    """Refuse archives of topics that are the changelogs of tables, too.
+
+    Raises:
+        CannotBackfillError: the live application would restore a table from what the topic has
+            alone, and nobody writes what only the archive has.
+    """
+    archived = set(archived)
+    for plan in application.plans.values():
+        for store in plan.program.sub_topology.stores:
+            if store.source_topic in archived:
+                raise CannotBackfillError(
+                    f"{store.source_topic} is the changelog of table {store.name}, too, so the "
+                    "live application would not have what only its archive has: leave the archive "
+                    "out if the topic still has all rows, or take reuse.ktable.source.topics out "
+                    "of topology.optimization"
+                )
+
+
+def refuse_processors(application: Application, plan: BackfillPlan) -> None:
+    """Start the processors of each sub-topology once, with empty stores, and close them again.
+
+    So a schedule by the wall clock that is made at the start is found here, and not by the first
+    Spark task; what asks for one later still fails there.
+
+    Raises:
+        CannotBackfillError: a processor cannot be started, or asks for the clock.
+    """
+    for sub in application.plans.values():
+        if not any(getattr(node, "spec", None) for node in sub.program.sub_topology.nodes):
+            continue
+        task = _first_task(sub, application, plan)
+        with and_then(task.close, task.state.close):
+            try:
+                task.begin()
+            except WallClockError as error:
+                raise CannotBackfillError(f"this topology cannot be backfilled: {error}") from error
+            except StreamsError as error:
+                raise CannotBackfillError(f"a processor cannot be started: {error}") from error
+
+
+def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> Task:
+    config = application.config
+    spec = sub.task(0, 0, partitions_of=partition_counter(plan, config))
+    return Task(
+        spec=spec,
+        state=SpillingState([store.spec for store in spec.stores], memory_bytes=1 << 20),
+        start={place: CommittedOffset(0) for place in sub.inputs(0, plan.partitions)},
+        send=lambda *_: None,
+        dropped=lambda *_: None,
+        handlers=config.handlers,
+        facts=facts_of(config, spec.id, plan.now_ms),
+        global_views=no_rows(application),
+        now_ms=lambda: plan.now_ms,
+    )

@@ -1,0 +1,122 @@
+"""The stages of a backfill as Spark frames: one Spark task for each task of the topology."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headrace.spark_bridge.plan.job import Application, Job
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.records.packs import ORDER, PACK_DDL, RESULT_KINDS
+from headrace.spark_bridge.records.records import Results
+from headrace.spark_bridge.run.task_run import run_stage, tasks_of
+
+__all__ = ["Stages", "make_stages"]
+
+
+class Stages:
+    """The frames of a backfill, lazy and persisted.
+
+    Args:
+        frames: of each stage, by its sub-topologies.
+        plan: what they read.
+    """
+
+    def __init__(self, frames: Mapping[tuple[int, ...], Any], plan: BackfillPlan) -> None:
+        self.frames = frames
+        self.plan = plan
+
+    @property
+    def results(self) -> Results:
+        """What is to be handed over."""
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+        kept = F.col("kind").isin(*RESULT_KINDS)
+        found = [frame.where(kept) for frame in self.frames.values()]
+        whole = found[0]
+        for frame in found[1:]:
+            whole = whole.unionAll(frame)
+        return Results(whole, self.plan)
+
+    def stats(self, stage: tuple[int, ...]) -> list[dict[str, Any]]:
+        """Run a stage, and return what its tasks say of themselves."""
+        rows = self.frames[stage].where("kind = 'stats'").select("data").collect()
+        return [json.loads(bytes(row["data"])) for row in rows]
+
+    def release(self) -> None:
+        """Let go of what is kept on the executors' disks."""
+        for frame in self.frames.values():
+            frame.unpersist()
+
+
+def make_stages(
+    spark: Any,
+    application: Application,
+    plan: BackfillPlan,
+    job: Job,
+    archives: Sequence[Any] = (),
+) -> Stages:
+    """Make the frames of all stages; nothing runs yet.
+
+    Args:
+        spark: the session.
+        application: what runs.
+        plan: what is read.
+        job: of the first stage; the others differ in nothing else.
+        archives: frames of packs of records of source topics.
+    """
+    from pyspark import StorageLevel
+
+    frames: dict[tuple[int, ...], Any] = {}
+    for stage in plan.stages:
+        subs = [application.plans[sub].topics for sub in stage]
+        read = {topic for topics in subs for topic in topics.all_sources}
+        written = {topic for topics in subs for topic in topics.repartition_sinks}
+        is_circle = not read.isdisjoint(written)
+        count = 1 if is_circle else tasks_of(subs[0].all_sources, plan)
+        above = [
+            frame
+            for one, frame in frames.items()
+            if any(not read.isdisjoint(application.plans[s].topics.repartition_sinks) for s in one)
+        ]
+        found = [_records(frame, read) for frame in (*above, *archives)]
+        rows = _input(spark, found, count, is_circle=is_circle)
+        frame = rows.mapInArrow(run_stage(replace(job, stage=stage)), PACK_DDL)
+        frames[stage] = frame.persist(StorageLevel.DISK_ONLY)
+    return Stages(frames, plan)
+
+
+def _records(frame: Any, topics: set[str]) -> Any:
+    """The packs for a stage that reads these topics."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return frame.where((F.col("kind") == "record") & F.col("topic").isin(*sorted(topics)))
+
+
+def _input(spark: Any, found: Sequence[Any], count: int, *, is_circle: bool) -> Any:
+    """The packs of each task in one Spark partition, in their order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not found:
+        # Everything is read in the tasks: there is nothing to say but how many there are.
+        return spark.range(0, count, 1, count)
+    rows = found[0]
+    for frame in found[1:]:
+        rows = rows.unionAll(frame)
+    rows = rows.unionAll(_signs_of_life(spark, count, rows.schema))
+    place = F.lit(0) if is_circle else F.col("partition")
+    return rows.repartitionById(count, place).sortWithinPartitions(*ORDER)
+
+
+def _signs_of_life(spark: Any, count: int, schema: Any) -> Any:
+    """A row for each task, without a pack: Spark leaves out a whole stage that gets no rows."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = {"kind": F.lit("sign"), "partition": F.col("id")}
+    columns = [
+        known.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in schema
+    ]
+    return spark.range(0, count, 1, count).select(*columns)

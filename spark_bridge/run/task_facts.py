@@ -1,0 +1,50 @@
+"""What the processors of a task over history are told: no clock goes there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.spark_bridge.errors import WallClockError
+from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.plan.task_spec import TaskId
+from headrace.topology.context.punctuation import Schedule
+from headrace.topology.context.task_facts import TaskFacts, TimeKind
+
+__all__ = ["HistoryFacts", "facts_of"]
+
+
+@dataclass(slots=True, eq=False)
+class HistoryFacts(TaskFacts):
+    """Refuses schedules by the wall clock."""
+
+    def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
+        """Have a punctuator called from its due time on.
+
+        Raises:
+            WallClockError: by the wall clock.
+        """
+        if kind == "wall_clock":
+            raise WallClockError(
+                f"processor {schedule.node} (task {self.task_id}) schedules a punctuator by the "
+                "wall clock, and nothing tells when it would have been called in the past; let it "
+                "go by stream time, or take the processor out of the topology that is backfilled"
+            )
+        TaskFacts.schedule(self, kind, schedule)
+
+
+def facts_of(config: StreamsConfig, task_id: TaskId, now_ms: int) -> HistoryFacts:
+    """Make what the processors of one task share.
+
+    Args:
+        config: the settings; those of the clients, which may be secret, are not passed on.
+        task_id: the task.
+        now_ms: what they are told as the time, the same in each attempt.
+    """
+    settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
+    return HistoryFacts(
+        application_id=config.application_id,
+        task_id=str(task_id),
+        partition=task_id.partition,
+        settings=settings,
+        now_ms=lambda: now_ms,
+    )

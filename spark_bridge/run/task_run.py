@@ -1,0 +1,398 @@
+"""Runs the tasks of one Spark task over their history, in the worker process.
+
+One Spark task runs one task of the topology: the same compiled program, the same `Task` as live,
+over records in the order that `headrace.spark_bridge.records.packs` tells. Sub-topologies that
+write to each other in a circle, as a join by foreign key does, run together with all their
+partitions in one Spark
+task: what one of them sends to another is processed at once, before the next record, so the result
+is that of a live run in which nothing ever waits.
+
+Nothing here depends on time, chance or earlier attempts, so a second attempt makes the same rows.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from headrace.spark_bridge.cleanup import and_then
+from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.plan.job import Application, Job
+from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
+from headrace.spark_bridge.records.changelog_rows import changelog_rows
+from headrace.spark_bridge.records.executor_errors import sealed
+from headrace.spark_bridge.records.merging import merged_packs, open_packs
+from headrace.spark_bridge.records.order import Block, merged, orders_of
+from headrace.spark_bridge.records.outputs import Batch, Cause, Outputs, Row
+from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arrow
+from headrace.spark_bridge.records.spill import SpillingState, spill_directory
+from headrace.spark_bridge.run.history_tables import load_global_tables
+from headrace.spark_bridge.run.task_facts import facts_of
+from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.tasks.task import Task
+
+__all__ = ["StageRun", "run_stage"]
+
+RUN_RECORDS = 5000
+"""How many records go through a task before its memory is looked at."""
+COLLECT_OBJECTS = 100_000
+"""How many objects more there may be than at the last look for garbage in circles."""
+HELD_BACK_BYTES = 250
+"""What one held-back update costs, roughly."""
+
+
+class run_stage:  # noqa: N801 - called as a function
+    """What Spark calls for each of its partitions: takes and yields Arrow batches."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the tasks of one Spark partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "not in a Spark task"
+        application, plan = self._job.open()
+        with sealed(full=application.config.log_errors == "full"):
+            yield from self._run(application, plan, context.partitionId(), batches)
+
+    def _run(
+        self,
+        application: Application,
+        plan: BackfillPlan,
+        number: int,
+        batches: Iterator[pa.RecordBatch],
+    ) -> Iterator[pa.RecordBatch]:
+        config = application.config
+        opener = consumer_opener(config, committed=config.reads_committed)
+        tables = consumer_opener(config)
+        run = StageRun(self._job, application, plan, number, opener, tables)
+        with _collector_off():
+            yield from run.run(batches)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Leave it to the run when to look for garbage in circles.
+
+    Records are no circles, and as many live for a while, the collector's own times take as long as
+    processing does.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class StageRun:
+    """The tasks of one Spark task.
+
+    Args:
+        job: the stage.
+        application: what it runs.
+        plan: what is read.
+        number: of the Spark partition: the task's, where the stage has one sub-topology.
+        open_consumer: reads the inputs.
+        open_tables: reads the topics of global tables; None for one that reads both.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        application: Application,
+        plan: BackfillPlan,
+        number: int,
+        open_consumer: OpenConsumer,
+        open_tables: OpenConsumer | None = None,
+    ) -> None:
+        self._job = job
+        self._application = application
+        self._config = application.config
+        self._plan = plan
+        self._open_consumer = open_consumer
+        self._open_tables = open_tables or open_consumer
+        self._sources = {place: i for i, place in enumerate(plan.inputs)}
+        self._cause = Cause()
+        self._global_views: Mapping[str, Any] = {}
+        self._log = structlog.get_logger().bind(backfill=plan.id)
+        ids = self._task_ids(number)
+        self._is_circle = len(job.stage) > 1 or _writes_to_itself(application, job.stage)
+        read_here = {
+            topic.name
+            for sub in job.stage
+            for topic in application.plans[sub].topics.repartition_sources
+        }
+        written_here = {
+            topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
+        }
+        self._has_effects = bool(written_here)
+        """Whether records are made, which have the order of what caused them."""
+        self._outputs = Outputs(
+            cause=self._cause,
+            partitions=plan.partitions,
+            internal=application.repartitions,
+            delivered=read_here & written_here if self._is_circle else (),
+            with_sinks=job.with_sinks,
+        )
+        self._ids = ids
+        self._tasks: dict[TaskId, Task] = {}
+        self._reader_of: dict[TopicPartition, Task] = {}
+        self._records: dict[TaskId, int] = dict.fromkeys(ids, 0)
+        self._dropped: dict[tuple[str, str], int] = {}
+
+    def _task_ids(self, number: int) -> list[TaskId]:
+        plans = self._application.plans
+        if len(self._job.stage) == 1 and not _writes_to_itself(self._application, self._job.stage):
+            return [TaskId(self._job.stage[0], number)]
+        return [
+            TaskId(sub, partition)
+            for sub in self._job.stage
+            for partition in range(tasks_of(plans[sub].topics.all_sources, self._plan))
+        ]
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process everything, and yield all that was made.
+
+        Args:
+            batches: packs of records for these tasks, of repartition topics and archives, sorted.
+
+        Raises:
+            StreamsError: a record cannot be processed, or read.
+        """
+        with and_then(self._close):
+            self._global_views = load_global_tables(
+                self._application, self._plan, self._open_tables, self._log
+            )
+            for task_id in self._ids:
+                self._begin(task_id)
+            for block in merged(self._inputs(batches), limit=self._limit):
+                self._feed(block)
+                yield from self._outputs.take()
+                self._bound_memory()
+            yield from self._end()
+
+    def _close(self) -> None:
+        tasks = self._tasks.values()
+        with and_then(*[close for task in tasks for close in (task.close, task.state.close)]):
+            pass
+
+    def _limit(self) -> int:
+        return 1 if self._is_circle else RUN_RECORDS
+
+    def _begin(self, task_id: TaskId) -> None:
+        plan = self._application.plans[task_id.sub_topology]
+        places = plan.inputs(task_id.partition, self._plan.partitions)
+        spec = plan.task(
+            task_id.partition,
+            self._config.statestore_read_cache_max_bytes,
+            partitions_of=partition_counter(self._plan, self._config),
+        )
+        specs = [store.spec for store in spec.stores]
+        task = Task(
+            spec=spec,
+            state=SpillingState(
+                specs,
+                memory_bytes=self._job.memory_bytes,
+                directory=spill_directory(task_id.partition),
+            ),
+            start={place: CommittedOffset(self._first_offset(place)) for place in places},
+            send=self._outputs.sender(task_id),
+            dropped=self._drop,
+            handlers=self._config.handlers,
+            facts=facts_of(self._config, task_id, self._plan.now_ms),
+            global_views=self._global_views,
+            now_ms=lambda: self._plan.now_ms,
+            log=self._log,
+        )
+        self._tasks[task_id] = task
+        self._reader_of.update(dict.fromkeys(places, task))
+        task.begin()
+
+    def _first_offset(self, place: TopicPartition) -> int:
+        archived = self._job.archived.get(place)
+        return archived.first if archived is not None else self._plan.starts.get(place, 0)
+
+    # -- input ---------------------------------------------------------------------------------
+
+    def _inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[Block]]:
+        external = [place for place in self._reader_of if place in self._sources]
+        return [merged_packs(open_packs(batches), self._sources), *map(self._range, external)]
+
+    def _range(self, place: TopicPartition) -> Iterator[Block]:
+        """The records of a partition that are read from Kafka."""
+        task, source = self._reader_of[place], self._sources[place]
+        archived = self._job.archived.get(place)
+        largest = -1 if archived is None else archived.largest
+        for found in read_range(
+            self._open_consumer,
+            place,
+            self._plan.starts[place],
+            self._plan.ends[place],
+            timeout_s=self._config.task_timeout_ms / 1000,
+        ):
+            records = task.stamp(place, found)
+            orders, largest = orders_of(records, source, largest)
+            yield Block(records, orders)
+
+    def _feed(self, block: Block) -> None:
+        """Have records processed by the task that reads them: a run is from one place."""
+        first = block.records[0]
+        self._process(TopicPartition(first.topic(), first.partition()), block)
+        self._deliver()
+
+    def _process(self, place: TopicPartition, block: Block) -> None:
+        task = self._reader_of[place]
+        records = block.records
+        if isinstance(records[0], Row):
+            records = task.stamp(place, records)
+        count = len(records)
+        if self._has_effects:
+            records = Batch(records, block.orders, self._cause)
+        task.add_stamped(place, records)
+        try:
+            done = task.process(count)
+        except RecordError as error:
+            explained = self._explained(error, block)
+            if explained is error:
+                raise  # an error that is its own cause would lose the one behind it
+            raise explained from error
+        assert done == count, f"{place}: {done} of {count} records were processed"
+        self._records[task.id] += count
+        self._flush_when_full(task)
+
+    def _explained(self, error: RecordError, block: Block) -> StreamsError:
+        """Say which record of the input it was, where the failed one was never in Kafka."""
+        at = error.offset - block.records[0].offset()
+        if error.topic not in self._application.repartitions or not 0 <= at < len(block.orders):
+            return error
+        _, source, offset = block.orders[at]
+        if source < 0:
+            return error
+        place = self._plan.inputs[source]
+        return BackfillError(
+            f"{error}; the record was made of the one at offset {offset} of {place}, "
+            f"and was never in {error.topic} itself"
+        )
+
+    def _deliver(self) -> None:
+        """Process what tasks of a circle sent to each other, until nothing is left."""
+        deliveries = self._outputs.deliveries
+        while deliveries:
+            place, record, order = deliveries.popleft()
+            self._process(place, Block([record], [order]))
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def _flush_when_full(self, task: Task) -> None:
+        if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+            task.flush()
+
+    def _bound_memory(self) -> None:
+        if gc.get_count()[0] >= COLLECT_OBJECTS:
+            gc.collect(0)  # what is new alone: the state is large, and no garbage
+        for task in self._tasks.values():
+            if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
+                self._flush()
+                self._write(task)
+
+    def _flush(self) -> None:
+        """Send on everything that caches hold back, in all tasks.
+
+        What that makes may be for a task of the same circle, behind whose caches it waits again.
+        """
+        is_still = False
+        while not is_still:
+            is_still = True
+            for task in self._tasks.values():
+                task.flush()  # not all that caches hold back counts as held back
+                is_still = is_still and not (self._outputs.deliveries or task.held_back())
+                self._deliver()
+
+    def _write(self, task: Task) -> None:
+        """Write what the task holds to its local state."""
+        task.written(task.deltas(), {}, task.offsets({}, self._commit_id))
+
+    @property
+    def _commit_id(self) -> int:
+        # The live application numbers its commits from a number of chance: not from this one.
+        return 1
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _end(self) -> Iterator[pa.RecordBatch]:
+        self._flush()
+        waiting = len(self._outputs.deliveries)
+        assert waiting == 0, f"{waiting} records for tasks of this Spark task were not processed"
+        yield from self._outputs.take(everything=True)
+        notes = []
+        for task_id, task in self._tasks.items():
+            progress = task.offsets({}, self._commit_id)
+            self._write(task)
+            for store, place in task.spec.changelogs.items():
+                if place in self._sources:
+                    continue  # the source is the changelog, and has the rows
+                yield from self._outputs.add(
+                    task_id, "changelog", place.topic, changelog_rows(task, store), place.partition
+                )
+            for place, committed in progress.items():
+                row = (None, committed.metadata.encode(), 0)
+                yield from self._outputs.add(
+                    task_id, "progress", place.topic, [row], place.partition
+                )
+            said = {
+                "records": self._records[task_id],
+                "on_disk": getattr(task.state, "is_on_disk", False),
+                "dropped": [[*names, count] for names, count in self._dropped.items()],
+            }
+            self._dropped = {}
+            notes.append(packed_note(Label("stats", *task_id, ""), json.dumps(said).encode()))
+        yield from self._outputs.take(everything=True)
+        yield packs_to_arrow(notes)
+
+    def _drop(self, node: str, reason: str) -> None:
+        self._dropped[node, reason] = self._dropped.get((node, reason), 0) + 1
+
+
+def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
+    """How many tasks a sub-topology has that reads these topics."""
+    return max(plan.partitions[topic] for topic in topics)
+
+
+def _writes_to_itself(application: Application, stage: Sequence[int]) -> bool:
+    (sub,) = stage if len(stage) == 1 else (None,)
+    if sub is None:
+        return True
+    topics = application.plans[sub].topics
+    read = {topic.name for topic in topics.repartition_sources}
+    return bool(read.intersection(topics.repartition_sinks))
+
+
+def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
+    """Return what tells the partition count of a topic that is written to."""
+
+    def partitions_of(topic: str) -> int:
+        known = plan.partitions.get(topic)
+        if known is not None:
+            return known
+        from headrace.streams.kafka.admin import LiveAdmin
+        from headrace.streams.tasks.facts import ClusterFacts
+
+        admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+        return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)
+
+    return partitions_of

@@ -1,0 +1,144 @@
+"""The command `headrace check`: what an upgrade of an application would trip over."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
+from headrace.streams.plan.key_checks import meetings_of, unnamed_keys_of
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.plan.topics import describe_as
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.topology.checks.unnamed import Unnamed, unnamed_steps
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
+    from headrace.streams.config.config import StreamsConfig
+    from headrace.streams.kafka.group_admin import GroupAdmin
+    from headrace.streams.upgrade.committed_records import CommittedRecords
+    from headrace.streams.upgrade.start_check import StartCheck
+
+__all__ = ["check"]
+
+_WHY = """\
+Such a name has a number that counts the steps of the program. When a step is added or removed in
+front of it, it gets another number: its state begins empty, and what is in its repartition topic is
+not read to the end. Give names to all of them at once, as a named store takes no number. A name
+that is new begins empty too; to keep what a deployed application has, give each the very name that
+is printed here."""
+
+
+@click.command()
+@target_argument
+@click.option("--strict", is_flag=True, help="End with exit code 1 if anything is to be named.")
+@click.option("--deployed", is_flag=True, help="Compare with what is deployed on the cluster.")
+@settings_option
+def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -> None:
+    """List the stores and repartition topics of an application that have no name of their own.
+
+    And the keys that are written with a serde that nobody named behind one that is named, and
+    those that may be other bytes than the keys that they meet.
+
+    With --deployed, say instead what the topology would do to the state and the topics of the
+    version that started last; the exit code is 1 if it would not start. Nothing is changed.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        app = load(target, settings)
+        if deployed:
+            sys.exit(_compare(app))
+    steps = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
+    keys = list(unnamed_keys_of(app.topology, app.config))
+    for found in (*meetings_of(app.topology, app.config), *keys):
+        click.echo(f"{found}\n")
+    _say_unnamed(steps)
+    if strict and (steps or keys):
+        sys.exit(1)
+
+
+def _say_unnamed(steps: list[Unnamed]) -> None:
+    if not steps:
+        click.echo("Every store and every repartition topic has a name of its own.")
+        return
+    for unnamed in steps:
+        click.echo(str(unnamed))
+    click.echo(f"\n{_WHY}")
+
+
+def _compare(app: KafkaStreams) -> int:
+    """Print what is different from what is deployed; returns the exit code."""
+    import structlog
+
+    from headrace.streams.deployed.deployed import DeployedTopology
+    from headrace.streams.deployed.deployment import change_code
+    from headrace.streams.deployed.deployment_changes import changes
+    from headrace.streams.kafka.broker_contact import reach
+    from headrace.streams.kafka.group_admin import GroupAdmin
+    from headrace.streams.upgrade.start_check import StartCheck
+
+    config = app.config
+    reach(config.admin_config())
+    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    deployed = DeployedTopology(config, app.plans, admin, structlog.get_logger())
+    before = deployed.read()
+    if before is None:
+        click.echo(
+            f"The cluster has no description of {config.application_id}: it has not run yet, was "
+            "reset, or has been stopped for longer than the brokers keep offsets."
+        )
+    found = [] if before is None else changes(before, deployed.present)
+    refused = [str(change) for change in found if change.refused]
+    start_check = StartCheck(
+        config, app.plans, admin, _records_of(config), before, structlog.get_logger()
+    )
+    refused += _wrong_topics(admin, app, start_check)
+    for text in refused:
+        click.echo(f"Refused: {text}")
+    for change in found:
+        if not change.refused:
+            click.echo(f"Note: {change}")
+    if before is not None and any(change.refused for change in found):
+        code = change_code(before, deployed.present)
+        click.echo(f"To start all the same and lose that: topology.change.accept={code}")
+    if not refused:
+        click.echo("The application can be started on what is deployed.")
+    return 1 if refused else 0
+
+
+def _records_of(config: StreamsConfig) -> CommittedRecords:
+    from headrace.streams.kafka.consumer import LiveConsumer
+    from headrace.streams.seams.system_clock import SystemClock
+    from headrace.streams.upgrade.committed_records import CommittedRecords
+
+    timeout_s = config.task_timeout_ms / 1000
+    return CommittedRecords(
+        lambda: LiveConsumer(config.restore_config(), timeout_s=timeout_s),
+        clock=SystemClock(),
+        timeout_s=timeout_s,
+    )
+
+
+def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:
+    """What a start would find wrong with the topics, such as another partition count."""
+    subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
+    sinks = {name for sub in subs for name in sub.sinks}
+    try:
+        facts = describe_as(admin, topic_names(subs), written=sinks)
+        plan = plan_internal_topics(subs, facts, names=admin.names())
+        start_check.begin(admin, plan, facts)
+        start_check.require_same(admin, facts)
+    except (
+        MissingTopicError,
+        MisconfiguredTopicError,
+        ChangelogLostError,
+        StateWithoutOffsetsError,
+        TopologyChangedError,
+    ) as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,38 @@
+"""The command `headrace describe`: what an application computes, as text, code or a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+
+__all__ = ["describe"]
+
+
+@click.command()
+@target_argument
+@click.option("--code", "form", flag_value="code", help="The Python source that runs.")
+@click.option("--mermaid", "form", flag_value="mermaid", help="A flowchart for Markdown pages.")
+@click.option("--svg", "form", flag_value="svg", help="A picture, to be kept in a file.")
+@settings_option
+def describe(target: str, form: str | None, settings: dict[str, Any]) -> None:
+    """Print the sub-topologies of an application, their steps, topics and stores.
+
+    The text is the one that Kafka Streams prints for the same topology. With --code, print the
+    source that each sub-topology becomes with the application's settings. No broker is asked.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        app = load(target, settings)
+        if form == "code":
+            for plan in app.plans:
+                click.echo(f"# Sub-topology {plan.id}\n{plan.program.source_code}")
+        elif form == "mermaid":
+            click.echo(app.topology.to_mermaid(), nl=False)
+        elif form == "svg":
+            click.echo(app.topology.to_svg())
+        else:
+            click.echo(app.topology.describe().rstrip())

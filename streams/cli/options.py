@@ -1,0 +1,126 @@
+"""What several commands share: the application that they name, and settings over its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.secrets import guarded
+from headrace.topology.errors import TopologyError
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
+
+__all__ = ["load", "said_errors", "settings_option", "target_argument"]
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_FILE = "headrace.settings"
+
+
+def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with path.open("rb") as file:
+            found = _flat(tomllib.load(file))
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{path} cannot be read as TOML: {error}") from error
+    context.meta[_FILE] = found
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """The settings of a table; a name with dots but without quotes has become tables.
+
+    >>> _flat({"state": {"dir": "/var/lib"}, "sasl.username": "app"})
+    {'state.dir': '/var/lib', 'sasl.username': 'app'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found.update(_flat(value, f"{before}{name}."))
+        else:
+            found[f"{before}{name}"] = value
+    return found
+
+
+def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    settings: dict[str, Any] = dict(context.meta.get(_FILE, {}))
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            begin = re.match(r"[\w.-]*", text)
+            where = f"what begins with {begin[0]!r}" if begin and begin[0] != text else repr(text)
+            raise click.BadParameter(f"{where} is not NAME=VALUE")
+        settings[name.strip()] = value
+    return guarded(settings)
+
+
+target_argument = click.argument("target", metavar="MODULE:APP")
+
+
+def settings_option(command: _Command) -> _Command:
+    """Take settings: a file of them with `--settings`, and single ones over it with `--set`."""
+    single = click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="Set a setting, over what the application says; may be repeated.",
+    )
+    of_file = click.option(
+        "--settings",
+        "settings_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read_file,
+        help='Read settings from a TOML file of lines such as "sasl.username" = "app"; passwords '
+        "are better there than on a command line.",
+    )
+    return single(of_file(command))
+
+
+def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
+    """Import the application that a command names, with settings over its own; it does not run.
+
+    Raises:
+        ApplicationError: there is none.
+        ConfigError: the settings are wrong.
+    """
+    from headrace.streams.supervise.app_loader import load_app
+    from headrace.streams.tasks.restore import SilentRestoreListener
+    from headrace.streams.worker.worker import SilentListener
+
+    app = load_app(target)
+    if not settings:
+        return app
+    return app.derived(
+        settings, worker_listener=SilentListener(), restore_listener=SilentRestoreListener()
+    )
+
+
+@contextmanager
+def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
+    """Turn what a command's own work raises into one message and the error's exit code.
+
+    Args:
+        code_of: tells the code; None takes that of `headrace run`.
+    """
+    try:
+        yield
+    except (StreamsError, TopologyError) as error:
+        from headrace.streams.supervise.exit_codes import exit_code_of
+
+        click.echo(f"Error: {error}", err=True)
+        sys.exit((code_of or exit_code_of)(error))

@@ -1,0 +1,131 @@
+"""The command `headrace run`: an application in several processes, kept running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import FrameType
+from typing import Any, Literal
+
+import click
+import structlog
+
+from headrace.streams import logs
+from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.supervise.restarts import RestartLimits
+from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
+from headrace.streams.supervise.supervisor import StatusDisplay, Supervisor
+from headrace.streams.supervise.worker_handle import Launch, Processes
+
+__all__ = ["run"]
+
+WORKERS_MAX = 1_000
+
+
+@click.command()
+@target_argument
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Worker processes.",
+)
+@settings_option
+@click.option(
+    "--on-stop",
+    type=click.Choice(["leave", "stay"]),
+    help="Give tasks away at a stop, or keep them for a restart.  [default: the setting on.stop]",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"]),
+    help="[default: console on a terminal, else json]",
+)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=RestartLimits().most,
+    show_default=True,
+    help="Restarts of one worker within ten minutes.",
+)
+@click.option("--status-every", type=click.FloatRange(min=0), default=60.0, show_default=True,
+              help="Seconds between status_reported events in the log, where it is no terminal; "
+              "0 for none.")  # fmt: skip
+def run(
+    target: str,
+    workers: int,
+    settings: dict[str, Any],
+    on_stop: Literal["leave", "stay"] | None,
+    log_format: logs.LogFormat | None,
+    log_level: str,
+    max_restarts: int,
+    status_every: float,
+) -> None:
+    """Run an application in worker processes, and start them again when they crash.
+
+    MODULE:APP is a module or a file and, in it, a KafkaStreams or a function that returns one:
+    word_count:app, or path/to/word_count.py:app.
+
+    SIGTERM or Ctrl-C closes the workers cleanly, a second Ctrl-C kills them. The exit codes are in
+    docs/operations.md.
+    """
+    terminal = sys.stderr.isatty()
+    colors = terminal and not os.environ.get("NO_COLOR")
+    chosen = log_format or ("console" if terminal else "json")
+    if on_stop is not None:
+        settings = {**settings, "on.stop": on_stop}
+    launch = Launch(
+        target=target,
+        settings=settings,
+        log_format=chosen,
+        log_level=log_level,
+        colors=colors,
+        terminal=terminal,
+    )
+    line = StatusLine(sys.stderr) if terminal else None
+    logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=colors)
+    log = structlog.get_logger().bind(supervisor=os.getpid())
+    display: StatusDisplay = line or LoggedStatus(log, status_every)
+    processes = Processes(launch, output=None if line is None else line.print)
+    supervisor = Supervisor(
+        workers=workers,
+        start=processes.start,
+        monotonic=time.monotonic,
+        random=Random(),  # noqa: S311 - jitter
+        limits=RestartLimits(most=max_restarts),
+        display=display,
+        log=log,
+    )
+    log.info("supervisor_started", target=target, workers=workers)
+    try:
+        with _signals(supervisor):
+            code = supervisor.run(processes.wait)
+    finally:
+        if line is not None:
+            line.close()
+    sys.exit(code)
+
+
+@contextmanager
+def _signals(supervisor: Supervisor) -> Iterator[None]:
+    """Pass SIGTERM, SIGINT and, unless `nohup` said otherwise, SIGHUP to the supervisor."""
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        supervisor.signalled(number)
+
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,90 @@
+"""The command `headrace topics create`: topics for a first try, where no other tool is at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.client_names import SHARED
+from headrace.streams.contact.denials import DENIED, denial
+from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka.broker_contact import Heard, reach
+from headrace.streams.kafka.kafka_clients import new_admin
+
+__all__ = ["topics"]
+
+_TIMEOUT_S = 30.0
+_FIND_TIMEOUT_S = 10.0
+
+
+@click.group()
+def topics() -> None:
+    """Create topics."""
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
+@click.option("--bootstrap-servers", help="[default: that of --settings, else localhost:9092]")
+@settings_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    bootstrap_servers: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Create topics; those that exist are left as they are."""
+    with said_errors():
+        _create(names, partitions, _client_settings(settings, bootstrap_servers))
+
+
+def _client_settings(given: dict[str, str], bootstrap_servers: str | None) -> dict[str, Any]:
+    """What an admin client takes of an application's settings."""
+    servers = bootstrap_servers or given.get("bootstrap.servers", "localhost:9092")
+    config: dict[str, Any] = {name: value for name, value in given.items() if name in SHARED}
+    return {**config, "bootstrap.servers": servers}
+
+
+def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
+    try:
+        reach(config)
+    except FatalClientError as error:
+        raise FatalClientError(
+            f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
+            "broker start"
+        ) from error
+    client = new_admin(config, Heard())
+    present = _partition_counts(client)
+    kept = {name: present[name] for name in names if name in present}
+    other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
+    if other and partitions is not None:
+        raise click.ClickException(
+            f"topics exist with another partition count than {partitions}: {', '.join(other)}; "
+            "leave out --partitions to use them so, or take another name"
+        )
+    count = partitions or 1
+    missing = [name for name in dict.fromkeys(names) if name not in kept]
+    wanted = [NewTopic(name, num_partitions=count) for name in missing]
+    for name, creation in (client.create_topics(wanted) if wanted else {}).items():
+        try:
+            creation.result(_TIMEOUT_S)
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            if cause.code() in DENIED:
+                raise denial(cause, config, topic=name, right="Create") from error
+            raise click.ClickException(f"cannot create {name}: {cause.str()}") from error
+    for name in names:
+        word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
+        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''})")
+
+
+def _partition_counts(client: Any) -> dict[str, int]:
+    try:
+        found = client.list_topics(timeout=_FIND_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise FatalClientError(f"cannot list the topics: {error.args[0].str()}") from error
+    return {name: len(topic.partitions) for name, topic in found.items()}

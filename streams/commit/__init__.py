@@ -1,0 +1,1 @@
+"""Making what tasks have done last, all at once."""

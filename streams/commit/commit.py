@@ -1,0 +1,180 @@
+"""The commit of a worker: state, output and input offsets become final together.
+
+    1  flush caches downstream until nothing is held back
+    2  write each store's delta to its changelog, one record for each key that changed
+    3  add the next offsets of all input partitions to the transaction
+    4  commit the transaction, once
+    5  write the deltas and the changelogs' positions to local state, one batch a task
+
+A failure before 4 leaves nothing behind: the transaction is aborted and the buffers are dropped. A
+failure between 4 and 5 leaves local state one commit behind, which the restore replays. Under
+at-least-once the steps are the same, with everything flushed in 4 before the offsets are committed,
+and the output before 2: no row may be in a changelog while what followed from it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from headrace.state.store import Position
+from headrace.streams.errors import RecordTooLargeError
+from headrace.streams.seams.clients import (
+    Clock,
+    GroupMetadata,
+    Offsets,
+    Probe,
+    Producer,
+    TopicPartition,
+)
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.task import Delta, Task
+
+Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit needs from its worker.
+
+    Args:
+        producer: of the worker's guarantee.
+        positions: the consumer's positions.
+        topic_ids: the id of each changelog topic, kept beside the local position.
+        clock: for the time of the local position.
+        probe: called between the steps.
+        protect: called with each task before it writes to its changelogs.
+        inputs: tells whether the inputs are still the topics that were read.
+        working: counts the time of user code.
+    """
+
+    producer: Producer
+    positions: Positions
+    topic_ids: Mapping[str, str]
+    clock: Clock
+    probe: Probe
+    protect: Callable[[Task], None]
+    inputs: InputIdentity
+    working: Callable[[], AbstractContextManager[None]]
+
+    def run(self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int) -> None:
+        """Commit everything that `tasks` did since their last commit.
+
+        Args:
+            tasks: the tasks that did something.
+            metadata: the membership, as it was at the last rebalance.
+            commit_id: larger than that of the commit before.
+
+        Raises:
+            TopicReplacedError: an input is another topic than the one that was read.
+        """
+        require_same_inputs = self.inputs.ask(tasks)
+        with self.working():
+            self.flush_caches(tasks)
+        deltas = self.write_changelogs(tasks)
+        offsets = self.send_offsets(tasks, metadata, commit_id)
+        require_same_inputs()
+        self.commit_transaction()
+        self.write_state(tasks, deltas, offsets, commit_id)
+
+    def flush_caches(self, tasks: Sequence[Task]) -> None:
+        """Step 1."""
+        for task in tasks:
+            while task.held_back():
+                task.flush()
+        self.probe("caches_flushed")
+
+    def write_changelogs(self, tasks: Sequence[Task]) -> list[dict[str, Delta]]:
+        """Step 2."""
+        all_deltas = []
+        if any(task.spec.changelogs for task in tasks):
+            self.producer.settle()
+        for task in tasks:
+            self.protect(task)
+            with self.working():
+                deltas = task.deltas()
+            for store, delta in deltas.items():
+                place = task.spec.changelogs.get(store)
+                if place is None:
+                    continue
+                try:
+                    self.producer.send_changelog(place, delta)
+                except RecordTooLargeError as error:
+                    raise task.too_large(store, error) from error
+            all_deltas.append(deltas)
+        self.probe("changelogs_written")
+        return all_deltas
+
+    def send_offsets(
+        self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int
+    ) -> list[Offsets]:
+        """Step 3."""
+        positions = self.positions([place for task in tasks for place in task.inputs])
+        offsets = [task.offsets(positions, commit_id) for task in tasks]
+        everything = {place: c for one in offsets for place, c in one.items()}
+        self.producer.send_offsets(everything, metadata)
+        self.probe("offsets_sent")
+        return offsets
+
+    def commit_transaction(self) -> None:
+        """Step 4."""
+        self.producer.commit()
+        self.probe("transaction_committed")
+
+    def write_state(
+        self,
+        tasks: Sequence[Task],
+        deltas: Sequence[dict[str, Delta]],
+        offsets: Sequence[Offsets],
+        commit_id: int,
+    ) -> None:
+        """Step 5."""
+        written = [
+            place
+            for task, own in zip(tasks, deltas, strict=True)
+            for store, place in task.spec.changelogs.items()
+            if store in own
+        ]
+        ends = self.producer.changelog_ends(written)
+        now_ms = self.clock.now_ms()
+        for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
+            positions = self._local_positions(task, own, ends, commit_id, now_ms)
+            positions |= self._read_positions(task, next_offsets, commit_id, now_ms)
+            task.written(own, positions, next_offsets)
+            self.probe("state_written")
+
+    def _local_positions(
+        self,
+        task: Task,
+        deltas: Mapping[str, Delta],
+        ends: Mapping[TopicPartition, int],
+        commit_id: int,
+        now_ms: int,
+    ) -> dict[str, Position]:
+        positions = {}
+        for store in task.spec.stores:
+            place = task.spec.changelogs.get(store.name)
+            if store.name in task.spec.source_rows:
+                continue
+            if place is None:
+                # Nothing else tells whether an unlogged store belongs to these offsets.
+                positions[store.name] = Position("", 0, commit_id, now_ms)
+            elif store.name in deltas:
+                topic_id = self.topic_ids[place.topic]
+                positions[store.name] = Position(topic_id, ends[place], commit_id, now_ms)
+            elif (before := task.state.position(store.name)) is not None:
+                # Without a change, too: the rows are those of this commit.
+                positions[store.name] = replace(before, commit_id=commit_id)
+        return positions
+
+    def _read_positions(
+        self, task: Task, offsets: Offsets, commit_id: int, now_ms: int
+    ) -> dict[str, Position]:
+        """Those of stores whose changelog is an input: as far as that is committed now."""
+        positions = {}
+        for store in task.spec.source_rows:
+            place = task.spec.restored_from[store]
+            offset = offsets[place].offset
+            positions[store] = Position(self.topic_ids[place.topic], offset, commit_id, now_ms)
+        return positions

@@ -1,0 +1,238 @@
+"""How long a worker's work takes, and work that takes too long to be ever committed.
+
+The broker aborts a transaction that is open for longer than transaction.timeout.ms, and the group
+gives up a member that does not poll within max.poll.interval.ms. What was done is then done again,
+takes as long again, and writes what nobody will see. So:
+
+    once       chunks begin at one record again, as a first chunk may have been too large
+    twice      each record is committed on its own, for as many as were in vain
+    alone, and in vain twice       the worker stops and names the record
+
+Which aborts are the work's fault is told by the worker's own clock. Only time in operators and user
+code counts, not time in which brokers were waited for: an outage is none of the records' doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ConfigError, RecordError, StreamsError
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.records.blame import Suspect
+from headrace.streams.seams.clients import Clock, Log, Producer, TopicPartition
+from headrace.streams.tasks.task import Task
+
+CAREFUL_AFTER = 2
+HOPELESS_ALONE_AFTER = 2
+HOPELESS_AFTER = 4
+"""Where it is not known that it is one record: markers of transactions have offsets too."""
+MAX_POLL, TRANSACTION = "consumer.max.poll.interval.ms", "producer.transaction.timeout.ms"
+
+Where = tuple[str, tuple[tuple[TopicPartition, int], ...]]
+"""A task, and the offsets that it begins at: the same as long as nothing is committed."""
+
+
+@dataclass(slots=True)
+class _InVain:
+    """What was done for nothing from one committed offset on."""
+
+    times: int = 0
+    alone: int = 0
+    """How many of these with no more than one record."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.alone >= HOPELESS_ALONE_AFTER or self.times >= HOPELESS_AFTER
+
+
+class Effort:
+    """See the module.
+
+    Args:
+        config: max.poll.interval.ms and transaction.timeout.ms.
+        clock: the worker's.
+        log: bound to the worker.
+    """
+
+    def __init__(self, config: StreamsConfig, *, clock: Clock, log: Log) -> None:
+        self._max_poll_s = config.max_poll_interval_ms / 1000
+        self._transaction_s = config.transaction_timeout_ms / 1000 if config.exactly_once else None
+        self._clock = clock
+        self._log = log
+        self._since_poll_s = 0.0
+        self._since_commit_s = 0.0
+        self._in_vain: dict[Where, _InVain] = {}
+        self._careful_for = 0
+        """For how many records each is committed on its own."""
+        self._last: TaskId | None = None
+        """Who had the last turn, where it was not everyone's."""
+        self._aborts = 0
+
+    # -- what is done --------------------------------------------------------------------------
+
+    @contextmanager
+    def working(self, producer: Producer) -> Iterator[None]:
+        """Count the time of this block, without what the producer has waited for brokers in it."""
+        begun_s, waited_s = self._clock.monotonic_s(), producer.waited_s
+        try:
+            yield
+        finally:
+            took_s = self._clock.monotonic_s() - begun_s - (producer.waited_s - waited_s)
+            self._since_poll_s += took_s
+            self._since_commit_s += took_s
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Count the time of this block against the next poll alone; brokers are waited for in it.
+
+        Tasks begin in it, and with them processors whose `init` may take long.
+        """
+        begun_s = self._clock.monotonic_s()
+        yield
+        self._since_poll_s += self._clock.monotonic_s() - begun_s
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether each record is to be committed on its own."""
+        return self._careful_for > 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to commit and to poll before more is done: as much again could be too much."""
+        if self.is_careful or self._since_poll_s >= self._max_poll_s / 4:
+            return True
+        return self._transaction_s is not None and self._since_commit_s >= self._transaction_s / 4
+
+    def ends_turn(self, task: Task) -> bool:
+        """Whether the tasks behind this one are to wait for the next turn."""
+        if self.is_enough:
+            self._last = task.id
+            return True
+        return False
+
+    def in_turn(self, tasks: list[Task]) -> list[Task]:
+        """The tasks, those first that had to wait."""
+        last, self._last = self._last, None
+        if last is None:
+            return tasks
+        return sorted(tasks, key=lambda task: (task.id <= last, task.id))
+
+    def polled(self) -> None:
+        """The consumer was polled, and all is well."""
+        self._since_poll_s = 0.0
+
+    def to_forgive(self, tasks: Sequence[Task]) -> list[Suspect]:
+        """What a commit of these tasks makes good, if anything was in vain before.
+
+        A task that has only begun commits where it begins, which makes nothing good.
+        """
+        return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
+
+    def committed(self, tasks: Sequence[Suspect], records: int) -> None:
+        """A commit is final.
+
+        Args:
+            tasks: what `to_forgive` said before it.
+            records: how many were processed.
+        """
+        self._since_commit_s = 0.0
+        self._aborts = 0
+        self._careful_for = max(0, self._careful_for - max(1, records))
+        for task in tasks:
+            self._in_vain.pop(_where(task), None)
+
+    # -- what was in vain ----------------------------------------------------------------------
+
+    def void(self, tasks: Sequence[Task]) -> bool:
+        """What was done since the last commit is void; returns whether it has taken too long.
+
+        Args:
+            tasks: that were running.
+
+        Raises:
+            RecordError: it can never be committed.
+            ConfigError: the same, and there is no record: a punctuator, or an `init`.
+        """
+        self._aborts += 1
+        setting, took_s, limit_s = MAX_POLL, self._since_poll_s, self._max_poll_s
+        if took_s < limit_s and self._transaction_s is not None:
+            setting, took_s, limit_s = TRANSACTION, self._since_commit_s, self._transaction_s
+        self._since_poll_s = self._since_commit_s = 0.0
+        if took_s < limit_s:
+            self._tell_of_aborts()
+            return False
+        # A punctuator has no records, and an `init` not even a task that runs.
+        found = [task.suspect() for task in tasks] or [_NOBODY]
+        busy = [suspect for suspect in found if suspect.ranges] or found
+        records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
+        times = [self._count(task, records) for task in busy]
+        self._log.warning(
+            "work_took_too_long",
+            took_s=round(took_s, 1),
+            limit_s=limit_s,
+            setting=setting,
+            times=max((t.times for t in times), default=1),
+            offsets=_words(busy),
+        )
+        late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
+        if late:
+            raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times))
+        if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
+            self._careful_for = max(1, records)
+        return True
+
+    def _count(self, task: Suspect, records: int) -> _InVain:
+        found = self._in_vain.setdefault(_where(task), _InVain())
+        found.times += 1
+        found.alone += records <= 1
+        return found
+
+    def _tell_of_aborts(self) -> None:
+        # Powers of two: seen soon, and never a flood.
+        if self._aborts >= 4 and self._aborts & (self._aborts - 1) == 0:
+            self._log.warning("commits_failing", aborts=self._aborts)
+
+
+_NOBODY = Suspect("", {}, {})
+
+
+def _where(task: Suspect) -> Where:
+    return task.task_id, tuple(sorted(task.begins.items()))
+
+
+def _words(tasks: Sequence[Suspect]) -> list[str]:
+    ranges = [(place, r) for task in tasks for place, r in task.ranges.items()]
+    return [f"{place} {_range(r)}" for place, r in sorted(ranges, key=lambda found: found[0])]
+
+
+def _range(offsets: range) -> str:
+    return f"{offsets[0]}" if len(offsets) == 1 else f"{offsets[0]} to {offsets[-1]}"
+
+
+def _too_slow(
+    tasks: Sequence[Suspect], setting: str, took_s: float, limit_s: float, times: int
+) -> StreamsError:
+    """Say what takes too long, and which setting is in its way."""
+    task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
+    what = (
+        f"took {took_s:.1f} s of work, and {setting} allows {limit_s:g} s: it was done {times} "
+        "times and could never be committed"
+    )
+    more = " (at most the brokers' transaction.max.timeout.ms)" if setting == TRANSACTION else ""
+    hint = f"make the functions faster, or set {setting} to more than {took_s * 1000:.0f}{more}"
+    moved = {place: r for task in tasks for place, r in task.ranges.items()}
+    if not moved:
+        of = f" of task {task_id}" if task_id else ""
+        return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
+    place = min(moved)
+    return RecordError(
+        f"offsets {' and '.join(_words(tasks))} {what}",
+        topic=place.topic,
+        partition=place.partition,
+        offset=moved[place][0],
+        task_id=task_id,
+        hint=f"nothing of it is committed: {hint}",
+    )

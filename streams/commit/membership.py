@@ -1,0 +1,171 @@
+"""A worker's place in its group: under which membership it commits, and how it joins.
+
+The group metadata that fences a commit is taken in the rebalance callbacks alone: taken at the
+commit, it could be newer than the assignment that the commit believes in, and the broker would
+accept a commit of lost partitions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from headrace.streams.errors import IdentityError, MemberFencedError, StreamsError
+from headrace.streams.seams.background import Background
+from headrace.streams.seams.clients import (
+    Clock,
+    Consumer,
+    GroupMetadata,
+    Log,
+    RebalanceListener,
+    TopicPartition,
+)
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.recurrence import Recurrence
+
+FENCED_TIMES = 3
+FENCED_WITHIN_S = 60.0
+LOOK_AFTER_S = 1.0
+JOIN_PATIENCE_SESSIONS = 4
+UNSETTLED = frozenset({TopicPartition("", -1)})
+"""Stands for an answer that is none yet."""
+
+
+class Membership:
+    """See the module.
+
+    Args:
+        consumer: of the group.
+        session_s: session.timeout.ms in seconds.
+        assigned: asks which partitions the group's members have; None while it rebalances.
+        leads: the partitions that the group is to give out.
+        background: asks beside the worker.
+        clock: the worker's.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        session_s: float,
+        assigned: Callable[[], frozenset[TopicPartition] | None],
+        leads: Callable[[], frozenset[TopicPartition]],
+        background: Background,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._consumer = consumer
+        self._assigned = assigned
+        self._leads = leads
+        self._join_patience_s = JOIN_PATIENCE_SESSIONS * session_s
+        self._clock = clock
+        self._log = log
+        self._fenced = Recurrence(FENCED_TIMES, within_s=FENCED_WITHIN_S, clock=clock)
+        self._metadata: GroupMetadata | None = None
+        self._member_id: str | None = None
+        self._is_fenced = False
+        self._joining_since_s: float | None = None
+        self._look_at_s: float | None = None
+        """When to look for orphans: after each join, until an answer is sure."""
+        self._orphans: frozenset[TopicPartition] = frozenset()
+        self._inquiry = Inquiry[frozenset[TopicPartition]](background)
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        """The membership of the last callback."""
+        assert self._metadata is not None, "a commit without a membership"
+        return self._metadata
+
+    def join(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join for the first time."""
+        self._joining_since_s = self._clock.monotonic_s()
+        self._consumer.subscribe(topics, listener)
+
+    def hear(self) -> bool:
+        """Take the membership of this callback; returns whether it is another than before.
+
+        Whoever was given up by the group and has joined again may meet that in any callback, and
+        has a valid membership by now. Other workers may have had the tasks in between, so nothing
+        that was done under the old membership may be committed under the new one.
+        """
+        before, self._member_id = self._member_id, self._consumer.member_id()
+        self._metadata = self._consumer.group_metadata()
+        return before is not None and before != self._member_id
+
+    def assigned(self) -> None:
+        """The group has given out partitions, so the worker has joined."""
+        self._joining_since_s = None
+        if self._look_at_s is None:
+            self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
+
+    def turn(self) -> None:
+        """See that the worker does join, and that nothing is left without a member."""
+        if self._is_fenced:
+            self._is_fenced = False
+            self._join_anew()
+        self._look_for_orphans()
+        since_s = self._joining_since_s
+        if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
+            # A client that was started while a broker was silent may wait for it for ever.
+            self._log.warning("join_repeated", after_s=round(self._join_patience_s))
+            self._join_anew()
+
+    def _look_for_orphans(self) -> None:
+        """Have partitions shared out that the group has left without a member.
+
+        A static member that comes back within its session gets its old assignment, without a
+        rebalance. What its predecessor was about to give up when it died is in nobody's
+        assignment then, until the group shares out again.
+        """
+        if self._inquiry.is_open:
+            self._hear_of_orphans()
+        elif self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
+            self._inquiry.ask(self._find_orphans)
+
+    def _hear_of_orphans(self) -> None:
+        orphans = self._inquiry.take()
+        if orphans is None:
+            return
+        self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
+        if orphans is UNSETTLED:
+            return
+        if not orphans:
+            self._look_at_s = math.inf
+        elif orphans == self._orphans:
+            self._log.warning("rebalance_requested", partitions=sorted(map(str, orphans)))
+            self._consumer.ask_for_rebalance()
+            orphans = frozenset()
+        # One look could have met them on their way.
+        self._orphans = orphans
+
+    def _find_orphans(self) -> frozenset[TopicPartition]:
+        """Ask which partitions no member has; runs beside the worker."""
+        try:
+            assigned = self._assigned()
+        except StreamsError as error:
+            self._log.warning("group_unknown", reason=str(error))
+            return UNSETTLED
+        return UNSETTLED if assigned is None else self._leads() - assigned
+
+    def replace(self, reason: MemberFencedError) -> None:
+        """Join with a new client in the next turn, as the group does not accept this one any more.
+
+        Not here: it may be one of the old client's own callbacks that has found out.
+
+        Raises:
+            IdentityError: it happens again and again.
+        """
+        if self._fenced.is_too_much():
+            raise IdentityError(
+                f"this worker was fenced in its group {FENCED_TIMES} times within a minute "
+                f"({reason}): another live worker has the same identity; give each worker its own "
+                "worker.id"
+            ) from reason
+        self._is_fenced = True
+
+    def _join_anew(self) -> None:
+        self._member_id = None
+        self._look_at_s = None
+        self._joining_since_s = self._clock.monotonic_s()
+        self._consumer.rejoin()

@@ -1,0 +1,531 @@
+"""The settings of an application: one table, checked whole before anything starts.
+
+The fields of `StreamsConfig` are the table; `python -m headrace.streams.config.config_page` prints
+it as the page docs/configuration.md. Names are Kafka's dotted names, where a field has underscores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from headrace.streams.config.client_settings import (
+    MAX_POLL_INTERVAL_MS,
+    TRANSACTION_TIMEOUT_MS,
+    ClientConfig,
+    ClientSettings,
+    read_client_settings,
+)
+from headrace.streams.config.java_settings import next_step
+from headrace.streams.errors import ConfigError
+from headrace.streams.records.handlers import Handler, Handlers, Stage, handler
+from headrace.streams.secrets import guarded
+from headrace.streams.settings import (
+    REQUIRED,
+    Kind,
+    Setting,
+    choice,
+    choices,
+    directory,
+    duration,
+    flag,
+    integer,
+    legal_name,
+    servers,
+    setting,
+    setting_of,
+    text,
+)
+from headrace.topology import serdes, timestamps
+from headrace.topology.graph.optimizer import BY_NAME
+from headrace.topology.serdes import Serde
+from headrace.topology.timestamps import TimestampExtractor
+
+MIB = 1024 * 1024
+TRANSACTION_MARGIN_MS = 2_000
+"""What a transaction must have left, beyond the commit interval, for the slowest batch."""
+
+BATCH_BYTES = 1_000_000
+"""librdkafka's default of batch.size."""
+
+SERDES: Mapping[str, Serde[Any]] = {
+    name: getattr(serdes, name) for name in ("string", "bytes", "integer", "long", "double", "json")
+}
+_SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
+
+
+def _serde() -> Kind:
+    """A serde, or the name of one that comes along."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in SERDES:
+            return SERDES[value]
+        if all(hasattr(value, member) for member in _SERDE_MEMBERS):
+            return value
+        raise ValueError(f"must be a Serde or one of {', '.join(SERDES)}, not {value!r}")
+
+    return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDES), parse)
+
+
+def _extractor() -> Kind:
+    """A timestamp extractor, or the name of one that comes along."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in timestamps.BY_NAME:
+            return timestamps.BY_NAME[value]
+        if callable(value):
+            return value
+        names = ", ".join(timestamps.BY_NAME)
+        raise ValueError(f"must be a function or one of {names}, not {value!r}")
+
+    return Kind("a function, or " + ", ".join(f"`{name}`" for name in timestamps.BY_NAME), parse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsConfig:
+    """All settings of an application, checked; made by `StreamsConfig.parse`.
+
+    Example:
+        >>> config = StreamsConfig.parse({
+        ...     "application.id": "word-count",
+        ...     "bootstrap.servers": "localhost:9092",
+        ...     "processing.guarantee": "exactly_once",
+        ... })
+        >>> config.processing_guarantee, config.commit_interval_ms
+        ('exactly_once_v2', 100)
+        >>> StreamsConfig.parse({"application.id": "a b", "bootstrap.server": "localhost:9092"})
+        Traceback (most recent call last):
+            ...
+        headrace.streams.errors.ConfigError: 3 settings are wrong:
+        - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
+topics and groups are named after it
+        - bootstrap.servers is required, and not set
+        - bootstrap.server is unknown; did you mean bootstrap.servers?
+    """
+
+    application_id: str = setting(
+        legal_name(), "Name of the application: consumer group, and first part of internal topics."
+    )
+    bootstrap_servers: str = setting(servers(), "Brokers to find the cluster by.")
+    processing_guarantee: Literal["at_least_once", "exactly_once_v2"] = setting(
+        choice("at_least_once", "exactly_once_v2", also={"exactly_once": "exactly_once_v2"}),
+        "The one switch: whether a failure may repeat records in state and output.",
+        default="at_least_once",
+    )
+    commit_interval_ms: int = setting(
+        duration(0),
+        "Longest time between commits; 0 commits after every batch.",
+        default=None,
+        default_words="30000, or 100 under exactly-once",
+    )
+    commit_when_idle: bool = setting(
+        flag(),
+        "Commit as soon as the input is drained instead of waiting for the interval; "
+        "only under exactly-once.",
+        default=True,
+    )
+    state_dir: Path = setting(  # noqa: RUF009 - declares a field
+        directory(),
+        "Where local state lives, shared by the workers of a host; must survive a restart.",
+        default=None,
+        default_words="`$XDG_STATE_HOME/headrace`, else `~/.local/state/headrace`",
+    )
+    worker_id: str | None = setting(
+        legal_name(),
+        "Identity of this worker, unique among live workers and kept across restarts, such as "
+        "a pod's name; without it the worker takes a free slot in state.dir.",
+        default=None,
+    )
+    default_key_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
+        _serde(),
+        "How keys are read and written where the topology does not say.",
+        default=serdes.json,
+        default_words="json",
+    )
+    default_value_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
+        _serde(),
+        "How values are read and written where the topology does not say.",
+        default=serdes.json,
+        default_words="json",
+    )
+    statestore_cache_max_bytes: int = setting(
+        integer(0, unit="bytes"),
+        "Memory to hold results back until the commit, so that each key goes downstream once; "
+        "0 forwards every update.",
+        default=10 * MIB,
+    )
+    statestore_uncommitted_max_bytes: int = setting(
+        integer(MIB, unit="bytes"),
+        "Memory for writes between commits; when it is full the worker commits early.",
+        default=64 * MIB,
+    )
+    statestore_read_cache_max_bytes: int = setting(
+        integer(0, unit="bytes"),
+        "Memory to keep committed values decoded for reading; 0 reads RocksDB each time.",
+        default=64 * MIB,
+    )
+    rocksdb_block_cache_bytes: int = setting(
+        integer(0, unit="bytes"), "RocksDB's block cache, shared by all stores.", default=128 * MIB
+    )
+    rocksdb_write_buffer_bytes: int = setting(
+        integer(MIB, unit="bytes"),
+        "RocksDB's write buffers, the sum over all stores.",
+        default=64 * MIB,
+    )
+    replication_factor: int = setting(
+        integer(-1, 32767, except_for=(0,)),
+        "Replicas of internal topics; -1 takes the brokers' default.",
+        default=-1,
+    )
+    max_poll_records: int = setting(
+        integer(1, 1_000_000), "Most records in one batch through the topology.", default=5000
+    )
+    poll_ms: int = setting(
+        duration(0, 60_000), "Longest wait for records when there are none.", default=100
+    )
+    max_task_idle_ms: int = setting(
+        duration(-1),
+        "How long a task with several inputs waits for an empty one, to process in timestamp "
+        "order; 0 waits for data known to be on the broker, -1 never waits.",
+        default=0,
+    )
+    window_close_idle_ms: int = setting(
+        duration(0),
+        "How long a task must have had no new record until its windows are closed as if later "
+        "records had come; records that come for them after that are late. 0 leaves them open.",
+        default=0,
+    )
+    buffered_records_per_partition: int = setting(
+        integer(1), "Queued records at which an input partition is paused.", default=10_000
+    )
+    repartition_purge_interval_ms: int = setting(
+        duration(1),
+        "Time between deletions of what was read from repartition topics.",
+        default=30_000,
+    )
+    topics_check_interval_ms: int = setting(
+        duration(1),
+        "Time between looks at the topics: whether one was deleted, or has more partitions.",
+        default=300_000,
+    )
+    task_timeout_ms: int = setting(
+        duration(0),
+        "How long calls to the cluster are repeated after temporary errors; while no broker can "
+        "be reached at all, it does not count.",
+        default=300_000,
+    )
+    null_key_policy: Literal["fail", "drop"] = setting(
+        choice("fail", "drop"),
+        "What happens to a record without a key where an operator needs one.",
+        default="fail",
+    )
+    default_timestamp_extractor: TimestampExtractor = setting(  # noqa: RUF009 - declares a field
+        _extractor(),
+        "Which time the records of sources have where the topology does not say.",
+        default=timestamps.fail_on_invalid_timestamp,
+        default_words="fail_on_invalid_timestamp",
+    )
+    deserialization_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record whose key or value cannot be decoded.",
+        default="fail",
+    )
+    processing_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record on which a function of the topology fails.",
+        default="fail",
+    )
+    production_exception_handler: Handler = setting(  # noqa: RUF009 - declares a field
+        handler(),
+        "What happens to a record that a sink cannot encode, or that is too large to be sent.",
+        default="fail",
+    )
+    errors_dead_letter_queue_topic_name: str | None = setting(
+        legal_name(),
+        "Where handlers that say `continue` write the records that they let go.",
+        default=None,
+    )
+    topology_optimization: tuple[str, ...] = setting(
+        choices(*BY_NAME),
+        "Whether repartition topics that would carry the same records are shared, and whether the "
+        "compacted topic that a table is read from is its changelog too.",
+        default=(),
+        default_words="none",
+    )
+    topology_change_accept: str | None = setting(
+        text(),
+        "Starts although the topology would lose state that is deployed; the code of that one "
+        "change, as the error or headrace check --deployed prints it.",
+        default=None,
+    )
+    windowstore_changelog_additional_retention_ms: int = setting(
+        duration(0),
+        "Added to the retention of windowed changelogs, as clocks differ.",
+        default=86_400_000,
+    )
+    on_stop: Literal["leave", "stay"] = setting(
+        choice("leave", "stay"),
+        "Whether a worker that stops gives its tasks to others at once, or keeps them for a "
+        "restart within consumer.session.timeout.ms.",
+        default="leave",
+    )
+    log_errors: Literal["places", "full"] | None = setting(
+        choice("places", "full"),
+        "Whether logs have the texts of errors that user code raises, which may quote records, or "
+        "only the places in the code.",
+        default=None,
+        default_words="full where `headrace run` writes to a terminal, else places",
+    )
+    shutdown_timeout_ms: int = setting(
+        duration(0),
+        "How long `close` waits for a stop, and `headrace run` before it kills.",
+        default=30_000,
+    )
+    restore_batch_records: int = setting(
+        integer(1, 1_000_000), "Most changelog records in one batch of a restore.", default=10_000
+    )
+    topic_configs: Mapping[str, str] = field(repr=False)
+    """Configs of internal topics, given with the prefix ``topic.``."""
+    _clients: ClientSettings = field(repr=False)  # may hold passwords
+
+    @classmethod
+    def parse(
+        cls, settings: Mapping[str, object], *, environ: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Check settings and fill in the defaults; a value of None means not set.
+
+        Args:
+            settings: dotted names and values; durations are milliseconds or timedelta.
+            environ: where the user's state directory is looked up.
+
+        Raises:
+            ConfigError: naming every wrong setting, and what would be right.
+        """
+        settings = guarded(settings)
+        given = {str(name): value for name, value in settings.items() if value is not None}
+        java_s = {name: step for name in given if (step := next_step(name)) is not None}
+        problems = [f"{name} is not supported: {step}" for name, step in java_s.items()]
+        values: dict[str, object] = {}
+        for own in table():
+            try:
+                values[own.name] = _value(own, given)
+            except ValueError as error:
+                problems.append(f"{own.name} {error}")
+        exactly_once = values.get("processing.guarantee") == "exactly_once_v2"
+        if values.get("commit.interval.ms", 0) is None:
+            values["commit.interval.ms"] = 100 if exactly_once else 30_000
+        if values.get("state.dir", "") is None:
+            values["state.dir"] = user_state_dir(environ)
+        known = [own.name for own in table()]
+        others = {n: v for n, v in given.items() if n not in known and n not in java_s}
+        clients, client_problems = read_client_settings(
+            others, exactly_once=exactly_once, known=known
+        )
+        problems += client_problems
+        if exactly_once:
+            problems += _check_transaction_timeout(values.get("commit.interval.ms"), clients)
+        problems += _check_dead_letters(values)
+        if problems:
+            raise ConfigError(*problems)
+        topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}
+        named = {name.replace(".", "_"): value for name, value in values.items()}
+        return cls(**named, topic_configs=topic_configs, _clients=clients)  # type: ignore[arg-type]
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether state, output and offsets are committed in one transaction."""
+        return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether inputs are read without aborted records, up to the last stable offset."""
+        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
+
+    @property
+    def handlers(self) -> Handlers:
+        """What decides about records that cannot be processed."""
+        return Handlers(
+            deserialization=self.deserialization_exception_handler,
+            processing=self.processing_exception_handler,
+            production=self.production_exception_handler,
+            dead_letter_topic=self.errors_dead_letter_queue_topic_name,
+        )
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """After how many milliseconds the broker aborts a transaction of a worker that died."""
+        return _transaction_timeout_ms(self._clients)
+
+    @property
+    def max_poll_interval_ms(self) -> int:
+        """After how many milliseconds without a poll the group gives up a worker."""
+        return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """After how many milliseconds the group gives up a worker that died."""
+        return int(str(self.consumer_config("")["session.timeout.ms"]))
+
+    def consumer_config(self, instance_id: str) -> ClientConfig:
+        """librdkafka's settings for the consumer of the input, a static member of the group."""
+        chosen: ClientConfig = {
+            **self._chosen_for_consumers(),
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "session.timeout.ms": 10_000,
+        }
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "group.instance.id": instance_id,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        return self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+
+    def restore_config(self) -> ClientConfig:
+        """librdkafka's settings for the consumer of changelogs, which joins no group.
+
+        The ``consumer.`` settings apply to it as well, under the ``restore.`` ones.
+        """
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+        return self._clients.layered(
+            ("consumer.", "restore."), self._chosen_for_consumers(), owned, role="restore"
+        )
+
+    def producer_config(
+        self,
+        transactional_id: str | None,
+        *,
+        message_max_bytes: int | None = None,
+        batch_max_bytes: int | None = None,
+    ) -> ClientConfig:
+        """librdkafka's settings for the producer of output and changelogs.
+
+        Args:
+            transactional_id: the worker's identity, or None for a producer without transactions.
+            message_max_bytes: the largest record that a topic accepts, where it is known.
+            batch_max_bytes: the largest batch that every topic accepts, where it is known.
+        """
+        chosen: ClientConfig = {
+            **self._chosen_for_all(),
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            # Its default of 100 delays each transaction that follows right on another.
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 1000,
+            # How long a topic may be unknown before records for it fail; 30 s by default.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 256 * 1024,
+        }
+        if message_max_bytes is not None:
+            chosen["message.max.bytes"] = message_max_bytes
+        if batch_max_bytes is not None:
+            # A topic bounds whole batches, and the client does not divide one that was refused.
+            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
+        owned: ClientConfig = {
+            **self._owned_by_all(),
+            "partitioner": "murmur2_random",
+            # Exactly-once needs the offset of each changelog record, at-least-once each failure.
+            "delivery.report.only.error": not self.exactly_once,
+        }
+        if transactional_id is not None:
+            chosen["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+            owned["transactional.id"] = transactional_id
+        return self._clients.layered(("producer.",), chosen, owned, role="producer")
+
+    def admin_config(self) -> ClientConfig:
+        """librdkafka's settings for the admin client."""
+        chosen = self._chosen_for_all()
+        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
+
+    def _chosen_for_all(self) -> ClientConfig:
+        return {"client.id": self.application_id}
+
+    def _owned_by_all(self) -> ClientConfig:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def _chosen_for_consumers(self) -> ClientConfig:
+        # At its default of 1000 a full queue pauses each partition for up to a second.
+        return {**self._chosen_for_all(), "fetch.queue.backoff.ms": 2}
+
+    def _owned_by_consumers(self) -> ClientConfig:
+        return {
+            **self._owned_by_all(),
+            "group.id": self.application_id,
+            "allow.auto.create.topics": False,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": False,
+        }
+
+
+def table() -> Iterator[Setting]:
+    """The settings that the runtime knows by name, in the order of the documentation."""
+    for declared in fields(StreamsConfig):
+        own = setting_of(declared)
+        if own is not None:
+            yield own
+
+
+def user_state_dir(environ: Mapping[str, str]) -> Path:
+    """The directory for state that must outlive a reboot, by the XDG rules."""
+    base = environ.get("XDG_STATE_HOME", "")
+    # The rules say that a relative path there is to be ignored.
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "headrace"
+
+
+def _value(own: Setting, given: Mapping[str, object]) -> object:
+    if own.name in given:
+        return own.kind.parse(given[own.name])
+    if own.default is REQUIRED:
+        raise ValueError("is required, and not set")
+    return own.default
+
+
+def _transaction_timeout_ms(clients: ClientSettings) -> int:
+    value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    return int(str(value))
+
+
+def _check_dead_letters(values: Mapping[str, object]) -> list[str]:
+    """A topic to which nothing would ever be written is a mistake."""
+    names = [f"{stage}.exception.handler" for stage in get_args(Stage)]
+    if values.get("errors.dead.letter.queue.topic.name") is None or any(
+        values.get(name) != "fail" for name in names
+    ):
+        return []
+    problem = (
+        "errors.dead.letter.queue.topic.name is set, but records are written there only where a "
+        f"handler lets them go; set one of {', '.join(names)} to 'continue'"
+    )
+    return [problem]
+
+
+def _check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
+    """A transaction lasts from one commit to the next, and one batch longer."""
+    try:
+        timeout_ms = _transaction_timeout_ms(clients)
+    except ValueError:
+        return ["producer.transaction.timeout.ms must be milliseconds or a timedelta"]
+    if not isinstance(commit_interval_ms, int):
+        return []
+    needed_ms = commit_interval_ms + TRANSACTION_MARGIN_MS
+    if timeout_ms >= needed_ms:
+        return []
+    problem = (
+        f"commit.interval.ms {commit_interval_ms} is too long for transactions that the broker "
+        f"aborts after {timeout_ms} ms; commit more often, or set "
+        f"producer.transaction.timeout.ms to {needed_ms} or more"
+    )
+    return [problem]

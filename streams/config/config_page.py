@@ -1,0 +1,87 @@
+"""The page docs/configuration.md, made from the tables that the settings are checked by."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from headrace.streams.config.client_settings import OWNED, OWNED_TOPIC_CONFIGS
+from headrace.streams.config.config import table
+from headrace.streams.config.java_settings import NOT_SUPPORTED
+
+_HEAD = """\
+# Configuration
+
+Settings keep Kafka's dotted names. All of them are checked before anything starts, and all that
+is wrong is reported at once. This page is printed by `python -m
+headrace.streams.config.config_page`.
+
+| setting | values | default | meaning |
+|---|---|---|---|
+"""
+
+_CLIENTS = """
+## Settings of the Kafka clients
+
+Any setting of librdkafka reaches its client by prefix: `consumer.` (the input, and under
+`restore.` the changelogs), `restore.`, `producer.`, `admin.`. Security, network, logging and
+statistics settings without a prefix (`security.protocol`, `sasl.*`, `ssl.*`, `socket.*`,
+`client.id`, `client.rack`, `debug`, `statistics.interval.ms`, `oauth_cb`, ...) go to every client;
+a prefix wins over none. `topic.` sets a config of the internal topics.
+
+`consumer.isolation.level` is `read_committed` under both guarantees: inputs are read up to the
+first transaction that is still open, and without records that were aborted. Under at-least-once it
+may be `read_uncommitted`; then the application reads all records at once, aborted ones too, and so
+does a [backfill](backfill.md) of it.
+
+The runtime owns these; another value is refused:
+
+| setting | clients | only legal value | because |
+|---|---|---|---|
+"""
+
+_REFUSED = """
+## Settings of Kafka Streams that are refused
+
+| setting | what to do |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return (
+        _HEAD
+        + "".join(_rows())
+        + _CLIENTS
+        + "".join(_owned_rows())
+        + _REFUSED
+        + "".join(_row(f"`{name}`", why) for name, why in NOT_SUPPORTED.items())
+    )
+
+
+def _rows() -> Iterator[str]:
+    for own in table():
+        default = own.default_words
+        if default not in ("required", "not set") and " " not in default:
+            default = f"`{default}`"
+        yield _row(f"`{own.name}`", own.kind.words, default, own.doc)
+
+
+def _owned_rows() -> Iterator[str]:
+    for owned in OWNED:
+        clients = ", ".join(client.rstrip(".") for client in owned.clients)
+        value = "none" if owned.value is None else f"`{owned.value}`"
+        if owned.exactly_once_only:
+            value += " under exactly-once"
+        yield _row(f"`{owned.name}`", clients, value, owned.reason)
+    for name, reason in OWNED_TOPIC_CONFIGS.items():
+        yield _row(f"`{name}`", "topic", "none", reason)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,84 @@
+"""What is said of a right that is missing: who lacks which right, on what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+
+from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
+from headrace.streams.contact.rights import principal_of
+
+__all__ = ["DENIED", "denial"]
+
+DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+_RIGHT = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Read",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write",
+}
+_UNREAD = re.compile(
+    r"commit offsets to transaction.*?([\w.-]+)(?:\([^\[]*\))?\[\d+\]\(Broker: Topic authorization"
+)
+"""Offsets of a topic are taken of those who may read it; the text alone says which one it was."""
+
+
+def denial(
+    error: KafkaError,
+    config: Mapping[str, object],
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    right: str | None = None,
+) -> AccessError:
+    """The error that names who lacks what.
+
+    Args:
+        error: what the client says.
+        config: its settings, which may say who it is, and its group.
+        topic: the topic concerned, where it is known.
+        group: the group, if it is not that of the settings.
+        right: the one that is missing, if the error alone does not tell.
+
+    Example:
+        >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        >>> print(denial(error, {"sasl.username": "app"}, topic="orders", right="Read"))
+        User:app lacks the right Read on the topic orders: Broker: Topic authorization failed; \
+grant it
+    """
+    code, who = error.code(), principal_of(config)
+    if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
+        return AccessError(
+            f"the brokers do not let {who} in: {error.str()}; correct sasl.mechanism, "
+            "sasl.username and sasl.password",
+            principal=who,
+        )
+    unread = _UNREAD.search(error.str())
+    if unread is not None:
+        topic, right = unread[1], "Read"
+    right = right or _RIGHT.get(code, "Write")
+    group = group or str(config.get("group.id") or "that it commits for")
+    resource = {
+        KafkaError.GROUP_AUTHORIZATION_FAILED: f"the group {group}",
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the cluster",
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+            f"the transactional id {config.get('transactional.id')}"
+        ),
+    }.get(code, f"the topic {topic}" if topic else "a topic that it uses")
+    kind = GroupDeniedError if code == KafkaError.GROUP_AUTHORIZATION_FAILED else AccessError
+    return kind(
+        f"{who} lacks the right {right} on {resource}: {error.str()}; grant it",
+        principal=who,
+        right=right,
+        resource=resource,
+    )

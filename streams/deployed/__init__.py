@@ -1,0 +1,1 @@
+"""What is deployed, as it stands beside an offset, and what a new version changes of it."""

@@ -1,0 +1,347 @@
+"""What a changed topology does to the state and the topics of the deployed one: pure comparison.
+
+A change is refused at a start when what is stored would be lost or misread without a word: a store
+under another name begins empty, a repartition topic under another name is not read to its end, and
+serdes such as string and long do not read each other's bytes. Everything else is told, and starts:
+whether a serde of the user's own reads the bytes of another, nobody else can know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.streams.deployed.deployed_joins import JoinStores, changed_joins, join_of
+from headrace.streams.deployed.deployed_steps import FIXED
+from headrace.streams.deployed.deployment import (
+    DeployedStore,
+    DeployedTopic,
+    Deployment,
+    digest,
+    is_digest,
+)
+from headrace.topology.checks.dropped_fields import dropped_fields
+from headrace.topology.checks.unnamed import is_generated
+from headrace.topology.serdes.serde_schemas import EXCLUSIVE, unreadable
+
+_NUMBER = re.compile(r"[0-9]{10}")
+
+T = TypeVar("T", DeployedStore, DeployedTopic)
+"""What is compared by name and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different.
+
+    Args:
+        refused: whether the application does not start with it.
+        what: what is different, and what comes of it.
+        way_out: what to do.
+        lets_go: whether it starts, and something that is stored goes without an error.
+    """
+
+    refused: bool
+    what: str
+    way_out: str
+    lets_go: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.way_out}"
+
+
+def changes(before: Deployment, after: Deployment) -> list[Change]:
+    """Compare what is deployed with what is about to start.
+
+    Args:
+        before: what the last version that started has stored.
+        after: what the program makes now.
+
+    Returns:
+        What is different, what is refused first.
+
+    Example:
+        >>> from headrace.streams.deployed.deployment import DeployedTopic, Deployment
+        >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
+        >>> print(*changes(one, Deployment()))
+        repartition topic by-word-repartition is not read any more, and records that are still in \
+it are lost: let the deployed version read it to its end, with its input stopped
+    """
+    found = [*_store_changes(before.stores, after.stores)]
+    found += _topic_changes(before.topics, after.topics)
+    return sorted(found, key=lambda change: not change.refused)
+
+
+def _store_changes(
+    before: Sequence[DeployedStore], after: Sequence[DeployedStore]
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        yield from _differences(old, same)
+    for was, now in changed_joins(before, after):
+        gone = [store for store in gone if store.name not in was.names]
+        new = [store for store in new if store.name not in now.names]
+        yield _join_change(was, now)
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"store {old.name} is called {renamed.name} now, so its state begins empty",
+            _way_back(old),
+        )
+    for old in gone:
+        kept = f"; its topic <application.id>-{old.name}-changelog stays" if old.logged else ""
+        yield Change(
+            False, f"store {old.name} is gone{kept}", "headrace reset --all-internal deletes it"
+        )
+    for fresh in new:
+        yield Change(
+            False,
+            f"store {fresh.name} is new and begins empty, behind what is committed already",
+            "reset the application if it is to hold all of the input",
+        )
+
+
+def _join_change(was: JoinStores, now: JoinStores) -> Change:
+    join = f'store="{was.base}"' if was.base else f"{', '.join(sorted(was.names))}"
+    return Change(
+        True,
+        f"the join of streams with {join} was {was.kind} one and is {now.kind} one, which has "
+        f"other stores ({', '.join(sorted(now.names))}), so it begins with empty windows",
+        "no name keeps them: give the join a new name and accept the change, or reset the "
+        "application",
+    )
+
+
+def _way_back(old: DeployedStore) -> str:
+    join = join_of(old)
+    if join is None:
+        return f'give it the name that is deployed, store="{old.name}"'
+    if join[0] is None:
+        return (
+            "no name gives a join this one back: keep the number of steps in front of it, or "
+            "name it and accept the change, or reset the application"
+        )
+    return f'give the join the name that is deployed, store="{join[0]}"'
+
+
+def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+    name = old.name
+    if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
+        yield Change(
+            True,
+            f"store {name} belonged to a step behind {', '.join(old.reads)} and belongs to one "
+            f"behind {', '.join(new.reads)} now, which would take over the other's rows",
+            'give both steps names, store="..."',
+        )
+    if old.layout != new.layout:
+        yield Change(
+            True,
+            f"store {name} keeps its rows as a {old.layout} store and would read them as a "
+            f"{new.layout} one",
+            "name the store anew, or reset the application",
+        )
+    for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
+        if one != other:
+            yield Change(
+                _exclude(one, other),
+                f"the {what} of store {name} were written by serde {one} and are read by {other}",
+                "see that it reads the old bytes, else keep the serde or name the store anew",
+            )
+    yield from _step_changes(old, new)
+    yield from _schema_changes(f"store {name}", old, new)
+    if old.logged != new.logged:
+        lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
+        yield Change(
+            True, f"store {name} {lost}, so its state begins empty", "keep logged= as it was"
+        )
+    elif old.source and not new.source:
+        yield Change(
+            True,
+            f"store {name} was restored from the topic that it is read from, and has a changelog "
+            "of its own now, which is empty or old, so its state begins wrong",
+            "keep reuse.ktable.source.topics in topology.optimization, or reset the application",
+        )
+    elif new.source and not old.source:
+        yield Change(
+            False,
+            f"store {name} is restored from the topic that it is read from; its topic "
+            f"<application.id>-{name}-changelog is not written any more",
+            "headrace reset --all-internal deletes it",
+        )
+    elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
+        yield Change(
+            True,
+            f"store {name} has no changelog, and its rows of {old.kind} in tasks {old.sub}_* are "
+            f"not found as {new.kind} in tasks {new.sub}_*",
+            "keep the store's kind and the order of what comes before it, or log the store",
+        )
+    elif old.sub != new.sub:
+        yield Change(
+            False,
+            f"store {name} is in tasks {new.sub}_* instead of {old.sub}_*",
+            "nothing is to be done; its local rows are restored from its changelog once",
+        )
+
+
+def _topic_changes(
+    before: Sequence[DeployedTopic], after: Sequence[DeployedTopic]
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        if old.shape != same.shape:
+            yield Change(
+                _exclude(old.key, same.key) or _exclude(old.value, same.value),
+                f"repartition topic {old.name} was written with serdes {' and '.join(old.shape)} "
+                f"and is read with {' and '.join(same.shape)}",
+                "see that these read the old bytes, else let the deployed version read it to its "
+                "end, with its input stopped",
+            )
+        yield from _schema_changes(f"repartition topic {old.name}", old, same)
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"repartition topic {old.name} is called {renamed.name} now, and records that are "
+            "still in the old one are lost",
+            f'give the step the name that is deployed, name="{old.name}"',
+        )
+    for old in gone:
+        yield Change(
+            True,
+            f"repartition topic {old.name} is not read any more, and records that are still in it "
+            "are lost",
+            "let the deployed version read it to its end, with its input stopped",
+        )
+
+
+_TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
+_ANEW = "name the store anew, or reset the application"
+
+
+def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+    """What another kind of step, or windows of other spans, do to the rows."""
+    before, after = _kind(old), _kind(new)
+    if before and after and before != after and old.layout == new.layout:
+        yield Change(
+            True,
+            f"the rows of store {old.name} were made by {before} and would be read by {after}",
+            _ANEW,
+        )
+        return
+    spans, now = dict(old.spans), dict(new.spans)
+    for span in spans:
+        if span in now and spans[span] != now[span]:
+            yield _span_change(old.name, span, spans[span], now[span])
+
+
+def _kind(store: DeployedStore) -> str:
+    """What fills a store, or "" where an older description does not say."""
+    return store.step or (store.op if store.op in _TOLD_BY_OP else "")
+
+
+def _span_change(store: str, span: str, before: int, after: int) -> Change:
+    told = f"the {span} of store {store} was {before} ms and is {after} ms"
+    if span in FIXED:
+        return Change(True, f"{told}, so its rows would be read as those of other windows", _ANEW)
+    if after > before:
+        return Change(
+            False,
+            f"{told}; what was let go already stays gone",
+            "nothing is to be done, unless late records are to find all of it: then reset",
+        )
+    return Change(
+        False, f"{told}; what is older is let go", "nothing is to be done, if that is meant"
+    )
+
+
+def _schema_changes(
+    where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
+) -> Iterator[Change]:
+    """What of the old keys and values the new serdes cannot read."""
+    parts = (
+        ("keys", old.key_schema, new.key_schema),
+        ("values", old.value_schema, new.value_schema),
+    )
+    for what, before, after in parts:
+        if is_digest(before):
+            if after != before and digest(after) != before:
+                yield Change(
+                    False,
+                    f"the schema of the {what} of {where} has changed, and was too large to keep",
+                    "see that it reads the old bytes",
+                )
+            continue
+        why = None if is_digest(after) else unreadable(after, before)
+        if why is not None:
+            yield Change(
+                True,
+                f"not all {what} of {where} can be read any more: {why}",
+                "have the class or schema read the old ones, such as by a default, or name it anew",
+            )
+        elif not is_digest(after):
+            yield from _field_changes(what, where, before, after)
+
+
+def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[Change]:
+    """What goes without an error, as the old bytes can be read."""
+    gone = ", ".join(f"`{name}`" for name in dropped_fields(after, before))
+    if what == "keys":
+        new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
+        if gone or new:
+            told = f"have no field {gone} any more" if gone else f"have a new field {new}"
+            yield Change(
+                bool(gone),
+                f"the keys of {where} {told}, so equal keys have other bytes and do not find what "
+                "is stored under the old ones",
+                "keep the fields of the keys, or reset the application",
+                lets_go=True,
+            )
+    elif gone:
+        when = (
+            "as they are read"
+            if where.startswith("repartition")
+            else ("at the next write of each row")
+        )
+        yield Change(
+            False,
+            f"the values of {where} have no field {gone} any more: what is stored in it is "
+            f"dropped {when}",
+            "nothing is to be done, if that is meant; a field with another name keeps its values "
+            "by msgspec.field(name=...) of a Struct, or an alias in Avro",
+            lets_go=True,
+        )
+
+
+def _exclude(written: str, read: str) -> bool:
+    return written != read and {written, read} <= EXCLUSIVE
+
+
+def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:
+    """What is gone, what is new, and what is there under the same name."""
+    old, new = {x.name: x for x in before}, {x.name: x for x in after}
+    both = [(old[name], new[name]) for name in old if name in new]
+    return (
+        [x for x in before if x.name not in new],
+        [x for x in after if x.name not in old],
+        both,
+    )
+
+
+def _pairs(gone: list[T], new: list[T]) -> Iterator[tuple[T, T]]:
+    """Take out of both lists what is the same under another name, by number alone if possible."""
+    for alike in (_differ_by_number, _have_one_shape):
+        for old in list(gone):
+            found = next((fresh for fresh in new if alike(old, fresh)), None)
+            if found is not None:
+                gone.remove(old)
+                new.remove(found)
+                yield old, found
+
+
+def _have_one_shape(a: T, b: T) -> bool:
+    return a.shape == b.shape
+
+
+def _differ_by_number(a: T, b: T) -> bool:
+    return _have_one_shape(a, b) and _NUMBER.sub("", a.name) == _NUMBER.sub("", b.name)

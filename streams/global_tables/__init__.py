@@ -1,0 +1,1 @@
+"""Tables whose rows are all everywhere."""

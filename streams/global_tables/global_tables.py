@@ -1,0 +1,428 @@
+"""The global tables of one process: read to their topics' ends at the start, then kept up to date.
+
+    bootstrap ─► update, before each batch of records ─► close
+
+The worker's own thread does all of it: between two updates no row changes, so a task sees the same
+rows for all records of a batch. Nothing here is part of a commit. An abort does not take back what
+was read meanwhile, and a record that is processed again may find other rows: global tables are
+outside of the transaction and of the equality promises, as in Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.store import Position
+from headrace.streams.errors import (
+    FatalClientError,
+    GlobalTableLostError,
+    OffsetLostError,
+    StopRequestedError,
+)
+from headrace.streams.global_tables.global_errors import RowErrors
+from headrace.streams.global_tables.global_rows import GlobalRows
+from headrace.streams.global_tables.global_state import Followed, GlobalState, stores_of_tables
+from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.seams.clients import (
+    Clock,
+    Consumer,
+    Log,
+    Probe,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.tasks.restore import RestoreListener
+from headrace.streams.tasks.restore_plan import ChangelogFacts, plan_restore
+from headrace.streams.tasks.tasks import Facts
+from headrace.topology.context.context import TableView
+from headrace.topology.processors.read_only_store import store_key
+from headrace.topology.processors.store import Store
+
+__all__ = ["GlobalTables", "OpenGlobalHome"]
+
+OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
+"""Opens the local state of the global tables of one process."""
+
+BULK_RECORDS = 20_000
+"""From this distance on a load leaves RocksDB's log out, as a restore does."""
+KEEP_RECORDS = 1_000_000
+"""After so many records a load makes durable what it has, so that a kill costs no more."""
+POLL_S = 0.1
+"""How long the bootstrap waits for records at a time."""
+UPDATE_S = 0.1
+"""How long an update may keep the records of streams waiting."""
+REMEMBER_MS = 10 * 60 * 1000
+"""How often to write that there was nothing new: rows that are too old are not built upon."""
+
+
+@dataclass(slots=True, eq=False)
+class _Table:
+    """A table, and how far its rows follow the topic."""
+
+    plan: GlobalPlan
+    rows: GlobalRows
+    topic_id: str = ""
+    next: dict[TopicPartition, int] = field(default_factory=dict)
+    known_ms: int = 0
+    """When the rows were last known to have everything."""
+    written_ms: int = 0
+    """When that was last written."""
+
+    @property
+    def followed(self) -> Followed:
+        return Followed(self.topic_id, dict(self.next), self.known_ms)
+
+
+class GlobalTables:
+    """See the module.
+
+    Args:
+        plans: of the tables.
+        make_consumer: makes a consumer of committed records without a group.
+        open_home: opens the local state.
+        facts: asks the cluster.
+        topics: what is known of the topics; others bring it up to date.
+        errors: makes rows, and decides about records that cannot be rows.
+        listener: hears how the bootstrap goes on.
+        probe: called between the steps.
+        clock: for the positions' time, and for how long an update may take.
+        timeout_s: how long the bootstrap goes on without getting anything, in seconds.
+        batch_records: the largest batch.
+        cache_bytes: how much of each table to keep decoded, roughly.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[GlobalPlan],
+        *,
+        make_consumer: Callable[[], Consumer],
+        open_home: OpenGlobalHome,
+        facts: Facts,
+        topics: Mapping[str, TopicFacts],
+        errors: RowErrors,
+        listener: RestoreListener,
+        probe: Probe,
+        clock: Clock,
+        timeout_s: float,
+        batch_records: int,
+        cache_bytes: int,
+        log: Log,
+    ) -> None:
+        self._tables = {plan.topic: _Table(plan, GlobalRows(plan, cache_bytes)) for plan in plans}
+        self._make_consumer = make_consumer
+        self._open_home = open_home
+        self._facts = facts
+        self._topics = topics
+        self._errors = errors
+        self._listener = listener
+        self._probe = probe
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._batch_records = batch_records
+        self._log = log
+        self._consumer: Consumer | None = None
+        self._state: GlobalState | None = None
+        self._is_broken = False
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the application has any."""
+        return bool(self._tables)
+
+    @property
+    def views(self) -> Mapping[str, TableView]:
+        """The rows of each table, by its node and by its store (see `store_key`)."""
+        views: dict[str, TableView] = {}
+        for table in self._tables.values():
+            views[table.plan.table] = views[store_key(table.plan.store.name)] = table.rows
+        return views
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """How many records were left out, by node and reason."""
+        return self._errors.dropped
+
+    # -- the begin -----------------------------------------------------------------------------
+
+    def bootstrap(self, stopping: Callable[[], bool]) -> None:
+        """Read the topics to the ends that they have now.
+
+        Args:
+            stopping: whether nobody waits for it any more.
+
+        Raises:
+            RecordError: a record cannot be a row.
+            FatalClientError: nothing comes any more, though there is more.
+            LocalStateError: the local state cannot be used.
+            StopRequestedError: `stopping` said so.
+        """
+        if not self._tables:
+            return
+        with self._losses():
+            ends, is_bulk = self._open()
+            self._consumer = self._make_consumer()
+            self._consumer.add({p: at for t in self._tables.values() for p, at in t.next.items()})
+            self._read_to(ends, stopping, is_bulk=is_bulk)
+
+    def _open(self) -> tuple[dict[TopicPartition, int], bool]:
+        """Open the local state, and find out how far it is.
+
+        Returns:
+            The ends to read to, of partitions that are not there yet, and whether that is so much
+            that it is loaded in bulk.
+        """
+        home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
+        self._state = state = GlobalState(home)
+        places = [place for table in self._tables.values() for place in self._places(table)]
+        facts, now_ms = self._facts.changelogs(places), self._clock.now_ms()
+        is_fresh = False
+        for table in self._tables.values():
+            is_fresh |= self._locate(state, table, facts, now_ms)
+            table.rows.show(state.rows(table.plan))
+        begins = {p: at for t in self._tables.values() for p, at in t.next.items()}
+        ends = {place: facts[place].end for place in places if facts[place].end > begins[place]}
+        distance = sum(end - begins[place] for place, end in ends.items())
+        for place, end in ends.items():
+            store = self._tables[place.topic].plan.store.name
+            self._listener.on_restore_start(place, store, begins[place], end)
+        return ends, is_fresh or distance > BULK_RECORDS
+
+    def _places(self, table: _Table) -> list[TopicPartition]:
+        topic = table.plan.topic
+        return [TopicPartition(topic, p) for p in range(self._topics[topic].partitions)]
+
+    def _locate(
+        self,
+        state: GlobalState,
+        table: _Table,
+        facts: Mapping[TopicPartition, ChangelogFacts],
+        now_ms: int,
+    ) -> bool:
+        """Decide where to begin with a table, and drop its rows if they cannot be kept.
+
+        Returns:
+            Whether it begins with nothing.
+        """
+        places = self._places(table)
+        table.topic_id = facts[places[0]].topic_id
+        table.next = {place: facts[place].start for place in places}
+        followed = state.followed(table.plan)
+        reason = None if followed is None else _outdated(followed, facts, places, now_ms)
+        if followed is None or reason is not None:
+            state.drop(table.plan)
+            table.known_ms = now_ms
+            if reason is not None:
+                self._log.warning(
+                    "global_table_dropped",
+                    topic=table.plan.topic,
+                    store=table.plan.store.name,
+                    reason=reason,
+                )
+            return True
+        table.next.update(followed.offsets)
+        table.known_ms = followed.wall_ms
+        return False
+
+    def _read_to(
+        self,
+        ends: dict[TopicPartition, int],
+        stopping: Callable[[], bool],
+        *,
+        is_bulk: bool,
+    ) -> None:
+        assert self._state is not None
+        asked_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
+        totals, idle, unkept = dict.fromkeys(ends, 0), 0, 0
+        if is_bulk:
+            self._state.begin_load()
+        while ends:
+            if stopping():
+                raise StopRequestedError("the application was asked to stop; its global tables "
+                                         "were not read to the end yet")  # fmt: skip
+            batches = self._poll(POLL_S)
+            counts = self._apply(batches, is_bulk=is_bulk)
+            unkept += sum(counts.values())
+            if is_bulk and unkept >= KEEP_RECORDS:
+                self._keep_load()
+                self._state.begin_load()
+                unkept = 0
+            for place in counts.keys() & totals.keys():
+                totals[place] += counts[place]
+                table = self._tables[place.topic]
+                self._listener.on_batch_restored(
+                    place, table.plan.store.name, table.next[place], counts[place]
+                )
+            done = self._finish(ends, totals)
+            idle = 0 if counts or done else idle + 1
+            if idle * POLL_S >= self._timeout_s:
+                raise FatalClientError(self._stuck(ends))
+        for table in self._tables.values():
+            table.known_ms = asked_ms
+        if is_bulk:
+            self._keep_load()
+        for table in self._tables.values():
+            self._remember(table)
+            self._log.info(
+                "global_table_loaded",
+                topic=table.plan.topic,
+                store=table.plan.store.name,
+                records=sum(n for place, n in totals.items() if place.topic == table.plan.topic),
+                seconds=round(self._clock.monotonic_s() - began_s, 3),
+            )
+
+    def _finish(self, ends: dict[TopicPartition, int], totals: Mapping[TopicPartition, int]) -> int:
+        """Take out of `ends` what was reached; returns how many that were."""
+        self._pass_markers()
+        done = [p for p, end in ends.items() if self._tables[p.topic].next[p] >= end]
+        for place in done:
+            del ends[place]
+            store = self._tables[place.topic].plan.store.name
+            self._listener.on_restore_end(place, store, totals[place])
+        return len(done)
+
+    def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
+        at = {place: self._tables[place.topic].next[place] for place in ends}
+        left = ", ".join(f"{place} is at {at[place]} of {end}" for place, end in ends.items())
+        return (
+            f"global tables got no record for {self._timeout_s:g} s, and there are more: {left}; "
+            "the brokers do not answer, or a transaction is open on the topic, or "
+            "task.timeout.ms is too short"
+        )
+
+    # -- the life ------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Apply what has come since; before each batch of records of the streams.
+
+        Raises:
+            RecordError: a record cannot be a row.
+            GlobalTableLostError: the rows are to be read anew.
+        """
+        if self._consumer is None:
+            return
+        with self._losses():
+            self._follow_growth()
+            until_s = self._clock.monotonic_s() + UPDATE_S
+            while batches := self._poll(0.0):
+                self._apply(batches, is_bulk=False)
+                if self._clock.monotonic_s() >= until_s:
+                    return
+            now_ms = self._clock.now_ms()
+            for table in self._tables.values():
+                table.known_ms = now_ms
+                if now_ms - table.written_ms >= REMEMBER_MS:
+                    self._pass_markers()
+                    self._remember(table)
+
+    def close(self) -> None:
+        """Write how far the rows are, and close."""
+        consumer, self._consumer = self._consumer, None
+        state, self._state = self._state, None
+        if consumer is not None:
+            consumer.close(leave=False)
+        if state is not None:
+            broken = self._is_broken or any(t.rows.is_broken for t in self._tables.values())
+            state.close(wipe=broken)
+
+    def _follow_growth(self) -> None:
+        """Read partitions too that the topics have got meanwhile."""
+        assert self._consumer is not None
+        for table in self._tables.values():
+            if self._topics[table.plan.topic].partitions > len(table.next):
+                new = [place for place in self._places(table) if place not in table.next]
+                starts = {place: f.start for place, f in self._facts.changelogs(new).items()}
+                table.next.update(starts)
+                self._consumer.add(starts)
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    def _poll(self, wait_s: float) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        assert self._consumer is not None
+        return self._consumer.poll(self._batch_records, wait_s)
+
+    def _apply(
+        self,
+        batches: Mapping[TopicPartition, Sequence[ReceivedMessage]],
+        *,
+        is_bulk: bool,
+    ) -> dict[TopicPartition, int]:
+        """Apply what was read; returns the number of records of each partition."""
+        assert self._state is not None
+        counts = {}
+        for place, records in batches.items():
+            table = self._tables[place.topic]
+            rows = self._errors.rows(table.plan, records)
+            table.next[place] = records[-1].offset() + 1
+            if is_bulk:
+                self._state.load(table.plan, rows)
+                self._probe("global_rows_loaded")
+            else:
+                self._state.write(table.plan, list(dict(rows).items()), table.followed)
+                table.written_ms = self._clock.now_ms()
+                self._probe("global_rows_written")
+            table.rows.forget(rows)
+            counts[place] = len(records)
+        return counts
+
+    def _pass_markers(self) -> None:
+        """Take note of positions that are behind control records and aborted ones."""
+        assert self._consumer is not None
+        for table in self._tables.values():
+            for place, at in self._consumer.positions(list(table.next)).items():
+                table.next[place] = max(at, table.next[place])
+
+    def _remember(self, table: _Table) -> None:
+        assert self._state is not None
+        self._state.write(table.plan, [], table.followed)
+        table.written_ms = self._clock.now_ms()
+
+    def _keep_load(self) -> None:
+        assert self._state is not None
+        self._state.end_load([(table.plan, table.followed) for table in self._tables.values()])
+        self._probe("global_load_kept")
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Say of which table something is lost."""
+        try:
+            yield
+        except OffsetLostError as error:
+            topic = error.where.rpartition("-")[0]
+            raise GlobalTableLostError(
+                self._tables[topic].plan.store.name if topic in self._tables else topic,
+                f"{error.where}: {error.reason}",
+            ) from error
+        except GlobalTableLostError:
+            raise
+        except StoreCorruptedError as error:
+            self._is_broken = True
+            names = ", ".join(table.plan.store.name for table in self._tables.values())
+            raise GlobalTableLostError(names, str(error)) from error
+
+
+def _outdated(
+    followed: Followed,
+    facts: Mapping[TopicPartition, ChangelogFacts],
+    places: Sequence[TopicPartition],
+    now_ms: int,
+) -> str | None:
+    """Why local rows cannot be kept, or None if they can."""
+    for place in places:
+        fact, offset = facts[place], followed.offsets.get(place)
+        if offset is None:
+            continue
+        position = Position(followed.topic_id, offset, 0, followed.wall_ms)
+        plan = plan_restore(position, fact, now_ms)
+        if plan.drop is not None:
+            return plan.drop.replace("the changelog", "the topic").replace("a changelog", "a topic")
+        if offset < fact.start:
+            return (
+                f"records of {place} before offset {fact.start} were deleted before they were read"
+            )
+    return None

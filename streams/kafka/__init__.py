@@ -1,0 +1,1 @@
+"""Kafka's clients: the seams, what stands behind them, and what their errors mean."""

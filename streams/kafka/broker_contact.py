@@ -1,0 +1,370 @@
+"""Whether brokers can be reached: waiting for the first answer, and noticing when they are gone.
+
+    reach ─► answered ──heard that all are down──► asked again ─► answered
+                                                       │ 2 s without an answer
+                                                       ▼
+                                                      lost: one warning, then with back-off
+
+While they are lost nothing ends: calls are repeated for as long as it takes. What a person has to
+put right, such as a password, ends the application at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.streams.contact.access_errors import AccessError
+from headrace.streams.contact.broker_failures import BrokerFailure, read_failure
+from headrace.streams.contact.rights import principal_of
+from headrace.streams.contact.unreached import Unreached
+from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
+from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.seams.clients import Clock, Log
+from headrace.streams.seams.system_clock import SystemClock
+
+__all__ = ["BrokerContact", "Heard", "not_admitted", "reach"]
+
+FIRST_WARNING_S = 2.0
+LONGEST_PAUSE_S = 60.0
+TOOLS_WAIT_S = 3.0
+"""How long a command waits for brokers, at which somebody sits."""
+_SILENT_FACTOR = 3
+"""How much longer it waits while one of them has not failed yet."""
+_SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
+"""Brokers that are there answer in milliseconds."""
+_REQUEST_S = 5.0
+_SURE_AFTER_S = 1.0
+"""One of several brokers may have a certificate that is wrong, and another one answer."""
+_DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
+_SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
+"""Lines of the log on brokers that take requests and do not answer."""
+_TOLD = frozenset({"ADDOFFSETS", "ADDPARTS", "FATAL", "GETPID", "TXNERR"})
+"""Lines of the log on what a call raises too, or repeats by itself."""
+_ALARMING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError._RESOLVE,
+    }
+)
+
+
+class Heard:
+    """What clients have said (see `headrace.streams.kafka.kafka_clients.Hearing`).
+
+    Args:
+        log: where the clients' other lines go.
+    """
+
+    def __init__(self, log: Log | None = None) -> None:
+        self._log: Any = structlog.get_logger() if log is None else log
+        self._failures: dict[str, BrokerFailure] = {}
+        self.denied_topic: str | None = None
+        """The last one that a transaction was not let write to; an error does not say it."""
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call."""
+        self._note(error.str())
+
+    def logged(self, level: int, facility: str, text: str) -> None:
+        """A line of a client's log."""
+        denied = _DENIED_TOPIC.search(text)
+        if denied is not None:
+            self.denied_topic = denied[1]
+        if facility in ("FAIL", "ERROR"):
+            self._note(text)
+        elif facility in _SILENT:
+            self._log.debug("client_logged", facility=facility, text=text)
+            self._alarm()
+        elif level >= logging.WARNING and facility not in _TOLD:
+            self._log.warning("client_warned", facility=facility, text=text)
+        else:
+            self._log.debug("client_logged", facility=facility, text=text)
+
+    def _alarm(self) -> None:
+        """Something says that brokers may be gone."""
+
+    def _note(self, text: str) -> None:
+        failure = read_failure(text)
+        if failure is not None:
+            self._failures[failure.address] = failure
+
+    @property
+    def failures(self) -> list[BrokerFailure]:
+        """The last one of each broker."""
+        return list(self._failures.copy().values())
+
+    def why(self) -> str:
+        """The failures as the end of a sentence; empty where none is known."""
+        found = "; ".join(map(str, self.failures))
+        return f" ({found})" if found else ""
+
+    def forget(self) -> None:
+        """They can be used again."""
+        self._failures.clear()
+
+
+class _Probe:
+    """One client that asks until it has an answer, and what it says meanwhile."""
+
+    def __init__(self, config: Mapping[str, Any], log: Log) -> None:
+        self._servers = str(config.get("bootstrap.servers", "")).split(",")
+        self.heard = Heard(log)
+        self._client = new_admin(config, self.heard)
+        self._future: Any = None
+        self._slice_s = _SLICE_MIN_S
+        self._final_s: float | None = None
+
+    def answers(self) -> bool:
+        """Ask, wait a moment, and say whether there is an answer."""
+        if self._future is None:
+            self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
+        self._client.poll(self._slice_s)
+        self._slice_s = min(1.1 * self._slice_s, _SLICE_MAX_S)
+        if not self._future.done():
+            return False
+        future, self._future = self._future, None
+        try:
+            future.result(0)
+        except KafkaException:
+            return False
+        return True
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether none of them is left that may only be slow."""
+        return len(self.heard.failures) >= len(self._servers)
+
+    def final(self, now_s: float) -> BrokerFailure | None:
+        """What no further try would change, if that is sure."""
+        found = next((failure for failure in self.heard.failures if failure.is_final), None)
+        if found is None:
+            return None
+        if self._final_s is None:
+            self._final_s = now_s
+        sure = len(self._servers) == 1 or now_s - self._final_s >= _SURE_AFTER_S
+        return found if sure else None
+
+
+class BrokerContact(Heard):
+    """See the module; one for the clients of an application.
+
+    Args:
+        config: librdkafka's settings, of any client.
+        log: bound to the application.
+        on_lost: called when no broker can be reached any more.
+        on_reached: called when one can be again.
+        say: says for several processes at once that none is reached; returns whether it does.
+        clock: time, for tests.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        log: Log | None = None,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+        on_reached: Callable[[], None] = lambda: None,
+        say: Callable[[Unreached], bool] = lambda _: False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(log)
+        self._config = config
+        self._on_lost = on_lost
+        self._on_reached = on_reached
+        self._say = say
+        self._clock = clock or SystemClock()
+        self._watching = threading.Lock()
+        self._ended = threading.Event()
+        self._was_reached = False
+        self._is_lost = False
+        self._found_again_s = -math.inf
+        self._final: StreamsError | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether none can be reached now."""
+        return self._is_lost
+
+    def was_lost(self, within_s: float) -> bool:
+        """Whether none can be reached now, or could be so long ago: calls are given time anew."""
+        now_s = self._clock.monotonic_s()
+        return self._is_lost or now_s - self._found_again_s < within_s
+
+    def turn(self) -> None:
+        """Raise what a person has to put right, if there is anything.
+
+        Raises:
+            AccessError: the brokers take this client's password or certificate no more.
+        """
+        if self._final is not None:
+            raise self._final
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call; if it may concern all brokers, look beside."""
+        super().heard(error)
+        if error.code() in _ALARMING:
+            self._alarm()
+
+    def _alarm(self) -> None:
+        if self._was_reached and self._watching.acquire(blocking=False):
+            threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def reach(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None = None,
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Wait until a broker answers.
+
+        Args:
+            stopping: whether nobody waits for it any more.
+            within_s: for how long at most where no broker can be used, and three times as long
+                where one of them may be slow; None waits for as long as it takes.
+            on_slow: told once after `within_s` what is waited for, where it goes on.
+
+        Raises:
+            AccessError: the brokers do not let this client in, or it does not trust them.
+            FatalClientError: none has answered in time.
+            StopRequestedError: `stopping` said so.
+        """
+        self._await(stopping, within_s=within_s, on_late=lambda: None, on_slow=on_slow)
+        self._was_reached = True
+
+    def _watch(self) -> None:
+        """Find out whether they are gone, and wait until they are back; runs beside the worker."""
+        begun_s = self._clock.monotonic_s()
+        try:
+            self._await(self._ended.is_set, within_s=None, on_late=self._lose)
+            if self._is_lost:
+                waited_s = round(self._clock.monotonic_s() - begun_s, 1)
+                self._log.info("brokers_reached", after_s=waited_s)
+        except StopRequestedError:
+            pass
+        except StreamsError as error:
+            self._final = error
+        finally:
+            self.forget()
+            was_lost = self._is_lost
+            if was_lost:
+                self._found_again_s = self._clock.monotonic_s()
+            self._is_lost = False
+            self._watching.release()
+        if was_lost and self._final is None and not self._ended.is_set():
+            self._on_reached()
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._on_lost()
+
+    def _await(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None,
+        on_late: Callable[[], None],
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        probe = _Probe(self._config, self._log)
+        is_told = False
+        begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
+        while not probe.answers():
+            now_s = self._clock.monotonic_s()
+            waited_s = now_s - begun_s
+            final = probe.final(now_s)
+            if final is not None:
+                raise not_admitted(final, self._config)
+            if stopping():
+                raise StopRequestedError("stopped while waiting for the brokers")
+            if within_s is not None and waited_s >= within_s:
+                said = self._unreached(probe.heard.failures, waited_s)
+                # Brokers that refuse nothing may be slow.
+                if probe.all_failed or waited_s >= _SILENT_FACTOR * within_s:
+                    raise FatalClientError(said)
+                if not is_told:
+                    is_told = True
+                    on_slow(f"{said}; waiting for up to {_SILENT_FACTOR * within_s:.0f} s")
+            if waited_s >= warn_after_s:
+                on_late()
+                if within_s is None:
+                    self._warn(probe.heard.failures, waited_s, pause_s)
+                warn_after_s = waited_s + pause_s
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
+        unreached = Unreached(
+            servers=str(self._config.get("bootstrap.servers")),
+            reason="; ".join(map(str, failures)) or "nothing answers",
+            waited_s=round(waited_s, 1),
+            again_in_s=pause_s,
+            advice=failures[0].advice if failures else _NOTHING_HEARD,
+        )
+        log = self._log.debug if self._say(unreached) else self._log.warning
+        log("brokers_not_reached", **unreached.fields())
+
+    def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
+        said = "; ".join(map(str, failures)) or "nothing answers"
+        advice = failures[0].advice if failures else _NOTHING_HEARD
+        servers = self._config.get("bootstrap.servers")
+        return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
+
+
+def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
+    """What is raised of a failure that is final.
+
+    Args:
+        failure: what the client said.
+        config: librdkafka's settings of that client.
+    """
+    if failure.kind == "certificate":
+        return AccessError(
+            f"the certificate of the broker {failure.address} cannot be verified: "
+            f"{failure.reason}; {failure.advice}"
+        )
+    who = principal_of(config)
+    return AccessError(
+        f"the broker {failure.address} does not let {who} in: {failure.reason}; {failure.advice}",
+        principal=who,
+    )
+
+
+_NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
+
+
+def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
+    """See that a tool's cluster answers, before anything is asked of it.
+
+    Where nothing is heard, the error output says so once before this gives up.
+
+    Args:
+        config: librdkafka's settings, of any client.
+        within_s: how long somebody waits, in seconds; three times as long for who may be slow.
+
+    Raises:
+        AccessError: the brokers do not let this client in, or it does not trust them.
+        FatalClientError: none has answered in time.
+    """
+    contact = BrokerContact(config)
+    contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)
+
+
+def _say_to_somebody(said: str) -> None:
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()

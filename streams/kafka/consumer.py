@@ -1,0 +1,396 @@
+"""The live consumer behind `headrace.streams.seams.clients.Consumer`.
+
+Hot path: `poll` groups each batch by partition; benchmarks/consume.py times it.
+
+The group's assignment and what is read are kept apart: nothing is read on a rebalance by itself,
+the runtime adds partitions, at explicit offsets, when their tasks are ready for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from headrace.streams.contact.denials import denial
+from headrace.streams.errors import (
+    FatalClientError,
+    MemberFencedError,
+    MissingTopicError,
+    OffsetLostError,
+    TaskMigratedError,
+)
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.kafka_clients import new_consumer
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
+from headrace.streams.seams.clients import (
+    Clock,
+    CommittedOffset,
+    GroupMetadata,
+    Offsets,
+    RebalanceListener,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.seams.offset_texts import text_of
+from headrace.streams.seams.system_clock import SystemClock
+
+MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
+Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
+
+_NOTHING: Batches = {}
+_RETRY_WAIT_S = 0.1
+_METADATA_S = 2.0
+_JOIN_WAIT_S = 10.0
+"""How long a member that leaves waits for its joining to end; the others join once they hear of it,
+with their next heartbeat, and one that is dead holds them up until its session ends."""
+_NO_TOPIC = "^headrace-matches-no-topic$"
+_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_LOST = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class LiveConsumer:
+    """A confluent-kafka consumer that raises the runtime's own errors."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        clock: Clock | None = None,
+        make_client: MakeClient | None = None,
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._waiting = waiting
+        # An offset that is not there must be an error: a silent reset would lose records.
+        self._config = {**config, "auto.offset.reset": "error"}
+        contact = contact or Heard()
+        self._make_client = make_client or partial(new_consumer, hearing=contact)
+        self._timeout_s = timeout_s
+        self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
+        self._asked = False
+        self._is_leaving = False
+        self._is_closed = False
+        self._in_hand: tuple[TopicPartition, int] | None = None
+        """Place and offset of a record that was read and is not handed out yet."""
+        self._client = self._make_client(dict(self._config))
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics."""
+        self._subscribed = topics, listener
+        self._subscribe(topics, listener)
+
+    def _subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        current = self._client
+
+        def assigned(client: Any, partitions: Any) -> None:
+            # A call of one's own, even an empty one, keeps the client from its default: to read.
+            client.incremental_assign([])
+            if not self._is_leaving:
+                listener.on_assigned(_places(partitions))
+
+        def revoked(client: Any, partitions: Any) -> None:
+            # What a client that was replaced had is dropped already.
+            if self._client is current:
+                listener.on_revoked(_places(partitions))
+            client.incremental_unassign([])
+
+        def lost(client: Any, partitions: Any) -> None:
+            if self._client is current:
+                listener.on_lost(_places(partitions))
+            client.incremental_unassign([])
+
+        self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def ask_for_rebalance(self) -> None:
+        """Have the group share out its partitions again; what stays where it is goes on."""
+        assert self._subscribed is not None, "before subscribe"
+        topics, listener = self._subscribed
+        # A changed subscription makes the client join again, and what it owns by now is news to
+        # the group. The pattern matches no topic.
+        self._asked = not self._asked
+        self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
+
+    def hear_of_partitions(self) -> bool:
+        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+        try:
+            # Only an answer about all topics makes the client look at its subscription again; by
+            # itself it asks each topic.metadata.refresh.interval.ms, five minutes.
+            self._client.list_topics(timeout=_METADATA_S)
+        except KafkaException:
+            return False
+        return True
+
+    def rejoin(self) -> None:
+        """Join the group with a new client, once the old one's membership is lost for good."""
+        assert self._subscribed is not None, "rejoin before subscribe"
+        old, self._client = self._client, self._make_client(dict(self._config))
+        with contextlib.suppress(KafkaException):
+            old.close()
+        self._asked = False
+        self._subscribe(*self._subscribed)
+
+    def poll(self, max_records: int, timeout_s: float) -> Batches:
+        """Return what is there at once, or wait for the first record until the timeout."""
+        messages = self._client.consume(max_records, 0)
+        if not messages and timeout_s > 0:
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return _NOTHING
+            # A callback of the next call may commit, and this record waits in no queue yet.
+            self._in_hand = _where(first)
+            try:
+                messages = [first, *self._client.consume(max_records - 1, 0)]
+            finally:
+                self._in_hand = None
+        return _by_partition(messages, self._config) if messages else _NOTHING
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Start to read these partitions at these offsets."""
+        self._client.incremental_assign(
+            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in offsets.items()]
+        )
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop to read these partitions."""
+        if not self._is_closed:
+            self._client.incremental_unassign(_positions(partitions))
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until they are resumed."""
+        self._client.pause(_positions(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of paused partitions again."""
+        self._client.resume(_positions(partitions))
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Return the group's committed offsets, or None while they are undecided."""
+        try:
+            found = self._client.committed(_positions(partitions), timeout_s)
+        except KafkaException as error:
+            # An undecided transaction shows as a time-out that is marked not retriable.
+            if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
+                return None
+            self._raise(error.args[0], "committed offsets")
+        result: dict[TopicPartition, CommittedOffset | None] = {}
+        for position in found:
+            if position.error is not None:
+                if reaction_to(position.error, "query") is Reaction.RETRY:
+                    return None
+                place = _place(position)
+                self._raise(position.error, f"committed offset of {place}", topic=place.topic)
+            known = position.offset >= 0
+            result[_place(position)] = (
+                CommittedOffset(position.offset, text_of(position)) if known else None
+            )
+        return result
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after what was handed out last, control records passed over."""
+        found = self._client.position(_positions(partitions))
+        known = {_place(position): position.offset for position in found if position.offset >= 0}
+        if self._in_hand is not None:
+            place, offset = self._in_hand
+            if place in known:
+                known[place] = min(known[place], offset)
+        return known
+
+    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+        """Return how many offsets the broker is known to have from `next_offset` on.
+
+        None as long as nothing was heard of the partition.
+        """
+        ends = self._client.get_watermark_offsets(_position(place), cached=True)
+        if ends is None or ends[1] < 0:
+            return None
+        return max(0, int(ends[1]) - next_offset)
+
+    def member_id(self) -> str:
+        """Return what the group knows the consumer by since it joined; empty without a group."""
+        return self._client.memberid() or ""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the present membership."""
+        metadata: GroupMetadata = self._client.consumer_group_metadata()
+        return metadata
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets outside of a transaction, and wait for the answer."""
+        wanted = [
+            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
+            for place, c in offsets.items()
+        ]
+        deadline = self._clock.monotonic_s() + self._timeout_s
+        while True:
+            try:
+                answers = self._client.commit(offsets=wanted, asynchronous=False)
+            except KafkaException as error:
+                cause, topic = error.args[0], wanted[0].topic if wanted else None
+            else:
+                failed = next((a for a in answers or [] if a.error is not None), None)
+                if failed is None:
+                    return
+                cause, topic = failed.error, failed.topic
+            retry = reaction_to(cause, "offsets") is Reaction.RETRY
+            is_over = self._clock.monotonic_s() > deadline and not self._waiting()
+            if not retry or is_over:
+                self._raise(cause, "offset commit", call="offsets", topic=topic)
+            self._clock.sleep(_RETRY_WAIT_S)
+
+    def _raise(
+        self, error: KafkaError, where: str, *, call: Call = "query", topic: str | None = None
+    ) -> NoReturn:
+        _raise(error, where, self._config, call=call, topic=topic)
+
+    def close(self, *, leave: bool) -> None:
+        """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+        if self._is_closed:
+            return
+        # A client that met a fatal error refuses the calls; the group knows it no more in any case.
+        with contextlib.suppress(KafkaException):
+            if leave:
+                self._is_leaving = True
+                self._end_joining()
+                self._client.unsubscribe()
+                # The leave request goes out, and the last callbacks run, in a poll.
+                self._client.poll(0.1)
+        with contextlib.suppress(KafkaException):
+            self._client.close()
+        self._is_closed = True
+
+    def _end_joining(self) -> None:
+        """Wait until the group has said what this member is called.
+
+        Whoever leaves before that leaves nothing: the group takes it in afterwards, and the others
+        wait for a whole session for somebody who is gone.
+        """
+        deadline = self._clock.monotonic_s() + _JOIN_WAIT_S
+        while self._subscribed is not None and not self.member_id():
+            if self._clock.monotonic_s() > deadline or self._waiting():
+                return
+            message = self._client.poll(_RETRY_WAIT_S)
+            error = None if message is None else message.error()
+            if error is not None and error.fatal():
+                return
+
+
+def _by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
+    # One C loop each instead of a Python loop: most batches are of one partition.
+    if set(map(Message.error, messages)) != {None}:
+        messages = _checked(messages, config)
+        if not messages:
+            return _NOTHING
+    topics = set(map(Message.topic, messages))
+    partitions = set(map(Message.partition, messages))
+    if len(topics) == 1 and len(partitions) == 1:
+        return {TopicPartition(topics.pop(), partitions.pop()): messages}  # type: ignore[arg-type, dict-item]
+    groups: dict[tuple[Any, Any], list[Message]] = {}
+    places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
+    for place, message in zip(places, messages, strict=True):
+        group = groups.get(place)
+        if group is None:
+            groups[place] = [message]
+        else:
+            group.append(message)
+    return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
+
+
+def _where(message: Message) -> tuple[TopicPartition, int] | None:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    if message.error() is not None or topic is None or partition is None or offset is None:
+        return None
+    return TopicPartition(topic, partition), offset
+
+
+def _checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
+    records = []
+    for message in messages:
+        error = message.error()
+        if error is None:
+            records.append(message)
+            continue
+        if message.topic() == _NO_TOPIC:
+            continue
+        where = f"{message.topic()}-{message.partition()}" if message.topic() else "the cluster"
+        _raise_if_final(error, where, config, topic=message.topic())
+    return records
+
+
+def _raise_if_final(
+    error: KafkaError, where: str, config: Mapping[str, Any], *, topic: str | None
+) -> None:
+    code = error.code()
+    if code == KafkaError._FATAL:
+        _raise_fatal(error, where)
+    if code in _LOST:
+        raise OffsetLostError(where, error.str())
+    if code in _GONE:
+        raise MissingTopicError(
+            f"{where} does not exist any more; create the topic again, or take it out of the "
+            "topology, then start the application"
+        )
+    if code == KafkaError._MAX_POLL_EXCEEDED:
+        raise TaskMigratedError(
+            f"no poll within max.poll.interval.ms: {error.str()}; a user function took too long: "
+            "make it faster, or set consumer.max.poll.interval.ms higher"
+        )
+    if reaction_to(error, "consumer") is not Reaction.RETRY:
+        _raise(error, where, config, topic=topic)
+
+
+def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
+    # It comes once, as a message; what is behind it is in the text alone.
+    if "static consumer fenced" in error.str().lower():
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
+    raise FatalClientError(f"consumer, {where}: {error.str()}")
+
+
+def _raise(
+    error: KafkaError,
+    where: str,
+    config: Mapping[str, Any],
+    *,
+    call: Call = "query",
+    topic: str | None = None,
+) -> NoReturn:
+    if error.code() == KafkaError._FATAL:
+        # What is behind it comes as a message, later: as a rule, that the member is fenced.
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
+    reaction = reaction_to(error, call)
+    if reaction is Reaction.DENIED:
+        raise denial(error, config, topic=topic, right="Read")
+    if reaction is Reaction.REJOIN:
+        raise MemberFencedError(f"consumer, {where}: {error.str()}")
+    if reaction is Reaction.MIGRATED:
+        raise TaskMigratedError(f"consumer, {where}: {error.str()}")
+    raise FatalClientError(f"consumer, {where}: {error.str()}")
+
+
+def _place(position: confluent_kafka.TopicPartition) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition)
+
+
+def _places(positions: Iterable[confluent_kafka.TopicPartition]) -> list[TopicPartition]:
+    return [_place(position) for position in positions]
+
+
+def _position(place: TopicPartition) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(place.topic, place.partition)
+
+
+def _positions(places: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    return [_position(place) for place in places]
+
+
+Factory = Callable[[], LiveConsumer]

@@ -1,0 +1,235 @@
+"""What tools ask of a cluster beyond what the runtime does: groups from outside, deletions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.streams.contact.denials import DENIED, denial
+from headrace.streams.errors import (
+    FatalClientError,
+    MissingTopicError,
+    ResetRefusedError,
+)
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import Member, Target
+from headrace.streams.seams.offset_texts import text_of
+
+# The package offers these classes without declaring it, which a strict type check refuses.
+_kafka: Any = confluent_kafka.admin
+_Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
+
+_LOOK_AGAIN_S = 0.1
+_TRANSACTION_MAX_MS = 900_000
+_NOT_EMPTY = frozenset(
+    {
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.NON_EMPTY_GROUP,
+    }
+)
+
+
+class GroupAdmin(LiveAdmin):
+    """A real cluster, seen from outside of a group (see `LiveAdmin` for the arguments)."""
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """The members of a group, those that are just joining too."""
+
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.describe_consumer_groups(
+                some, request_timeout=self._request_s
+            )
+            return futures
+
+        found = self._ask("describe the group", [group], send)[group].members
+        members = (Member(m.group_instance_id or m.member_id, m.client_id, m.host) for m in found)
+        return tuple(sorted(members, key=str))
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """All offsets of a group.
+
+        Args:
+            group: its name.
+            decided: wait until no open transaction may change one of them.
+
+        Raises:
+            ResetRefusedError: a transaction stayed open for as long as calls are repeated.
+        """
+        return self._committed_of(group, None, decided=decided)
+
+    def _committed_of(
+        self, group: str, wanted: frozenset[TopicPartition] | None, *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at the places that are wanted; None wants all."""
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            listed = [
+                (TopicPartition(p.topic, p.partition), p)
+                for p in self._committed(group, decided=decided)
+            ]
+            found = [(place, p) for place, p in listed if wanted is None or place in wanted]
+            failed = [p for _, p in found if p.error is not None]
+            if not failed:
+                return {
+                    place: CommittedOffset(p.offset, text_of(p))
+                    for place, p in found
+                    if p.offset >= 0
+                }
+            if time.monotonic() >= give_up_at:
+                raise _undecided(group, failed)
+            time.sleep(_LOOK_AGAIN_S)
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool = False
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places; undecided transactions or not, if not told."""
+        return self._committed_of(group, frozenset(places), decided=decided)
+
+    def _committed(self, group: str, *, decided: bool) -> list[Any]:
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(
+                [_Group(name) for name in some],
+                require_stable=decided,
+                request_timeout=self._request_s,
+            )
+            return futures
+
+        answer = self._ask("list the offsets of the group", [group], send)[group]
+        return list(answer.topic_partitions)
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets of a group without members; the broker refuses it to others.
+
+        Raises:
+            ResetRefusedError: the group has a member.
+            MissingTopicError: a topic was deleted.
+        """
+        places = [
+            confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, metadata=c.metadata)
+            for p, c in offsets.items()
+        ]
+
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.alter_consumer_group_offsets(
+                [_Group(name, places) for name in some], request_timeout=self._request_s
+            )
+            return futures
+
+        if not places:
+            return
+        answer = self._ask("set the offsets of the group", [group], send)[group]
+        for place in answer.topic_partitions:
+            if place.error is None:
+                continue
+            what = f"cannot set the offset of {place.topic}-{place.partition}: {place.error.str()}"
+            if place.error.code() in _NOT_EMPTY:
+                raise ResetRefusedError(f"{what}; a worker of the application was started")
+            if place.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise MissingTopicError(f"{what}; was it deleted?", topics=[place.topic])
+            if place.error.code() in DENIED:
+                raise denial(
+                    place.error, self._config, topic=place.topic, group=group, right="Read"
+                )
+            raise FatalClientError(what)
+
+    def delete_groups(self, names: Iterable[str]) -> None:
+        """Delete groups without members, with all their offsets; one that is none is no error.
+
+        Raises:
+            FatalClientError: one has a member.
+        """
+
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.delete_consumer_groups(
+                some, request_timeout=self._request_s
+            )
+            return futures
+
+        gone = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
+        self._ask("delete the group", names, send, ignored=gone)
+
+    def transaction_timeout_max_ms(self) -> int:
+        """The longest transaction.timeout.ms that the brokers take; Kafka's default if unknown."""
+        name = "transaction.max.timeout.ms"
+        try:
+            brokers = self._client.list_topics(timeout=self._request_s).brokers
+            asked = _kafka.ConfigResource(_kafka.ResourceType.BROKER, str(min(brokers)))
+            futures = self._client.describe_configs([asked], request_timeout=self._request_s)
+            return int(futures[asked].result(2 * self._request_s)[name].value)
+        except (KafkaException, KeyError, TypeError, ValueError):
+            return _TRANSACTION_MAX_MS
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics and wait until none is there; what is not there already is no error."""
+
+        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = self._client.delete_topics(
+                some, request_timeout=self._request_s, operation_timeout=self._request_s
+            )
+            return futures
+
+        doomed = list(names)
+        gone = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+        self._ask("delete", doomed, send, ignored=gone)
+        give_up_at = time.monotonic() + self._timeout_s
+        while doomed and (left := self.describe(doomed)):
+            if time.monotonic() >= give_up_at:
+                raise FatalClientError(
+                    f"topics {', '.join(left)} were deleted and are still there; look into the "
+                    "brokers' logs"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def offsets_for(
+        self, target: Target, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where a target is in each partition, within what the partition has.
+
+        A time later than every record is the end.
+        """
+        asked = list(places)
+        starts, ends = self.start_offsets(asked), self.end_offsets(asked)
+        if target.kind == "earliest":
+            return starts
+        if target.kind == "latest":
+            return ends
+        found = dict.fromkeys(asked, target.number)
+        if target.kind == "time":
+            found = self._first_since(target.number, asked)
+        return {
+            place: ends[place] if offset < 0 else min(max(offset, starts[place]), ends[place])
+            for place, offset in found.items()
+        }
+
+    def _first_since(self, time_ms: int, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        def send(some: list[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
+            futures = self._client.list_offsets(
+                {
+                    confluent_kafka.TopicPartition(*place): _kafka.OffsetSpec.for_timestamp(time_ms)
+                    for place in some
+                },
+                request_timeout=self._request_s,
+            )
+            return {TopicPartition(p.topic, p.partition): f for p, f in futures.items()}
+
+        # -1 is an answer: there is no record of that time or later.
+        found = self._ask("find a time in", places, send, usable=lambda r: r.offset >= -1)
+        return {place: result.offset for place, result in found.items()}
+
+
+def _undecided(group: str, places: Iterable[Any]) -> ResetRefusedError:
+    named = ", ".join(f"{place.topic}-{place.partition}" for place in places)
+    return ResetRefusedError(
+        f"a transaction on the offsets of {named} in the group {group} is open, of a worker that "
+        "was killed perhaps; the broker aborts it after the worker's "
+        "producer.transaction.timeout.ms: try again then"
+    )

@@ -1,0 +1,193 @@
+"""Offsets of a group without members, through a consumer that never joins it.
+
+An admin client could do the same, but librdkafka 2.16 crashes the process when the group's
+coordinator moves while one asks for offsets: it looks for a group handle that only consumers have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.streams.contact.denials import denial
+from headrace.streams.errors import FatalClientError, StopRequestedError
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.kafka_clients import new_consumer
+from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.seams.offset_texts import text_of
+from headrace.streams.secrets import revealed
+
+T = TypeVar("T")
+
+_REQUEST_S = 5.0
+_FIRST_S = 1.0
+"""A group that is denied does not answer, and only then it can be heard that it is."""
+_WAIT_S = 0.2
+
+
+class MemberlessGroup:
+    """Reads and commits offsets of a group (see `headrace.streams.deployed.deployed.GroupOffsets`).
+
+    Args:
+        config: librdkafka's settings, without a group.
+        timeout_s: how long a call repeats itself after temporary errors, in seconds.
+        stopping: whether nobody waits for answers any more.
+        contact: hears what the client says besides its answers.
+        waiting: whether no broker can be reached now, so that calls are repeated for longer.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        stopping: Callable[[], bool],
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._config = config
+        self._timeout_s = timeout_s
+        self._stopping = stopping
+        self._contact = contact or Heard()
+        self._waiting = waiting
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at partition 0 of every topic.
+
+        Args:
+            group: its name.
+            decided: wait until no open transaction may change one of them.
+        """
+
+        def read(
+            consumer: confluent_kafka.Consumer, within_s: float
+        ) -> list[confluent_kafka.TopicPartition]:
+            topics = consumer.list_topics(timeout=_REQUEST_S).topics
+            places = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
+            return _settled(consumer.committed(places, timeout=within_s) if places else [])
+
+        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
+
+    def committed_at(
+        self,
+        group: str,
+        places: Iterable[TopicPartition],
+        *,
+        decided: bool = True,
+        topics_max: int = 0,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places.
+
+        Args:
+            group: its name.
+            places: where.
+            decided: wait until no open transaction may change one of them.
+            topics_max: ask at partition 0 of every topic too, where there are no more than these.
+        """
+        asked = list(places)
+
+        def read(
+            consumer: confluent_kafka.Consumer, within_s: float
+        ) -> list[confluent_kafka.TopicPartition]:
+            wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
+            topics = consumer.list_topics(timeout=_REQUEST_S).topics if topics_max else {}
+            if len(topics) <= topics_max:
+                heads = {TopicPartition(name, 0) for name in topics} - set(asked)
+                wanted += [confluent_kafka.TopicPartition(*place) for place in sorted(heads)]
+            return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
+
+        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets."""
+        places = [
+            confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, c.metadata)
+            for p, c in offsets.items()
+        ]
+        self._repeat(
+            group,
+            "set the offsets of",
+            lambda consumer, _: _accepted(consumer.commit(offsets=places, asynchronous=False)),
+        )
+
+    def _repeat(
+        self,
+        group: str,
+        action: str,
+        call: Callable[[confluent_kafka.Consumer, float], T],
+        *,
+        decided: bool = True,
+    ) -> T:
+        """Call with a consumer of the group, again after errors that pass."""
+        begun_s = time.monotonic()
+        consumer = new_consumer(
+            {
+                **revealed(self._config),
+                "group.id": group,
+                "enable.auto.commit": False,
+                # The client asks for decided offsets at this level, and for any at the other.
+                "isolation.level": "read_committed" if decided else "read_uncommitted",
+            },
+            self._contact,
+        )
+        within_s = _FIRST_S
+        try:
+            while True:
+                try:
+                    return call(consumer, within_s)
+                except KafkaException as error:
+                    cause = _behind(consumer, error.args[0])
+                    reaction = reaction_to(cause, "query")
+                    if reaction is Reaction.DENIED:
+                        raise denial(cause, self._config, group=group, right="Read") from error
+                    is_over = time.monotonic() - begun_s > self._timeout_s and not self._waiting()
+                    if reaction is not Reaction.RETRY or is_over:
+                        what = f"cannot {action} the group {group}: {cause.str()}"
+                        raise FatalClientError(f"{what}{self._contact.why()}") from error
+                if self._stopping():
+                    raise StopRequestedError(f"stopped while waiting to {action} {group}")
+                within_s = _REQUEST_S
+                time.sleep(_WAIT_S)
+        finally:
+            consumer.close()
+
+
+def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
+    """What is behind an error: a call of a denied group times out, and a poll says why."""
+    while (message := consumer.poll(0)) is not None:
+        said = message.error()
+        if said is not None and reaction_to(said, "query") is Reaction.DENIED:
+            return said
+    return error
+
+
+def _found(
+    places: Iterable[confluent_kafka.TopicPartition],
+) -> dict[TopicPartition, CommittedOffset]:
+    return {
+        TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
+        for p in places
+        if p.error is None and p.offset >= 0
+    }
+
+
+def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
+    """Raise what one of the partitions was refused for."""
+    for place in places or ():
+        if place.error is not None:
+            raise KafkaException(place.error)
+
+
+def _settled(
+    places: list[confluent_kafka.TopicPartition],
+) -> list[confluent_kafka.TopicPartition]:
+    """Raise what one of the partitions is still to be asked again for."""
+    for place in places:
+        if place.error is not None and reaction_to(place.error, "query") is Reaction.RETRY:
+            raise KafkaException(place.error)
+    return places

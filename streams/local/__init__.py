@@ -1,0 +1,1 @@
+"""A task's directory and its lock."""

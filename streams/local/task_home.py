@@ -1,0 +1,21 @@
+"""The seam to a task's local state."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.state.store import TaskState
+
+__all__ = ["TaskHome"]
+
+
+class TaskHome(Protocol):
+    """A task's local state, and the lock on it."""
+
+    state: TaskState
+
+    def wipe(self) -> None:
+        """Empty the local state, keeping the lock."""
+
+    def close(self) -> None:
+        """Close the state and let go of the lock."""

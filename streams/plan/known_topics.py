@@ -1,0 +1,32 @@
+"""Topics that functions name: each is looked for before the first record goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.topology.compile.compiler import Send
+
+__all__ = ["known_topics_alone"]
+
+
+def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
+    """Send to a topic only after it was found.
+
+    A client would keep records for a topic that does not exist, and say so of none of them.
+
+    Args:
+        send: of the producer.
+        find: raises what is to be raised for a topic that does not exist.
+    """
+    known: set[str] = set()
+
+    def checked(topic: str, *record: Any) -> None:
+        if topic not in known:
+            # What is no name the producer refuses, as it does for every sink.
+            if isinstance(topic, str):
+                find(topic)
+            known.add(topic)
+        send(topic, *record)
+
+    return checked

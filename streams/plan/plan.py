@@ -1,0 +1,209 @@
+"""What an application is on a cluster: its programs, its topics by their full names, its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.source_rows import SourceRows, source_rows
+from headrace.streams.plan.task_spec import TaskId, TaskSpec, unknown_partitions
+from headrace.streams.plan.topic_plan import (
+    ChangelogTopic,
+    RepartitionTopic,
+    SubTopologyTopics,
+    changelog_config,
+)
+from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.checks.key_meetings import refuse_unequal_keys
+from headrace.topology.checks.loops import refuse_loops
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.compiler import Program, compile_sub_topology
+from headrace.topology.dsl.builder import StreamsBuilder
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.binding import bound_to_topics
+from headrace.topology.graph.graph import OffsetReset, SubTopology
+from headrace.topology.graph.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
+from headrace.topology.timestamps import needed
+from headrace.topology.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class SubPlan:
+    """One sub-topology of an application.
+
+    Args:
+        program: the compiled sub-topology.
+        topics: what the cluster must have for it.
+        changelogs: the changelog topic of each logged store.
+        value_serdes: the serde of each store's values.
+        source_rows: the stores whose changelogs are topics that are read.
+    """
+
+    program: Program
+    topics: SubTopologyTopics
+    changelogs: Mapping[str, str]
+    value_serdes: Mapping[str, Any]
+    source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
+
+    @property
+    def id(self) -> int:
+        """The sub-topology's number."""
+        return self.program.sub_topology.id
+
+    @property
+    def restored_from(self) -> tuple[str, ...]:
+        """The topics that local state is restored from."""
+        return (*self.changelogs.values(), *(rows.topic for rows in self.source_rows.values()))
+
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The topics outside of the application that it writes, as far as they are known."""
+        return frozenset(self.topics.sinks)
+
+    @property
+    def chooses_topics(self) -> bool:
+        """Whether a function names the topic of some of its records."""
+        return any(callable(sink.topic) for sink in self.program.sub_topology.sinks)
+
+    @property
+    def offset_resets(self) -> Mapping[str, OffsetReset]:
+        """Where to begin with a topic, where that does not follow from the consumer's setting."""
+        # What this application writes itself is read from its beginning in any case.
+        resets: dict[str, OffsetReset] = {
+            topic.name: "earliest" for topic in self.topics.repartition_sources
+        }
+        for source in self.program.sub_topology.sources:
+            if source.offset_reset is not None:
+                resets.update(dict.fromkeys(source.topics, source.offset_reset))
+        return resets
+
+    def lead(self, partitions: Mapping[str, int]) -> str:
+        """The input topic with most partitions, which the group assigns; the others follow it."""
+        return max(self.topics.all_sources, key=lambda t: (partitions[t], t))
+
+    def inputs(self, partition: int, partitions: Mapping[str, int]) -> list[TopicPartition]:
+        """The input partitions of one of its tasks."""
+        topics = self.topics.all_sources
+        return [TopicPartition(t, partition) for t in topics if partition < partitions[t]]
+
+    def task(
+        self,
+        partition: int,
+        read_cache_bytes: int,
+        *,
+        partitions_of: Callable[[str], int] = unknown_partitions,
+    ) -> TaskSpec:
+        """The spec of one of its tasks."""
+        return TaskSpec(
+            id=TaskId(self.id, partition),
+            program=self.program,
+            changelogs={s: TopicPartition(t, partition) for s, t in self.changelogs.items()},
+            value_serdes=self.value_serdes,
+            internal_topics=frozenset(t.name for t in self.topics.repartition_sources),
+            read_cache_bytes=read_cache_bytes,
+            partitions_of=partitions_of,
+            source_rows=self.source_rows,
+        )
+
+
+def _refuse_other_than_topology(given: object) -> None:
+    if isinstance(given, Topology):
+        return
+    advice = (
+        "write builder.build()"
+        if isinstance(given, StreamsBuilder)
+        else ("give what StreamsBuilder().build() returns")
+    )
+    raise TopologyError(f"a topology is needed, and a {type(given).__name__} was given; {advice}")
+
+
+def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
+    """Compile a topology and name its topics.
+
+    Args:
+        topology: what to run.
+        config: its settings.
+
+    Raises:
+        TopologyError: the topology has nothing to read, or joins keys of unequal bytes.
+    """
+    _refuse_other_than_topology(topology)
+    refuse_loops(topology.nodes)
+    if not topology.sub_topologies:
+        raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
+    options = CompileOptions(
+        application_id=config.application_id,
+        default_key=config.default_key_serde,
+        default_value=config.default_value_serde,
+        caching=config.statestore_cache_max_bytes > 0,
+        null_key_policy=config.null_key_policy,
+        handles_errors=(config.handlers.processing, config.handlers.production) != ("fail",) * 2,
+        skips_undecodable=config.handlers.deserialization != "fail",
+        timestamps=config.default_timestamp_extractor,
+    )
+    topology = optimized(topology, config)
+    refuse_unequal_keys(topology, options.default_key)
+    topology = bound_to_topics(
+        topology,
+        application_id=options.application_id,
+        default_key=options.default_key,
+        default_value=options.default_value,
+    )
+    more_ms = config.windowstore_changelog_additional_retention_ms
+    return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
+
+
+def optimized(topology: Topology, config: StreamsConfig) -> Topology:
+    """Apply the rewrites that the settings name; a second time changes nothing."""
+    return optimize(topology, _rewrites(config))
+
+
+def _rewrites(config: StreamsConfig) -> Sequence[Rewrite]:
+    """Those that the settings name, without one that would not keep the results here."""
+    chosen = [rewrite for name, rewrite in BY_NAME.items() if name in config.topology_optimization]
+    reset = config.consumer_config("").get("auto.offset.reset")
+    begins_late = reset not in ("earliest", "smallest", "beginning")
+    if begins_late or needed(None, config.default_timestamp_extractor) is not None:
+        return [rewrite for rewrite in chosen if rewrite is not reuse_table_sources]
+    return chosen
+
+
+def _outputs(sub: SubTopology) -> Iterator[str]:
+    """The topics outside of the application that are written under a constant name."""
+    for sink in sub.sinks:
+        if isinstance(sink.topic, str) and not sink.internal:
+            yield sink.topic
+
+
+def _sub_plan(sub: SubTopology, options: CompileOptions, additional_retention_ms: int) -> SubPlan:
+    prefix = f"{options.application_id}-"
+    logged = [s for s in sub.stores if s.spec.logged and s.source_topic is None]
+    sources = [source_rows(store, sub, options) for store in sub.stores if store.source_topic]
+    changelogs = {store.name: f"{prefix}{store.name}-changelog" for store in logged}
+    repartitions = [
+        RepartitionTopic(f"{prefix}{topic}", source.partitions)
+        for source in sub.sources
+        if source.internal
+        for topic in source.topics
+    ]
+    topics = SubTopologyTopics(
+        id=sub.id,
+        sources=tuple(t for source in sub.sources if not source.internal for t in source.topics),
+        repartition_sources=tuple(repartitions),
+        repartition_sinks=tuple(f"{prefix}{sink.topic}" for sink in sub.sinks if sink.internal),
+        changelogs=tuple(
+            ChangelogTopic(
+                changelogs[store.name], changelog_config(store.spec, additional_retention_ms)
+            )
+            for store in logged
+        ),
+        reused=tuple(rows.topic for rows in sources),
+        sinks=tuple(dict.fromkeys(_outputs(sub))),
+        # Equal keys must meet in one task only where there is state for them to meet in.
+        copartitioned=None if sub.stores else (),
+    )
+    serdes = {store.name: store.value or options.default_value for store in sub.stores}
+    program = compile_sub_topology(sub, options)
+    return SubPlan(program, topics, changelogs, serdes, {s.store: s for s in sources})

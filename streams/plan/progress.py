@@ -1,0 +1,196 @@
+"""What is committed beside an input offset, in the offset's metadata.
+
+The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
+of names to numbers, all big-endian, in base64. Ours is in the map.
+
+Whatever follows in the text is not read (see `headrace.streams.seams.offset_texts`): the bytes say
+how many they are, and so how many characters they take.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
+from headrace.streams.plan.topic_identity import id_values
+from headrace.streams.seams.clients import Offsets
+
+MAGIC = 2
+MAX_BYTES = 4095
+"""Kafka's default bound on an offset's metadata (offset.metadata.max.bytes), less the zero byte
+that the client puts behind it."""
+
+COMMIT_ID = "headrace.commit.id"
+
+INPUTS = "headrace.inputs"
+"""Stands for the topics whose offsets are committed together (see `inputs_number`)."""
+
+RESET_MARK = "headrace.reset"
+"""What stands beside an offset instead while a reset is on its way (`upgrade.reset`)."""
+
+_BASE64 = re.compile(r"([A-Za-z0-9+/]*)(={0,2})")
+CHANGELOG_MARK = "headrace.changelog "
+"""Stands in front while changelogs are written from local rows (`upgrade.local_changelogs`)."""
+
+_HEAD = struct.Struct(">bq")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a partition has come besides its offset.
+
+    Args:
+        partition_time: the largest timestamp seen, in milliseconds, or -1.
+        values: named numbers of 64 bits.
+
+    Example:
+        >>> Progress.decode(Progress(5, {"headrace.commit.id": 7}).encode())
+        Progress(partition_time=5, values={'headrace.commit.id': 7})
+    """
+
+    partition_time: int = -1
+    values: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> str:
+        """Return the text to commit.
+
+        Raises:
+            ValueError: the text would be larger than the broker takes.
+        """
+        parts = [_HEAD.pack(MAGIC, self.partition_time)]
+        if self.values:
+            parts.append(_INT.pack(len(self.values)))
+        for name, value in self.values.items():
+            encoded = name.encode()
+            parts += [_INT.pack(len(encoded)), encoded, _LONG.pack(value)]
+        text = base64.b64encode(b"".join(parts)).decode("ascii")
+        if len(text) > MAX_BYTES:
+            raise ValueError(
+                f"the progress of a partition takes {len(text)} bytes of offset metadata and "
+                f"{MAX_BYTES} are allowed; use fewer stateful operators in one sub-topology"
+            )
+        return text
+
+    @classmethod
+    def decode(cls, text: str) -> Progress:
+        """Read what was committed; text of another origin reads as no progress.
+
+        Raises:
+            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+            ChangelogUnfinishedError: so did what writes changelogs from local rows.
+        """
+        return cls.parse(text) or cls()
+
+    @classmethod
+    def parse(cls, text: str) -> Progress | None:
+        """Read what was committed; None for text of another origin.
+
+        Raises:
+            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+
+        Example:
+            >>> Progress.parse(Progress(5).encode() + "\x7f?")
+            Progress(partition_time=5, values={})
+            >>> Progress.parse("") is None
+            True
+        """
+        if text.startswith(RESET_MARK):
+            raise ResetUnfinishedError(
+                "a reset of this application began and was not finished, so its internal topics "
+                "and its offsets may not belong together; run headrace reset again, which finishes "
+                "it, and then start"
+            )
+        if text.startswith(CHANGELOG_MARK):
+            raise ChangelogUnfinishedError(
+                "the changelogs of this application are being written from local rows, and those "
+                "of this task are not complete; run headrace changelog restore-from-local on the "
+                "host that has its rows, again where it was broken off, or headrace reset"
+            )
+        data = _bytes_of(text)
+        if len(data) < _HEAD.size:
+            return None
+        # Magic 1, of older Kafka Streams versions, ends after the partition time.
+        magic, partition_time = _HEAD.unpack_from(data)
+        if magic not in (1, MAGIC):
+            return None
+        try:
+            return cls(partition_time, _numbers(data[_HEAD.size :]) if magic == MAGIC else {})
+        except (struct.error, ValueError):
+            # Without numbers the text ends here, and the rest is not of it.
+            return cls(partition_time)
+
+
+def _bytes_of(text: str) -> bytes:
+    """The bytes of the longest beginning that is base64."""
+    found = _BASE64.match(text)
+    assert found is not None
+    digits, padding = found[1], found[2]
+    lacking = -len(digits) % 4
+    if len(padding) < lacking:
+        digits, lacking = digits[: len(digits) // 4 * 4], 0
+    return base64.b64decode(digits + "=" * lacking)
+
+
+def _numbers(data: bytes) -> dict[str, int]:
+    """The map, whose entries are counted; there is nothing where it is empty."""
+    values: dict[str, int] = {}
+    if not data:
+        return values
+    (count,) = _INT.unpack_from(data)
+    position = _INT.size
+    for _ in range(count):
+        (length,) = _INT.unpack_from(data, position)
+        position += _INT.size
+        if length < 0:
+            raise ValueError("a name of less than no bytes")
+        name = data[position : position + length].decode()
+        position += length
+        (values[name],) = _LONG.unpack_from(data, position)
+        position += _LONG.size
+    return values
+
+
+def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
+    """What was written beside an offset, with the id of the topic that the offset is of.
+
+    Args:
+        text: what `Progress.encode` returned.
+        topic: its name.
+        topic_id: its id; None adds nothing. What the client has read behind the text is left out.
+
+    Example:
+        >>> from headrace.streams.plan.topic_identity import committed_id
+        >>> text = with_topic_id(Progress(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
+        >>> committed_id("orders", Progress.decode(text).values)
+        'mIZ3c7IdTReMqgcwdmKasA'
+    """
+    progress = Progress.decode(text)
+    if topic_id is None:
+        return progress.encode()
+    return Progress(
+        progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
+    ).encode()
+
+
+def inputs_number(topics: Iterable[str]) -> int:
+    """A number that stands for a set of topics.
+
+    Example:
+        >>> inputs_number(["b", "a"]) == inputs_number(["a", "b"]) != inputs_number(["a"])
+        True
+    """
+    named = "\n".join(sorted(set(topics))).encode()
+    return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
+
+
+def committed_commit_id(offsets: Offsets) -> int | None:
+    """The number of the commit that offsets are of, where they say it."""
+    ids = {Progress.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
+    return max((i for i in ids if i is not None), default=None)

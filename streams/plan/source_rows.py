@@ -1,0 +1,85 @@
+"""Rows of a table that are restored from the topic that the table is read from.
+
+The records go through the same serdes as when they are read to be processed, so the rows are the
+same bytes: a key may have been written in other bytes than those that stand for it in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.streams.seams.clients import ReceivedMessage
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.graph.graph import AnySerde, SubTopology
+from headrace.topology.processors.store import Store
+
+__all__ = ["SourceRows", "source_rows"]
+
+Changes = list[tuple[bytes, "bytes | None", int]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """How records of a source become rows of a store.
+
+    Args:
+        store: the store's name.
+        topic: the source.
+        read: the serdes of the source's keys and values.
+        kept: those of the store.
+        skips_undecodable: whether a handler passes over what cannot be read.
+    """
+
+    store: str
+    topic: str
+    read: tuple[AnySerde, AnySerde]
+    kept: tuple[AnySerde, AnySerde]
+    skips_undecodable: bool
+
+    def changes(self, records: Iterable[ReceivedMessage]) -> Changes:
+        """The rows' keys, their values or None, and their timestamps.
+
+        Raises:
+            ValueError: a record cannot be read, which was read before.
+        """
+        changes: Changes = []
+        for record in records:
+            key, timestamp = record.key(), record.timestamp()[1]
+            if key is None or timestamp < 0:
+                continue
+            try:
+                row = self._row(key, record.value())
+            except Exception as error:
+                if self.skips_undecodable:
+                    continue
+                raise ValueError(
+                    f"{record.topic()}-{record.partition()} has a record at offset "
+                    f"{record.offset()} that was processed before and cannot be read again to "
+                    f"restore store {self.store!r}: {error}; take back what was changed in the "
+                    "serdes, or reset the application"
+                ) from error
+            changes.append((*row, timestamp))
+        return changes
+
+    def _row(self, key: bytes, value: bytes | None) -> tuple[bytes, bytes | None]:
+        (read_key, read_value), (keep_key, keep_value) = self.read, self.kept
+        decoded = read_key.deserialize(key)
+        again = getattr(keep_key, "reserialize", None) if read_key is keep_key else None
+        row_key = keep_key.serialize(decoded) if again is None else again(decoded, key)
+        if value is None:
+            return row_key, None
+        return row_key, keep_value.serialize(read_value.deserialize(value))
+
+
+def source_rows(store: Store, sub: SubTopology, options: CompileOptions) -> SourceRows:
+    """How a store of a sub-topology is restored from the source that it names."""
+    assert store.source_topic is not None, store
+    source = next(s for s in sub.sources if store.source_topic in s.topics)
+    return SourceRows(
+        store.name,
+        store.source_topic,
+        (source.key or options.default_key, source.value or options.default_value),
+        (store.key or options.default_key, store.value or options.default_value),
+        options.skips_undecodable,
+    )

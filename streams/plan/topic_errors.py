@@ -1,0 +1,118 @@
+"""Errors about topics that are not the ones that offsets and state belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.topic_identity import same_topic, shown
+
+__all__ = ["ChangelogLostError", "TopicReplacedError", "require_same"]
+
+
+class TopicReplacedError(StreamsError):
+    """An input topic was deleted and created anew: what was read of the old one says nothing now.
+
+    Nobody catches it: where to begin with the new topic is for a person to decide, and an offset of
+    the old one would leave records out.
+
+    Args:
+        topic: its name.
+        before: the id of the topic that was read.
+        now: the id of the topic that is there.
+
+    Example:
+        >>> print(TopicReplacedError("orders", before="mIZ3c7IdTReMqgcwdmKasA",
+        ...     now="TaV9E4cwSRaMmdzz6DDvkg"))
+        topic orders was deleted and created anew: the application has read the one with id \
+mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing of the new one is \
+committed. Stop all workers. To begin anew, run headrace reset; to keep the state and read the new \
+topic behind it, set the group's offsets of orders with kafka-consumer-groups --reset-offsets \
+--to-earliest
+    """
+
+    def __init__(self, topic: str, *, before: str, now: str) -> None:
+        super().__init__(topic, before, now)
+        self.topic = topic
+        self.before = shown(before)
+        self.now = shown(now)
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic} was deleted and created anew: the application has read the one "
+            f"with id {self.before}, and now its id is {self.now}; nothing of the new one is "
+            "committed. Stop all workers. To begin anew, run headrace reset; to keep the state and "
+            f"read the new topic behind it, set the group's offsets of {self.topic} with "
+            "kafka-consumer-groups --reset-offsets --to-earliest"
+        )
+
+
+class ChangelogLostError(StreamsError):
+    """A changelog is gone, while what its rows were made from counts as read.
+
+    Nobody catches it: the state would begin empty, and local rows, which may be the last copy,
+    would be dropped.
+
+    Args:
+        changelogs: their topics.
+        code: what ``topology.change.accept`` must be to begin with empty stores; None where there
+            is no such way.
+        stores: theirs, where there are others of the same names now.
+        task: that has met them.
+
+    Example:
+        >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
+        >>> str(error).partition(".")[0]
+        'changelogs that are gone: a-counts-changelog (store counts), in whose place are new ones \
+of the same names, as task 0_1 has met'
+    """
+
+    def __init__(
+        self,
+        changelogs: Iterable[str],
+        *,
+        code: str | None = None,
+        stores: Iterable[str] = (),
+        task: str | None = None,
+    ) -> None:
+        self.changelogs = tuple(changelogs)
+        self.code = code
+        self.stores = tuple(stores)
+        self.task = task
+        super().__init__(self.changelogs, code, self.stores, task)
+
+    def __str__(self) -> str:
+        accept = (
+            ""
+            if self.code is None
+            else f", or, if these stores are new and may begin empty, "
+            f"set topology.change.accept={self.code}"
+        )
+        anew = ", in whose place are new ones of the same names" if self.stores else ""
+        by = "" if self.task is None else f", as task {self.task} has met"
+        return (
+            f"changelogs that are gone: {', '.join(self._named())}{anew}{by}. The group has "
+            "offsets behind what their rows were made from, so the state would begin empty, and "
+            "rows on this host, which may be the last ones, would be dropped; nothing was created "
+            "or dropped. To lose nothing, stop all workers and run headrace changelog "
+            "restore-from-local on each host that has rows: it writes the changelogs anew from "
+            f"these. Otherwise run headrace reset, which begins anew{accept}"
+        )
+
+    def _named(self) -> list[str]:
+        if not self.stores:
+            return list(self.changelogs)
+        both = zip(self.changelogs, self.stores, strict=True)
+        return [f"{changelog} (store {store})" for changelog, store in both]
+
+
+def require_same(known: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Compare the ids of topics; one that is not there is no other one.
+
+    Raises:
+        TopicReplacedError: a topic is another one.
+    """
+    for topic, now in found.items():
+        before = known.get(topic)
+        if before is not None and not same_topic(before, now):
+            raise TopicReplacedError(topic, before=before, now=now)

@@ -1,0 +1,442 @@
+"""Which internal topics a topology needs, and whether those that exist fit: pure functions.
+
+A repartition topic has, in this order: the partition count asked for with ``partitions=``; that of
+the external topics it must be co-partitioned with; the most partitions of any source of the
+sub-topologies that write it, looked up through other repartition topics. A changelog has as many as
+its sub-topology has tasks, which is the most of any of its sources. No count depends on which
+internal topics are there already: one that is there with another count is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.state.spec import StoreSpec
+from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
+from headrace.streams.seams.topic_facts import NewTopic, TopicFacts, policies_of
+from headrace.streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
+
+REPARTITION_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": str(50 * 1024 * 1024),
+    "message.timestamp.type": "CreateTime",
+}
+CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+
+VERSIONS_MORE_MS = 86_400_000
+"""How much longer than in the store versions stay in the changelog (Kafka Streams: 24 hours)."""
+
+
+def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[str, str]:
+    """What a store wants of its changelog topic, over the default of every changelog.
+
+    Args:
+        spec: the store.
+        additional_retention_ms: how much longer than in the store windows stay in the topic.
+
+    Example:
+        >>> spec = StoreSpec("w", layout="window", retention_ms=60_000)
+        >>> changelog_config(spec, 86_400_000)
+        {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
+    """
+    own = dict(spec.topic_config)
+    if spec.layout == "versioned" and spec.retention_ms is not None:
+        # Compaction keeps the last record of a key; so none may be compacted within the history.
+        return {"min.compaction.lag.ms": str(spec.retention_ms + VERSIONS_MORE_MS), **own}
+    if spec.retention_ms is None or spec.rows.time_of is None:
+        return own
+    retention_ms = spec.retention_ms + additional_retention_ms
+    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention_ms), **own}
+
+
+_ASKED_FOR = "asked for with partitions="
+
+_RESET = (
+    "reset the application (headrace reset deletes its internal topics and its local state and "
+    "sets its offsets) so that it reads its input again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionTopic:
+    """A topic between two sub-topologies: its full name and the partition count asked for."""
+
+    name: str
+    partitions: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogTopic:
+    """The topic behind a store: its full name, and what differs from a changelog's config."""
+
+    name: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopologyTopics:
+    """The topics of one sub-topology.
+
+    Args:
+        id: the sub-topology's number.
+        sources: external topics that it reads.
+        repartition_sources: repartition topics that it reads.
+        repartition_sinks: names of the repartition topics that it writes.
+        changelogs: topics that its stores need; not those that reuse a source topic.
+        copartitioned: sets of source topics that must have equal partition counts; None puts all
+            sources into one set.
+        reused: sources that serve as changelogs too.
+        sinks: external topics that it writes, as far as they have constant names.
+    """
+
+    id: int
+    sources: tuple[str, ...] = ()
+    repartition_sources: tuple[RepartitionTopic, ...] = ()
+    repartition_sinks: tuple[str, ...] = ()
+    changelogs: tuple[ChangelogTopic, ...] = ()
+    copartitioned: tuple[frozenset[str], ...] | None = None
+    reused: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+
+    @property
+    def all_sources(self) -> tuple[str, ...]:
+        """The names of everything that it reads."""
+        return self.sources + tuple(topic.name for topic in self.repartition_sources)
+
+    @property
+    def groups(self) -> tuple[frozenset[str], ...]:
+        """The sets of topics that must have equal partition counts."""
+        return (frozenset(self.all_sources),) if self.copartitioned is None else self.copartitioned
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """The internal topics as they should be, and which of them are to be created."""
+
+    sources: tuple[str, ...]
+    internal: tuple[NewTopic, ...]
+    create: tuple[NewTopic, ...]
+    sinks: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every topic of the application."""
+        names = (*self.sources, *(topic.name for topic in self.internal), *self.sinks)
+        return tuple(dict.fromkeys(names))
+
+
+def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
+    """The topics of which `plan_internal_topics` must know whether and how they exist."""
+    names: dict[str, None] = {}
+    for sub in sub_topologies:
+        names.update(dict.fromkeys(sub.all_sources))
+        names.update(dict.fromkeys(changelog.name for changelog in sub.changelogs))
+        names.update(dict.fromkeys(sub.sinks))
+    return tuple(names)
+
+
+def plan_internal_topics(
+    sub_topologies: Sequence[SubTopologyTopics],
+    existing: Mapping[str, TopicFacts],
+    *,
+    replication_factor: int = -1,
+    topic_configs: Mapping[str, str] | None = None,
+    names: Iterable[str] = (),
+) -> TopicPlan:
+    """Decide the internal topics' partition counts and configs, and check what exists.
+
+    Args:
+        sub_topologies: the topics that the topology names.
+        existing: those of `topic_names` that exist.
+        replication_factor: replicas of new topics; -1 takes the brokers' default.
+        topic_configs: configs of new topics, under what a store asks for its own.
+        names: all topics of the cluster, for suggestions.
+
+    Raises:
+        MissingTopicError: a source or an output topic does not exist.
+        MisconfiguredTopicError: topics do not fit each other or the topology.
+        ConfigError: an internal topic would have a name that Kafka refuses.
+
+    Example:
+        >>> word_count = SubTopologyTopics(0, ("lines",), changelogs=(ChangelogTopic("counts"),))
+        >>> lines = TopicFacts("lines", 6, "id-1")
+        >>> plan = plan_internal_topics([word_count], {"lines": lines})
+        >>> [(topic.name, topic.partitions) for topic in plan.create]
+        [('counts', 6)]
+    """
+    _require_external(sub_topologies, existing, names)
+    _require_rows_to_stay(sub_topologies, existing)
+    counts = _Counts(sub_topologies, existing)
+    internal = tuple(
+        _internal_topics(sub_topologies, counts, replication_factor, topic_configs or {})
+    )
+    _check_names(internal)
+    plan = TopicPlan(
+        sources=tuple(dict.fromkeys(name for sub in sub_topologies for name in sub.sources)),
+        internal=internal,
+        create=tuple(topic for topic in internal if topic.name not in existing),
+        sinks=tuple(dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)),
+    )
+    check_internal_topics(plan, existing)
+    return plan
+
+
+def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
+    """Compare the internal topics that exist with what they should be.
+
+    Raises:
+        MisconfiguredTopicError: naming every difference, and what to do about it.
+    """
+    problems = [
+        problem
+        for topic in plan.internal
+        if topic.name in existing
+        for problem in _differences(topic, existing[topic.name])
+    ]
+    if problems:
+        raise MisconfiguredTopicError("; ".join(problems))
+
+
+def _require_external(
+    sub_topologies: Sequence[SubTopologyTopics],
+    existing: Mapping[str, TopicFacts],
+    names: Iterable[str],
+) -> None:
+    """Require what the application reads and writes and does not make itself."""
+    sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
+    sinks = dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)
+    kinds = {"source": sources, "output": [name for name in sinks if name not in sources]}
+    missing = {kind: [n for n in some if n not in existing] for kind, some in kinds.items()}
+    absent = [name for some in missing.values() for name in some]
+    if not absent:
+        return
+    known = sorted({*names, *existing})
+    listed = "; ".join(
+        f"{kind} topics that do not exist: {', '.join(did_you_mean(n, known) for n in some)}"
+        for kind, some in missing.items()
+        if some
+    )
+    raise MissingTopicError(
+        f"{listed}; create them with the partition count you want to keep, or correct the names in "
+        "the topology",
+        topics=absent,
+    )
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The name of a topic that is not there, with the one that was perhaps meant.
+
+    >>> did_you_mean("oders", ["orders", "users"])
+    'oders (did you mean orders?)'
+    """
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"{name} (did you mean {nearest[0]}?)" if nearest else name
+
+
+def _require_rows_to_stay(
+    sub_topologies: Iterable[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+) -> None:
+    """Refuse a source as a changelog that deletes the last record of a key."""
+    for name in dict.fromkeys(name for sub in sub_topologies for name in sub.reused):
+        policy, kept_ms = existing[name].cleanup_policy, existing[name].retention_ms
+        if policy is not None and "delete" in policy and kept_ms is not None and kept_ms >= 0:
+            raise MisconfiguredTopicError(
+                f"topic {name} is to be the changelog of the table that is read from it, and "
+                f"deletes records after {kept_ms} ms, so rows would be lost; "
+                f"{_alter(name, 'cleanup.policy', 'compact')}, or leave reuse.ktable.source.topics "
+                "out of topology.optimization, which gives the table a changelog of its own"
+            )
+
+
+class _Counts:
+    """The partition counts of all sources, external and internal, and where they come from."""
+
+    def __init__(
+        self, sub_topologies: Sequence[SubTopologyTopics], existing: Mapping[str, TopicFacts]
+    ) -> None:
+        self.of: dict[str, int] = {}
+        self.because: dict[str, str] = {}
+        self._repartition = {t.name: t for sub in sub_topologies for t in sub.repartition_sources}
+        for sub in sub_topologies:
+            for name in sub.sources:
+                self.of[name] = existing[name].partitions
+        for topic in self._repartition.values():
+            if topic.partitions is not None:
+                self._settle(topic.name, topic.partitions, _ASKED_FOR)
+        self._derive(sub_topologies)
+        for sub in sub_topologies:
+            for group in sub.groups:
+                self._agree(sub.id, group)
+
+    def _settle(self, name: str, count: int, because: str) -> None:
+        self.of[name] = count
+        self.because[name] = because
+
+    def _derive(self, sub_topologies: Sequence[SubTopologyTopics]) -> None:
+        """Spread the largest count along the repartition topics until nothing changes.
+
+        A sub-topology may read what it writes, so there is no order that would need one round.
+        """
+        open_names = [name for name in self._repartition if name not in self.of]
+        self.of.update(dict.fromkeys(open_names, 0))
+        changed = True
+        while changed:
+            changed = False
+            for name in open_names:
+                for sub in sub_topologies:
+                    if name not in sub.repartition_sinks:
+                        continue
+                    widest = max(sub.all_sources, key=self.of.__getitem__)
+                    if self.of[widest] > self.of[name]:
+                        self._settle(name, self.of[widest], f"as many as {widest}")
+                        changed = True
+        for name in open_names:
+            if self.of[name] == 0:
+                raise ValueError(f"repartition topic {name} is written by no sub-topology")
+
+    def _agree(self, sub_id: int, group: frozenset[str]) -> None:
+        """Give the repartition topics of a co-partitioned group the count that is settled."""
+        free = [name for name in sorted(group) if self._is_free(name)]
+        settled = [name for name in sorted(group) if not self._is_free(name)]
+        if not settled:
+            settled = [max(free, key=self.of.__getitem__)]
+        if len({self.of[name] for name in settled}) > 1:
+            raise MisconfiguredTopicError(self._unequal(sub_id, settled))
+        for name in free:
+            if self.of[name] != self.of[settled[0]]:
+                self._settle(name, self.of[settled[0]], f"co-partitioned with {settled[0]}")
+
+    def _is_free(self, name: str) -> bool:
+        """Whether the topic is internal and nobody asked for a partition count."""
+        topic = self._repartition.get(name)
+        return topic is not None and topic.partitions is None
+
+    def _unequal(self, sub_id: int, settled: Sequence[str]) -> str:
+        counted = ", ".join(f"{name} has {self.of[name]}" for name in settled)
+        asked = [name for name in settled if name in self._repartition]
+        advice = (
+            f"leave out partitions= of {', '.join(asked)}"
+            if asked
+            else "put .repartition() in front of the join on one side, or create one of the topics "
+            "anew with the other's count"
+        )
+        return (
+            f"topics that sub-topology {sub_id} joins must have equal partition counts, so that "
+            f"equal keys meet in one task, but {counted}; {advice}"
+        )
+
+
+def _internal_topics(
+    sub_topologies: Iterable[SubTopologyTopics],
+    counts: _Counts,
+    replication_factor: int,
+    topic_configs: Mapping[str, str],
+) -> Iterator[NewTopic]:
+    for sub in sub_topologies:
+        for topic in sub.repartition_sources:
+            yield NewTopic(
+                name=topic.name,
+                partitions=counts.of[topic.name],
+                replication_factor=replication_factor,
+                config={**REPARTITION_CONFIG, **topic_configs, **topic.config},
+                because=counts.because[topic.name],
+                changelog=False,
+            )
+        for changelog in sub.changelogs:
+            widest = max(sub.all_sources, key=counts.of.__getitem__)
+            yield NewTopic(
+                name=changelog.name,
+                partitions=counts.of[widest],
+                replication_factor=replication_factor,
+                config={**CHANGELOG_CONFIG, **topic_configs, **changelog.config},
+                because=f"as many as {widest}",
+                changelog=True,
+            )
+
+
+def _check_names(topics: Iterable[NewTopic]) -> None:
+    problems = []
+    for name in (topic.name for topic in topics):
+        if len(name) > NAME_LENGTH_MAX:
+            problems.append(
+                f"internal topic {name} would have {len(name)} characters, and Kafka takes "
+                f"{NAME_LENGTH_MAX}; shorten application.id or the name of the step"
+            )
+        elif not LEGAL_NAME.fullmatch(name):
+            problems.append(
+                f"internal topic {name!r} would have characters that Kafka refuses; use letters, "
+                "digits, '.', '_' and '-' in the name of the step"
+            )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
+    """What is wrong with an internal topic that exists, and what to do about it."""
+    if found.partitions != topic.partitions:
+        advice = _other_changelog if topic.changelog else _other_repartition
+        yield advice(topic, found)
+    policy = topic.config["cleanup.policy"]
+    if found.cleanup_policy not in (None, policies_of(policy)):
+        lost = f"; if rows were deleted already, {_RESET}" if topic.changelog else ""
+        yield (
+            f"{topic.name} has cleanup.policy {found.config['cleanup.policy']} and needs {policy}; "
+            f"{_alter(topic.name, 'cleanup.policy', f'[{policy}]')}{lost}"
+        )
+    lag_ms = topic.config.get("min.compaction.lag.ms")
+    found_ms = found.min_compaction_lag_ms
+    if lag_ms is not None and found_ms is not None and found_ms < int(lag_ms):
+        yield (
+            f"{topic.name} has min.compaction.lag.ms {found_ms} and needs "
+            f"{lag_ms}, else versions are compacted away that belong to the history; "
+            f"{_alter(topic.name, 'min.compaction.lag.ms', lag_ms)}"
+        )
+    needed_ms = topic.config.get("retention.ms")
+    if needed_ms is None or "delete" not in policies_of(policy) or found.retention_ms is None:
+        return
+    if _span(found.retention_ms) < _span(int(needed_ms)):
+        yield (
+            f"{topic.name} has retention.ms {found.retention_ms} and needs {needed_ms}, else "
+            f"records are deleted before they are read; "
+            f"{_alter(topic.name, 'retention.ms', needed_ms)}"
+        )
+
+
+def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
+    keep = (
+        f"ask for partitions={found.partitions}"
+        if topic.because == _ASKED_FOR
+        else f"put .repartition(partitions={found.partitions}) with the same name= in front of it"
+    )
+    return (
+        f"repartition topic {topic.name} has {found.partitions} partitions and needs "
+        f"{topic.partitions} ({topic.because}); to keep it, {keep}; for the other count give the "
+        "step another name=, which makes a new topic, after the application has read the old one "
+        "to its end"
+    )
+
+
+def _other_changelog(topic: NewTopic, found: TopicFacts) -> str:
+    source = topic.because.removeprefix("as many as ")
+    grown = "grew" if found.partitions < topic.partitions else "was another one"
+    return (
+        f"changelog {topic.name} has {found.partitions} partitions but source {source} has "
+        f"{topic.partitions}: the source {grown}, and keys are now in other partitions than their "
+        f"state. Nothing was read. Put .repartition(partitions={found.partitions}) in front of the "
+        f"stateful step, which sends each key to its state, or {_RESET}"
+    )
+
+
+def _alter(topic: str, name: str, value: str) -> str:
+    return (
+        f"run kafka-configs --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {name}={value}"
+    )
+
+
+def _span(retention_ms: int) -> float:
+    return float("inf") if retention_ms < 0 else retention_ms

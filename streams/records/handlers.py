@@ -1,0 +1,231 @@
+"""What becomes of a record that cannot be processed: handlers, and the dead-letter topic.
+
+Each of the settings ``deserialization.exception.handler``, ``processing.exception.handler`` and
+``production.exception.handler`` is "fail", "continue", or a function that is given a `Failure` and
+answers with `Fail` or `Continue`, or with these words. The page docs/errors.md shows them.
+
+>>> def handler(failure: Failure) -> Answer:
+...     if isinstance(failure.error, ZeroDivisionError):
+...         return Continue((failure.dead_letter("divisions"),))
+...     return "fail"
+>>> failure = Failure(ZeroDivisionError("division by zero"), stage="processing", node="divide",
+...     task_id="0_1", topic="numbers", partition=1, offset=7, timestamp=5, value=b"0")
+>>> [letter.topic for letter in handler(failure).dead_letters]
+['divisions']
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.streams.settings import Kind
+from headrace.topology.compile.compiler import Headers, Part
+
+__all__ = [
+    "Answer",
+    "Continue",
+    "DeadLetter",
+    "Fail",
+    "Failure",
+    "Handler",
+    "Handlers",
+    "NodeRecord",
+]
+
+Stage = Literal["deserialization", "processing", "production"]
+
+HEADER = "__streams.errors."
+STACKTRACE_MAX = 32_768
+"""How many characters of a stack trace go into a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A record as a node was given it; what nobody had decoded is in bytes."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record to write instead of processing one, in the same transaction.
+
+    Args:
+        topic: where to.
+        key: the key's bytes.
+        value: the value's bytes.
+        timestamp: milliseconds since 1970.
+        headers: in order.
+    """
+
+    topic: str
+    key: bytes | None = field(repr=False)
+    value: bytes | None = field(repr=False)
+    timestamp: int = 0
+    headers: Headers = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Let go of the record, and go on with the others.
+
+    Args:
+        dead_letters: records to write instead.
+    """
+
+    dead_letters: tuple[DeadLetter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Stop the application; nothing at or past the record is committed."""
+
+
+Answer = Continue | Fail | Literal["continue", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with a record, and where it came from.
+
+    The input record is not known where a cache is flushed or a punctuator runs: then `topic`,
+    `partition` and `offset` are None, and so are its bytes.
+
+    Args:
+        error: what was raised.
+        stage: what could not be done.
+        node: the node that failed.
+        task_id: the task, as ``<sub-topology>_<partition>``.
+        topic: the input topic.
+        partition: the input partition.
+        offset: the input record's offset.
+        timestamp: the input record's timestamp in milliseconds since 1970.
+        headers: the input record's headers.
+        key: the input record's key, as it was read.
+        value: the input record's value, as it was read.
+        record: what the node was given; None where it could not be decoded.
+        part: what of the record could not be written: its key or value, or the "record" whole.
+    """
+
+    error: Exception
+    stage: Stage = field(kw_only=True)
+    node: str = field(kw_only=True)
+    task_id: str = field(kw_only=True)
+    topic: str | None = field(default=None, kw_only=True)
+    partition: int | None = field(default=None, kw_only=True)
+    offset: int | None = field(default=None, kw_only=True)
+    timestamp: int | None = field(default=None, kw_only=True)
+    headers: Headers = field(default=(), kw_only=True, repr=False)
+    key: bytes | None = field(default=None, kw_only=True, repr=False)
+    value: bytes | None = field(default=None, kw_only=True, repr=False)
+    record: NodeRecord | None = field(default=None, kw_only=True, repr=False)
+    part: Part | None = field(default=None, kw_only=True)
+
+    def dead_letter(self, topic: str) -> DeadLetter:
+        """Make the record that Kafka Streams writes to a dead-letter topic (KIP-1034).
+
+        It has the bytes and headers of the input record, and headers with the error's name,
+        message and stack trace and with the place of the input record.
+
+        Args:
+            topic: where it is to be written.
+
+        >>> failure = Failure(KeyError("k"), stage="processing", node="n", task_id="0_0",
+        ...     topic="in", partition=0, offset=3, timestamp=5, key=b"k", headers=[("h", b"1")])
+        >>> letter = failure.dead_letter("dead")
+        >>> letter.key, letter.timestamp
+        (b'k', 5)
+        >>> [name for name, _ in letter.headers]  # doctest: +NORMALIZE_WHITESPACE
+        ['h', '__streams.errors.exception', '__streams.errors.message',
+         '__streams.errors.stacktrace', '__streams.errors.topic', '__streams.errors.partition',
+         '__streams.errors.offset']
+        """
+        kind = type(self.error)
+        about = {
+            "exception": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
+            "message": str(self.error),
+            "stacktrace": "".join(traceback.format_exception(self.error))[-STACKTRACE_MAX:],
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+        }
+        headers = [
+            (HEADER + name, str(value).encode(errors="backslashreplace"))
+            for name, value in about.items()
+            if value is not None
+        ]
+        timestamp = self.timestamp
+        if timestamp is None:
+            timestamp = self.record.timestamp if self.record is not None else 0
+        every = (*(self.headers or ()), *headers)
+        return DeadLetter(topic, self.key, self.value, max(timestamp, 0), every)
+
+
+Handler = Literal["fail", "continue"] | Callable[[Failure], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handlers:
+    """The handlers of an application.
+
+    Args:
+        deserialization: for bytes that a source cannot read.
+        processing: for what a node fails on.
+        production: for what a sink cannot write.
+        dead_letter_topic: where "continue" writes what it lets go.
+    """
+
+    deserialization: Handler = "fail"
+    processing: Handler = "fail"
+    production: Handler = "fail"
+    dead_letter_topic: str | None = None
+
+    @property
+    def go_on(self) -> bool:
+        """Whether any of them may let records go."""
+        return (self.deserialization, self.processing, self.production) != ("fail",) * 3
+
+    def of(self, stage: Stage) -> Handler:
+        """The handler that is asked at a stage."""
+        handler: Handler = getattr(self, stage)
+        return handler
+
+    def answer(self, failure: Failure) -> Continue | Fail:
+        """Ask the handler.
+
+        Raises:
+            TypeError: it answers with something else.
+            Exception: whatever it raises.
+        """
+        handler = self.of(failure.stage)
+        if handler == "fail":
+            return Fail()
+        if handler == "continue":
+            topic = self.dead_letter_topic
+            return Continue(() if topic is None else (failure.dead_letter(topic),))
+        assert callable(handler)
+        answer = handler(failure)
+        if answer == "continue":
+            return Continue()
+        if answer == "fail":
+            return Fail()
+        if not isinstance(answer, (Continue, Fail)):
+            raise TypeError(f"a handler must answer Continue or Fail, not {type(answer).__name__}")
+        return answer
+
+
+def handler() -> Kind:
+    """How a handler is given in the settings."""
+
+    def parse(value: object) -> object:
+        if callable(value) or value in ("fail", "continue"):
+            return value
+        raise ValueError(f"must be 'fail', 'continue' or a function, not {value!r}")
+
+    return Kind("`fail`, `continue`, or a function", parse)

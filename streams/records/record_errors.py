@@ -1,0 +1,177 @@
+"""Asks the handlers about the records of one task that fail (see
+`headrace.streams.records.handlers`).
+
+Only errors about a record are asked about: those of the clients, of local state and of a schema
+registry have reactions of their own, and letting a record go would not put them right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from headrace.state.errors import StateError
+from headrace.streams.errors import RecordTooLargeError, StreamsError
+from headrace.streams.records.handlers import (
+    Continue,
+    DeadLetter,
+    Failure,
+    Handlers,
+    NodeRecord,
+    Stage,
+)
+from headrace.streams.seams.clients import Log
+from headrace.topology.compile.compiler import Headers, Part, Program, Send
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import BufferFullError, RegistryError, SerdeError
+
+_REASONS: dict[Stage, str] = {
+    "deserialization": "it cannot be decoded",
+    "processing": "the node failed",
+    "production": "it cannot be written",
+}
+
+
+class HandlerFailedError(Exception):
+    """A handler failed itself, or answered what is no answer; becomes a `RecordError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordErrors:
+    """See the module.
+
+    Args:
+        handlers: what the settings name.
+        program: the task's.
+        task_id: the task, as ``<sub-topology>_<partition>``.
+        send: writes dead letters, in the task's transaction.
+        dropped: counts what is let go, by node and reason.
+        refuse: raises what stops the application, given the error, the node and the message.
+        facts: what the task's processors share: whether one of their punctuators runs now.
+        log: of the worker.
+    """
+
+    handlers: Handlers
+    program: Program
+    task_id: str
+    send: Send
+    dropped: Callable[[str, str], None]
+    refuse: Callable[[Exception, str, Any], NoReturn]
+    facts: TaskFacts
+    log: Log | None = None
+
+    def undecodable(self, node: str, error: Exception, message: Any) -> None:
+        """Decide about a message that a source cannot decode."""
+        error = self.program.explain(error, node, message)
+        self._decide(error, "deserialization", node, message)
+
+    def failed(
+        self,
+        node: str,
+        error: Exception,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers | None,
+        part: Part | None,
+    ) -> None:
+        """Decide about a record that a node fails on, or a sink cannot write."""
+        stage: Stage = "processing" if part is None else "production"
+        record = NodeRecord(key, value, timestamp, headers)
+        if isinstance(error, SerdeError) and (part == "key" or part == "value"):
+            error.part = part
+        error = self.program.explain(error, None, None)
+        self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
+
+    def punctuator_failed(self, node: str, error: Exception) -> None:
+        """Decide about a punctuator's call that failed; what it did until then stays."""
+        self._decide(error, "processing", node, None)
+
+    def _decide(
+        self,
+        error: Exception,
+        stage: Stage,
+        node: str,
+        message: Any,
+        record: NodeRecord | None = None,
+        part: Part | None = None,
+    ) -> None:
+        if not _is_about_a_record(error):
+            raise error
+        at_punctuation = {"timestamp": self.facts.timestamp}
+        origin = at_punctuation if self.facts.is_punctuating else _origin(message)
+        failure = Failure(
+            error,
+            stage=stage,
+            node=node,
+            task_id=self.task_id,
+            record=record,
+            part=part,
+            **origin,
+        )
+        answer = self._answer(failure, message)
+        if not isinstance(answer, Continue):
+            self.refuse(error, node, message)
+        for letter in answer.dead_letters:
+            self._send(letter, failure, message)
+        self._note(failure, answer)
+
+    def _answer(self, failure: Failure, message: Any) -> object:
+        try:
+            return self.handlers.answer(failure)
+        except Exception as error:
+            what = f"the {failure.stage}.exception.handler raised {type(error).__name__}"
+            wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
+            wrong.__cause__ = error
+            self.refuse(wrong, failure.node, message)
+
+    def _send(self, letter: DeadLetter, failure: Failure, message: Any) -> None:
+        headers = list(letter.headers) or None
+        try:
+            self.send(letter.topic, letter.value, letter.key, -1, letter.timestamp, headers)
+        except RecordTooLargeError as error:
+            self.refuse(error, failure.node, message)
+        except (TypeError, ValueError) as error:
+            what = f"the {failure.stage}.exception.handler made a dead letter of other than bytes"
+            wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
+            wrong.__cause__ = error
+            self.refuse(wrong, failure.node, message)
+
+    def _note(self, failure: Failure, answer: Continue) -> None:
+        self.dropped(failure.node, _REASONS[failure.stage])
+        if self.log is not None:
+            self.log.warning(
+                "record_skipped",
+                task=self.task_id,
+                topic=failure.topic,
+                partition=failure.partition,
+                offset=failure.offset,
+                node=failure.node,
+                stage=failure.stage,
+                error=type(failure.error).__name__,
+                dead_letters=len(answer.dead_letters),
+            )
+
+
+def _is_about_a_record(error: Exception) -> bool:
+    if isinstance(error, RecordTooLargeError):
+        return True
+    no_record_s = (StreamsError, StateError, RegistryError, BufferFullError, MemoryError)
+    return not isinstance(error, no_record_s)
+
+
+def _origin(message: Any) -> dict[str, Any]:
+    """The place and the bytes of an input record, as far as there is one."""
+    if message is None:
+        return {}
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        "headers": tuple(message.headers() or ()),
+        "key": message.key(),
+        "value": message.value(),
+    }

@@ -1,0 +1,223 @@
+"""The seams to Kafka: what the runtime asks of a consumer and a producer, and nothing more.
+
+The live ones are in `headrace.streams.kafka.consumer` and `headrace.streams.kafka.producer`; the
+test driver and the simulation bring their own. Both sides raise the runtime's own errors
+(`headrace.streams.errors`), never a client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from headrace.topology.compile.compiler import Headers, Message
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The next offset to read of a partition, with the progress that was committed beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+
+class ReceivedMessage(Message, Protocol):
+    """A record with its place."""
+
+    def topic(self) -> str:
+        """The topic that it was read from."""
+
+    def partition(self) -> int:
+        """The partition that it was read from."""
+
+    def offset(self) -> int:
+        """Its offset in the partition."""
+
+
+class GroupMetadata(Protocol):
+    """The membership under which offsets are committed; opaque, as the client gave it."""
+
+
+class RebalanceListener(Protocol):
+    """What a group consumer calls while it is polled, in this order for each rebalance.
+
+    The consumer adds and removes nothing itself: the listener does, within the call.
+    """
+
+    def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions of the subscribed topics were added."""
+
+    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are about to move; what was processed can still be committed."""
+
+    def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions are gone already; nothing of them may be committed any more."""
+
+
+class Consumer(Protocol):
+    """Reads records: of a group's partitions, or of partitions it was told to read."""
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group for these topics."""
+
+    def rejoin(self) -> None:
+        """Join it anew after a `MemberFencedError`; nothing that was added before is read."""
+
+    def ask_for_rebalance(self) -> None:
+        """Have the group share out its partitions again; what stays where it is goes on."""
+
+    def hear_of_partitions(self) -> bool:
+        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+
+    def poll(
+        self, max_records: int, timeout_s: float
+    ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        """Return what is there at once, or wait for the first record until the timeout.
+
+        Records of one partition are in the order of their offsets.
+
+        Args:
+            max_records: the largest batch.
+            timeout_s: how long to wait when nothing is there, in seconds.
+
+        Raises:
+            StreamsError: the one whose reaction the client's error needs.
+        """
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Start to read these partitions at these offsets."""
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop to read these partitions."""
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until they are resumed."""
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of paused partitions again."""
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Return the group's committed offsets, or None while a transaction on them is undecided.
+
+        None for a partition means that nothing was ever committed for it.
+        """
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after what was handed out last, control records passed over.
+
+        Partitions of which nothing was handed out yet are left out.
+        """
+
+    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+        """Return how many offsets the broker is known to have from `next_offset` on."""
+
+    def member_id(self) -> str:
+        """Return what the group knows the consumer by since it joined; empty without a group."""
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the present membership."""
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets outside of a transaction, and wait for the answer."""
+
+    def close(self, *, leave: bool) -> None:
+        """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+
+
+class Producer(Protocol):
+    """Writes records, and under exactly-once ends transactions.
+
+    Calls that return nothing have succeeded; everything else raises one of
+    `headrace.streams.errors`.
+    """
+
+    send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]
+    """Topic, value, key, partition (-1: by the key's murmur2), timestamp in ms, headers."""
+    waited_s: float
+    """How long sends have waited for room, as the brokers did not take what was sent before."""
+
+    def init(self) -> None:
+        """Decide what an earlier producer of the same identity left open."""
+
+    def begin(self) -> None:
+        """Begin a transaction; nothing reaches the broker before the first send."""
+
+    def settle(self) -> None:
+        """Return when no changelog's record can outlive what was sent before it.
+
+        Without a transaction that means to wait for the brokers. A row that is written while what
+        followed from it is lost would not be followed by it again.
+        """
+
+    def send_changelog(
+        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+    ) -> None:
+        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
+        """Add the input offsets to the transaction; at-least-once keeps them for `commit`."""
+
+    def commit(self) -> None:
+        """Make everything since `begin` final, once."""
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offsets behind the last committed records of changelogs."""
+
+    def abort(self) -> None:
+        """Make everything since `begin` void."""
+
+    def pressure(self, timeout_s: float) -> None:
+        """Serve delivery reports, and wait while too much is under way."""
+
+    def close(self) -> None:
+        """Let go of the connections; an open transaction is left to its successor."""
+
+
+class Clock(Protocol):
+    """Time, as a parameter."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970."""
+
+    def monotonic_s(self) -> float:
+        """Seconds of a clock that never goes back, for durations."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class Log(Protocol):
+    """A structlog logger with its context bound; events are ``noun_verbed`` with fields."""
+
+    def info(self, event: str, /, **fields: Any) -> Any:
+        """Say what happened."""
+
+    def warning(self, event: str, /, **fields: Any) -> Any:
+        """Say what went wrong and was put right."""
+
+    def error(self, event: str, /, **fields: Any) -> Any:
+        """Say what stopped the worker."""
+
+
+Probe = Callable[[str], Any]
+"""Called with the name of each step of the commit and the restore, so that tests can fail there."""
+
+
+def no_probe(step: str) -> None:
+    """Do nothing: what runs in production."""

@@ -1,0 +1,35 @@
+"""What a cluster says of a group's members, and what its offsets are set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Member", "Target", "TargetKind"]
+
+TargetKind = Literal["earliest", "latest", "offset", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the inputs are set to.
+
+    Args:
+        kind: "offset" and "time" need a number, the others none.
+        number: an offset, or milliseconds since the epoch.
+    """
+
+    kind: TargetKind = "earliest"
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of a group."""
+
+    id: str
+    client_id: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.client_id} on {self.host.removeprefix('/')})"

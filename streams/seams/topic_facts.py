@@ -1,0 +1,64 @@
+"""What a cluster says of a topic, and what it is asked to make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["NewTopic", "TopicFacts"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the cluster says of a topic; `config` is empty where reading it is not allowed."""
+
+    name: str
+    partitions: int
+    topic_id: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cleanup_policy(self) -> frozenset[str] | None:
+        """The policies, without order: compact, delete or both."""
+        policy = self.config.get("cleanup.policy")
+        return None if policy is None else policies_of(policy)
+
+    @property
+    def max_message_bytes(self) -> int | None:
+        """The largest record batch that the topic takes."""
+        return self._number("max.message.bytes")
+
+    @property
+    def delete_retention_ms(self) -> int | None:
+        """How long a tombstone stays after compaction, in milliseconds."""
+        return self._number("delete.retention.ms")
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long records stay where the policy deletes, in milliseconds; -1 is for ever."""
+        return self._number("retention.ms")
+
+    @property
+    def min_compaction_lag_ms(self) -> int | None:
+        """How long a record stays before it may be compacted, in milliseconds."""
+        return self._number("min.compaction.lag.ms")
+
+    def _number(self, name: str) -> int | None:
+        value = self.config.get(name)
+        return None if value is None else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """An internal topic as it should be; `because` says where its partition count comes from."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+    because: str
+    changelog: bool
+
+
+def policies_of(policy: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in policy.split(",") if part.strip())

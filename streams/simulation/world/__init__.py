@@ -1,0 +1,1 @@
+"""A cluster, its clients and disks, as a seed has them."""

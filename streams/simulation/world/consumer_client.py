@@ -1,0 +1,513 @@
+"""A consumer client of a simulated cluster, with confluent_kafka's surface and errors.
+
+Its background fetches ahead, joins rebalances and hears of the end of its session while the caller
+does something else; callbacks wait for the next call that serves them. What is fetched ahead of a
+pause or a removal is dropped, and a position moves when a record, or what was passed over behind
+it, is handed out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, Message
+
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.faults import Faults, crash, failure, request
+from headrace.streams.simulation.world.groups import Metadata
+from headrace.streams.simulation.world.kernel import MS, SECOND
+from headrace.streams.simulation.world.poll_watch import PollWatch
+from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.transactions import RefusedError
+
+NO_OFFSET = -1001
+FETCH_RECORDS = 40
+"""How many records of a partition are fetched ahead."""
+
+Place = confluent_kafka.TopicPartition
+Callback = Callable[[Any, list[Place]], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """One partition that is read."""
+
+    place: TopicPartition
+    next: int
+    """Where the next fetch begins."""
+    position: int = NO_OFFSET
+    paused: bool = False
+    fetched: int = 0
+    version: int = 0
+    """What was fetched under an older one is dropped."""
+    high: int = NO_OFFSET
+
+
+_Fetched = tuple[_Part, int, Message | None, int]
+
+
+class SimulatedConsumer:
+    """See the module."""
+
+    def __init__(
+        self, cluster: Cluster, process: Process, faults: Faults, config: dict[str, Any]
+    ) -> None:
+        self._cluster = cluster
+        self._kernel = cluster.kernel
+        self._group = cluster.group
+        self.process = process
+        self._faults = faults
+        self._instance_id = str(config.get("group.instance.id", ""))
+        self._committed_only = config.get("isolation.level") == "read_committed"
+        session_ms = config.get("session.timeout.ms", 45_000)
+        self._session_us = int(str(session_ms)) * MS
+        self._watch = PollWatch(process, config, self._exceed_max_poll)
+        self._parts: dict[TopicPartition, _Part] = {}
+        self._watched: set[TopicPartition] = set()
+        self._fetched: deque[_Fetched] = deque()
+        self._errors: deque[Message] = deque()
+        self._topics: tuple[str, ...] = ()
+        self._callbacks: dict[str, Callback] = {}
+        self._due: deque[tuple[str, list[TopicPartition]]] = deque()
+        self._owned: list[TopicPartition] = []
+        self._member_id = ""
+        self._generation = -1
+        self._calling = False
+        self._then: Callable[[], None] | None = None
+        """What the background does when the callbacks are served."""
+        self._closed = False
+        self._reader = (process, self._watched)
+        cluster.readers.append(self._reader)
+
+    # -- the group, in the background ----------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: Callback,
+        on_revoke: Callback,
+        on_lost: Callback,
+    ) -> None:
+        """Join the group; who is a member already joins again, with what it owns."""
+        self.process.check()
+        # A pattern is expected to match nothing.
+        self._topics = tuple(topic for topic in topics if not topic.startswith("^"))
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        join = self.must_rejoin if self._member_id else self._join
+        self.process.when_up(self._kernel.between(MS, 20 * MS), join)
+
+    def _join(self) -> None:
+        if not self._closed and self._topics and not self._member_id:
+            self._member_id = self._group.join(
+                self, self._instance_id, self._topics, self._session_us
+            )
+
+    def _exceed_max_poll(self) -> bool:
+        if self._member_id and not self._closed:
+            self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
+            # A static member does not leave: it falls silent.
+            self._group.silence(self._member_id, self._instance_id)
+            self.expelled()
+        return not self._closed
+
+    def must_rejoin(self) -> None:
+        """A rebalance is under way: take part, when the callbacks of the last one are served."""
+        if self._member_id:
+            self._when_served(self._rejoin)
+
+    def _rejoin(self) -> None:
+        if self._closed or not self._member_id:
+            return
+        try:
+            self._group.rejoin(self._member_id, self._instance_id)
+        except RefusedError as refused:
+            if refused.code == KafkaError.FENCED_INSTANCE_ID:
+                self.fenced()
+            else:
+                self.expelled()
+
+    def _when_served(self, then: Callable[[], None]) -> None:
+        if self._due or self._calling:
+            self._then = then
+        else:
+            then()
+
+    def synced(self, generation: int, partitions: Sequence[TopicPartition]) -> None:
+        """A generation has begun: what is new and what is gone is told in the next poll."""
+        if self._closed:
+            return
+        self._generation = generation
+        owned = self._owned_when_served()
+        added = [place for place in partitions if place not in owned]
+        revoked = [place for place in owned if place not in partitions]
+        if revoked:
+            self._due.append(("revoke", revoked))
+            self._then = self._rejoin
+        # Also when nothing is new: the callback says that the generation is another one.
+        self._due.append(("assign", added))
+        if self._faults.draw(self.process, "rebalance") is not None:
+            self.process.stand(self._faults.stall_us())
+        self._wake()
+
+    def _owned_when_served(self) -> list[TopicPartition]:
+        owned = list(self._owned)
+        for kind, partitions in self._due:
+            if kind == "assign":
+                owned += partitions
+            else:
+                owned = [place for place in owned if place not in partitions]
+        return owned
+
+    def expelled(self) -> None:
+        """The session has ended: everything is somebody else's.
+
+        With callbacks that are still to be served the caller is not told: they are served as if
+        nothing had happened, and what it has lost is revoked after the next join.
+        """
+        if self._closed or not self._topics:
+            return
+        self._note("session has ended")
+        self._generation = -1
+        self._member_id = ""
+        self._then = self._join
+        if self._due or self._calling:
+            return
+        if self._owned:
+            self._due.append(("lost", list(self._owned)))
+            self._wake()
+        else:
+            self._then = None
+            self._join()
+
+    def fenced(self) -> None:
+        """Another process has this group.instance.id: the client is done."""
+        if not self._closed:
+            self._fail(
+                KafkaError(
+                    KafkaError._FATAL,
+                    "Fatal consumer error: Broker: Static consumer fenced by other consumer with "
+                    "same group.instance.id",
+                    True,
+                )
+            )
+
+    def _serve(self) -> None:
+        """Run the callbacks that are due, in the caller's thread."""
+        while self._due:
+            kind, partitions = self._due.popleft()
+            self._calling = True
+            words = ", ".join(map(str, partitions))
+            self._note(f"on_{kind}: {words or 'nothing new'} in generation {self._generation}")
+            try:
+                if kind == "assign":
+                    self._owned += partitions
+                    # What stays is the member's anew, unless it is none any more.
+                    self._cluster.claim(self._owned, self._generation, self._instance_id)
+                self._callbacks[kind](self, [Place(*place) for place in partitions])
+            finally:
+                self._calling = False
+                if kind != "assign" and self.process.alive:
+                    self._owned = [p for p in self._owned if p not in partitions]
+                    self._cluster.disclaim(partitions, self._instance_id)
+        if self._then is not None:
+            then, self._then = self._then, None
+            if then == self._leave:
+                then()
+                return
+            self.process.when_up(self._kernel.between(100, 5 * MS), then)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return what is there."""
+        del timeout
+        self._begin_call()
+        if not self._kernel.chance(0.1):
+            self._serve()
+        if self._kernel.chance(0.8):
+            self._fetch()
+        return self._take(num_messages)
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Return one record, or wait for one."""
+        self._begin_call()
+        deadline_us = self._kernel.now_us + int(timeout * SECOND)
+        while True:
+            self._serve()
+            self._fetch()
+            found = self._take(1)
+            if found:
+                return found[0]
+            left_us = deadline_us - self._kernel.now_us
+            if left_us <= 0:
+                return None
+            self.process.block(left_us)
+
+    def _begin_call(self) -> None:
+        self.process.check()
+        if self._closed:
+            raise RuntimeError("Consumer closed")
+        kind = self._faults.draw(self.process, "consume")
+        if kind == "crash_before":
+            raise crash(self.process)
+        if kind == "stall":
+            self.process.stand(self._faults.stall_us())
+        elif kind == "error":
+            code = self._faults.random.choice((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN))
+            self._fail(KafkaError(code, "simulated"))
+        elif kind == "max_poll" and self._member_id:
+            self._exceed_max_poll()
+        self._watch.polled()
+        # A call takes time, and lets others go on.
+        self.process.sleep(self._kernel.between(20, 300))
+
+    def _fail(self, error: KafkaError) -> None:
+        self._errors.append(Message(error=error))
+        self._wake()
+
+    def _fetch(self) -> None:
+        if not self._instance_id and self._faults.is_slow_to_restore():
+            return
+        for part in self._parts.values():
+            if part.paused or part.fetched >= FETCH_RECORDS:
+                continue
+            log = self._cluster.log(part.place)
+            if not log.start <= part.next <= log.end:
+                error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset out of range")
+                topic, partition = part.place
+                message = Message(topic=topic, partition=partition, error=error)
+                self._fetched.append((part, part.version, message, NO_OFFSET))
+                # It is said once.
+                part.fetched = FETCH_RECORDS
+                continue
+            found, after = log.read(
+                part.next, FETCH_RECORDS - part.fetched, committed=self._committed_only
+            )
+            if part.high < log.end and self._kernel.chance(0.7):
+                part.high = log.end
+            if after == part.next:
+                continue
+            for message in found:
+                offset = message.offset()
+                assert offset is not None
+                self._fetched.append((part, part.version, message, offset + 1))
+            part.fetched += len(found)
+            last = found[-1].offset() if found else None
+            if last is None or last + 1 < after:
+                self._fetched.append((part, part.version, None, after))
+            part.next = after
+
+    def _take(self, limit: int) -> list[Message]:
+        taken: list[Message] = []
+        while self._errors and len(taken) < limit:
+            taken.append(self._errors.popleft())
+        fetched = self._fetched
+        while fetched and (len(taken) < limit or fetched[0][2] is None):
+            part, version, message, after = fetched.popleft()
+            if part.version != version:
+                continue
+            if after != NO_OFFSET:
+                part.position = after
+            if message is not None:
+                part.fetched -= 1
+                taken.append(message)
+        return taken
+
+    # -- what is read --------------------------------------------------------------------------
+
+    def incremental_assign(self, partitions: Iterable[Place]) -> None:
+        """Start to read."""
+        self.process.check()
+        for p in partitions:
+            place = TopicPartition(p.topic, p.partition)
+            if place in self._parts:
+                raise failure(KafkaError._CONFLICT, f"{place} is assigned already")
+            self._parts[place] = _Part(place, p.offset)
+            self._watched.add(place)
+
+    def incremental_unassign(self, partitions: Iterable[Place]) -> None:
+        """Stop to read."""
+        self.process.check()
+        for p in partitions:
+            place = TopicPartition(p.topic, p.partition)
+            part = self._parts.pop(place, None)
+            if part is None:
+                raise failure(KafkaError._INVALID_ARG, f"{place} is not assigned")
+            part.version += 1
+            self._watched.discard(place)
+
+    def pause(self, partitions: Iterable[Place]) -> None:
+        """Hand out nothing; what is fetched is dropped."""
+        self.process.check()
+        for p in partitions:
+            part = self._part(p)
+            self._rewind(part)
+            part.paused = True
+
+    def resume(self, partitions: Iterable[Place]) -> None:
+        """Go on behind what was handed out last."""
+        self.process.check()
+        for p in partitions:
+            self._part(p).paused = False
+
+    def _rewind(self, part: _Part) -> None:
+        first = next((e for e in self._fetched if e[0] is part and e[1] == part.version), None)
+        if part.position >= 0:
+            part.next = part.position
+        elif first is not None and first[2] is not None:
+            part.next = first[3] - 1
+        part.version += 1
+        part.fetched = 0
+
+    def _part(self, p: Place) -> _Part:
+        place = TopicPartition(p.topic, p.partition)
+        if place not in self._parts:
+            raise failure(KafkaError._UNKNOWN_PARTITION, f"{place} is not assigned")
+        return self._parts[place]
+
+    def position(self, partitions: Sequence[Place]) -> list[Place]:
+        """The offsets behind what was handed out."""
+        self.process.check()
+        found = []
+        for p in partitions:
+            part = self._parts.get(TopicPartition(p.topic, p.partition))
+            offset = NO_OFFSET if part is None else part.position
+            found.append(Place(p.topic, p.partition, offset))
+        return found
+
+    def get_watermark_offsets(
+        self,
+        partition: Place,
+        timeout: float | None = None,
+        cached: bool = False,
+    ) -> tuple[int, int]:
+        """The ends as the last fetch saw them, which may be some time ago."""
+        del timeout
+        self.process.check()
+        assert cached
+        part = self._parts.get(TopicPartition(partition.topic, partition.partition))
+        return (NO_OFFSET, NO_OFFSET) if part is None else (0, part.high)
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def committed(self, partitions: Sequence[Place], timeout: float) -> list[Place]:
+        """The group's committed offsets; waits while a transaction on them is undecided."""
+        places = [TopicPartition(p.topic, p.partition) for p in partitions]
+        wrong: list[str] = []
+        request(
+            self._faults,
+            self.process,
+            "committed",
+            lambda: None,
+            timeout_s=timeout,
+            special=wrong.append,
+        )
+        deadline_us = self._kernel.now_us + int(timeout * SECOND)
+        while self._group.is_undecided(places):
+            if self._kernel.now_us >= deadline_us:
+                raise failure(KafkaError._TIMED_OUT, "Local: Timed out")
+            self.process.sleep(self._kernel.between(5 * MS, 50 * MS))
+        known = self._group.offsets
+        found = []
+        for place in places:
+            c = known.get(place)
+            if c is None:
+                found.append(Place(place.topic, place.partition, NO_OFFSET))
+            else:
+                found.append(Place(place.topic, place.partition, c.offset, c.metadata))
+        if wrong and found:
+            found[0] = _Failed(found[0].topic, found[0].partition)
+        words = ", ".join(f"{f.topic}-{f.partition}@{f.offset}" for f in found)
+        self._note(f"committed: {words}")
+        return found
+
+    def commit(
+        self, offsets: Sequence[Place] | None = None, asynchronous: bool = True
+    ) -> list[Place]:
+        """Commit offsets outside of a transaction."""
+        assert offsets is not None
+        assert not asynchronous
+        wanted = {
+            TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+            for p in offsets
+        }
+        metadata = self.consumer_group_metadata()
+        try:
+            request(
+                self._faults,
+                self.process,
+                "commit",
+                lambda: self._cluster.plain_offsets(wanted, metadata),
+                timeout_s=5.0,
+            )
+        except RefusedError as refused:
+            raise failure(refused.code, "offsets refused") from None
+        self._note("commit: " + ", ".join(f"{p}@{c.offset}" for p, c in wanted.items()))
+        return list(offsets)
+
+    def consumer_group_metadata(self) -> Metadata:
+        """The membership as it is now, which may change in the background at any time."""
+        self.process.check()
+        return Metadata(
+            self._group.name, self._generation, self._member_id, self._instance_id or None
+        )
+
+    def memberid(self) -> str:
+        """The member id as it is now, "" for none."""
+        self.process.check()
+        return self._member_id
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def unsubscribe(self) -> None:
+        """Leave the group, when the callbacks that this makes due are served."""
+        self.process.check()
+        self._topics = ()
+        self._due = deque(due for due in self._due if due[0] == "lost")
+        if self._owned and not self._due:
+            self._due.append(("revoke", list(self._owned)))
+        self._then = self._leave
+        if not self._due:
+            self._then = None
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._member_id:
+            self._group.leave(self._member_id, self._instance_id)
+        self._member_id = ""
+        self._generation = -1
+
+    def close(self) -> None:
+        """Stop; what is still assigned is revoked first. A static member does not leave."""
+        self.process.check()
+        if self._closed:
+            return
+        self._topics = ()
+        self._due = deque(due for due in self._due if due[0] == "lost")
+        if self._owned and not self._due:
+            self._due.append(("revoke", list(self._owned)))
+        if self._then != self._leave:
+            self._then = None
+        self._serve()
+        self._closed = True
+        self._parts.clear()
+        self._cluster.readers.remove(self._reader)
+
+    def _wake(self) -> None:
+        if self.process.actor is not None:
+            self._kernel.wake(self.process.actor)
+
+    def _note(self, what: str) -> None:
+        if self._instance_id:
+            self.process.note(what)
+
+
+class _Failed(Place):
+    """A partition whose answer is an error that passes."""
+
+    error = KafkaError(KafkaError.NOT_COORDINATOR, "simulated", False, True)

@@ -1,0 +1,231 @@
+"""Virtual time and strict turns: one thread runs at a time, and a heap says which one is next.
+
+Each worker has a thread of its own, so that it can be left in the middle of any call while another
+one goes on. A thread gives up its turn in `sleep` and `block` alone. What is next is what has the
+lowest time on one heap, events of the cluster and threads alike, so the same seed gives the same
+run. Nothing waits for the machine's clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+START_MS = 1_700_000_000_000
+"""Wall-clock time at the beginning of a run."""
+MS = 1_000
+SECOND = 1_000_000
+NEVER_US = 1 << 60
+MAX_STEPS = 400_000
+"""How many turns a run may take; one that needs more goes round in circles."""
+
+
+class CrashError(BaseException):
+    """The process dies here. No reaction of the runtime may catch it, so it is no Exception."""
+
+
+class StuckError(RuntimeError):
+    """A run that does not end, or a thread that gives up its turn for ever."""
+
+
+@dataclass(slots=True)
+class History:
+    """What happened, line by line.
+
+    Args:
+        limit: how many of the last lines are kept.
+    """
+
+    limit: int = 200_000
+    lines: list[tuple[int, int, str, str]] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, now_us: int, who: str, what: str) -> None:
+        """Note one thing."""
+        self.count += 1
+        self.lines.append((self.count, now_us, who, what))
+        if len(self.lines) > 2 * self.limit:
+            del self.lines[: self.limit]
+
+    def __iter__(self) -> Iterator[str]:
+        for number, now_us, who, what in self.lines:
+            yield f"{number:>6} {now_us / SECOND:>10.6f} {who:<9} {what}"
+
+    def __str__(self) -> str:
+        return "\n".join(self)
+
+
+class Actor:
+    """A thread that runs when it has the turn."""
+
+    __slots__ = ("_turn", "error", "finished", "name", "thread", "version")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.version = 0
+        self.finished = False
+        self.error: BaseException | None = None
+        self.thread: threading.Thread | None = None
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def take(self) -> None:
+        """Wait for the turn."""
+        self._turn.acquire()
+
+    def give(self) -> None:
+        """Give the turn to this actor."""
+        self._turn.release()
+
+
+class Kernel:
+    """See the module; the thread that makes it is the actor "main".
+
+    Args:
+        seed: decides everything that is left to chance.
+    """
+
+    def __init__(self, seed: int | str) -> None:
+        self.random = random.Random(f"kernel/{seed}")  # noqa: S311 - reproducible on purpose
+        self.history = History()
+        self.now_us = 0
+        self.wall_ahead_ms = 0
+        """How far the clock on the wall has jumped."""
+        self.steps = 0
+        self.main = Actor("main")
+        self.current = self.main
+        self._failure: BaseException | None = None
+        """What an event failed with in a thread that has ended."""
+        self._heap: list[tuple[int, int, Actor | None, int, Callable[[], None] | None]] = []
+        self._number = 0
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970."""
+        return START_MS + self.now_us // MS + self.wall_ahead_ms
+
+    def after(self, delay_us: int, event: Callable[[], None]) -> None:
+        """Let something happen later; it must not wait for anything."""
+        self._number += 1
+        heapq.heappush(self._heap, (self.now_us + delay_us, self._number, None, 0, event))
+
+    def sleep(self, delay_us: int) -> None:
+        """Give up the turn until `delay_us` have passed."""
+        self.block(delay_us)
+
+    def block(self, timeout_us: int) -> None:
+        """Give up the turn until `wake`, at most until the time-out."""
+        me = self.current
+        self._schedule(me, timeout_us)
+        self._run_until(me)
+
+    def wake(self, actor: Actor, delay_us: int = 0) -> None:
+        """Let an actor that is blocked go on after a delay at the latest."""
+        if not actor.finished:
+            self._number += 1
+            item = (self.now_us + delay_us, self._number, actor, actor.version, None)
+            heapq.heappush(self._heap, item)
+
+    def chance(self, probability: float) -> bool:
+        """Decide by chance."""
+        return self.random.random() < probability
+
+    def between(self, low_us: int, high_us: int) -> int:
+        """Draw a duration."""
+        return low_us + int(self.random.random() * (high_us - low_us))
+
+    def note(self, who: str, what: str) -> None:
+        """Write a line into the history."""
+        self.history.add(self.now_us, who, what)
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def spawn(self, name: str, body: Callable[[], None]) -> Actor:
+        """Start a thread; it gets its first turn when the others give theirs up."""
+        actor = Actor(name)
+
+        def run() -> None:
+            actor.take()
+            try:
+                body()
+            except BaseException as error:  # handed over to whoever looks
+                actor.error = error
+            actor.finished = True
+            try:
+                self._run_until(actor)
+            except BaseException as error:  # of an event: this thread has nobody to tell
+                self._failure = error
+                self.current = self.main
+                self.main.give()
+
+        actor.thread = threading.Thread(target=run, name=name, daemon=True)
+        actor.thread.start()
+        self._schedule(actor, 0)
+        return actor
+
+    def _schedule(self, actor: Actor, delay_us: int) -> None:
+        actor.version += 1
+        self._number += 1
+        item = (self.now_us + delay_us, self._number, actor, actor.version, None)
+        heapq.heappush(self._heap, item)
+
+    def _run_until(self, me: Actor) -> None:
+        """Let happen what comes first, until it is this actor's turn."""
+        heap = self._heap
+        while True:
+            if not heap:
+                raise StuckError("nothing is left that could happen")
+            time_us, _, actor, version, event = heapq.heappop(heap)
+            if actor is not None and (actor.finished or actor.version != version):
+                continue
+            self.now_us = max(self.now_us, time_us)
+            if event is not None:
+                event()
+                continue
+            assert actor is not None
+            self.steps += 1
+            if self.steps > MAX_STEPS and actor is self.main:
+                raise StuckError(f"the run does not end within {MAX_STEPS:,} turns")
+            if self.steps > MAX_STEPS:
+                # Only the main thread may say so: let it be next.
+                self._schedule(actor, SECOND)
+                actor = self.main
+            # What else is scheduled for it is void now.
+            actor.version += 1
+            if actor is me:
+                return
+            self.current = actor
+            actor.give()
+            if me.finished:
+                return
+            me.take()
+            if me is self.main and self._failure is not None:
+                raise self._failure
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualClock:
+    """The kernel's time as the runtime's clock (see `headrace.streams.seams.clients.Clock`)."""
+
+    kernel: Kernel
+    check: Callable[[], None]
+    """Raises when the process whose clock this is has died."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since 1970."""
+        return self.kernel.now_ms()
+
+    def monotonic_s(self) -> float:
+        """Seconds since the beginning of the run."""
+        return self.kernel.now_us / SECOND
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.check()
+        self.kernel.sleep(int(seconds * SECOND))
+        self.check()

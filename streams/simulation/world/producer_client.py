@@ -1,0 +1,398 @@
+"""A producer client of a simulated cluster, with confluent_kafka's surface and errors.
+
+    READY ─► IN_TRANSACTION ─► ENDING ─► READY
+                 └─► ABORTABLE ─► ENDING        anything ─► FATAL
+
+Records are queued and reach the brokers later, from a background that goes on while the caller
+does something else. After a commit or an abort that timed out the client is stuck, as the real one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, Message
+
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.faults import Faults, crash, failure, request
+from headrace.streams.simulation.world.groups import Metadata
+from headrace.streams.simulation.world.kernel import MS, NEVER_US, SECOND
+from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.topology.compile.compiler import Headers
+
+Report = Callable[[KafkaError | None, Message], None]
+
+_FENCING = frozenset(
+    {
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_CANNOT = frozenset({KafkaError.INVALID_TXN_STATE})
+
+
+class State(Enum):
+    """What the client may be asked to do."""
+
+    NEW = "new"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    ABORTABLE = "in a transaction that must be aborted"
+    ENDING = "ending a transaction"
+    FATAL = "fatal"
+
+
+@dataclass(slots=True)
+class _Record:
+    place: TopicPartition
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers | None
+    report: Report | None
+
+
+class SimulatedProducer:
+    """See the module."""
+
+    def __init__(
+        self, cluster: Cluster, process: Process, faults: Faults, config: dict[str, Any]
+    ) -> None:
+        self._cluster = cluster
+        self._kernel = cluster.kernel
+        self._process = process
+        self._faults = faults
+        self._id: str | None = config.get("transactional.id")
+        timeout_ms = config.get("transaction.timeout.ms", 60_000)
+        self._timeout_us = int(str(timeout_ms)) * MS
+        self._only_errors = bool(config.get("delivery.report.only.error"))
+        self._on_delivery: Report | None = config.get("on_delivery")
+        self._state = State.READY if self._id is None else State.NEW
+        self._epoch = -1
+        self._registered = False
+        """Whether the broker knows of the transaction."""
+        self._failure = (0, "")
+        self._fatal_told = True
+        self._queue: deque[_Record] = deque()
+        self._reports: deque[tuple[Report, KafkaError | None, Message]] = deque()
+        self._delivery_due = False
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._reports)
+
+    # -- records -------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int = -1,
+        on_delivery: Report | None = None,
+        partitioner: object = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Queue a record."""
+        del partitioner
+        process = self._process
+        process.check()
+        kind = self._faults.draw(process, "produce")
+        if kind == "queue_full":
+            raise BufferError("Local: Queue full")
+        if kind == "crash_before":
+            raise crash(process)
+        if kind == "stall":
+            process.stand(self._faults.stall_us())
+            process.settle()
+        if self._state is State.FATAL:
+            raise failure(KafkaError._FATAL, self._failure[1], fatal=True)
+        if self._id is not None and self._state is not State.IN_TRANSACTION:
+            raise failure(KafkaError._STATE, "Local: Erroneous state")
+        try:
+            place = self._cluster.route(topic, key, partition)
+        except RefusedError as refused:
+            raise failure(refused.code, refused.text) from None
+        # The client takes 0 for no timestamp.
+        when_ms = timestamp or self._kernel.now_ms()
+        report = on_delivery or self._on_delivery
+        self._queue.append(_Record(place, key, value, when_ms, headers, report))
+        if not self._delivery_due:
+            self._deliver_later(self._kernel.between(200, 6 * MS))
+
+    def _deliver_later(self, delay_us: int) -> None:
+        self._delivery_due = True
+        self._process.when_up(delay_us, self._deliver)
+
+    def _deliver(self) -> None:
+        """In the background: write what is queued, partition by partition in any order."""
+        self._delivery_due = False
+        if self._state is State.FATAL or not self._queue:
+            self._wake()
+            return
+        kind = self._faults.draw(self._process, "delivery")
+        if kind == "abortable":
+            self._fail_delivery(KafkaError._MSG_TIMED_OUT)
+        elif kind == "fatal":
+            self._become_fatal(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence lost")
+        elif kind == "delay":
+            self._deliver_later(self._kernel.between(50 * MS, 2 * SECOND))
+            return
+        else:
+            self._write(lost_answer=kind == "lost_answer")
+        if self._queue and not self._delivery_due:
+            self._deliver_later(self._kernel.between(200, 5 * MS))
+        self._wake()
+
+    def _write(self, *, lost_answer: bool) -> None:
+        places = list(dict.fromkeys(record.place for record in self._queue))
+        self._kernel.random.shuffle(places)
+        late: set[TopicPartition] = set()
+        if len(places) > 1 and self._kernel.chance(0.1):
+            late = {places.pop()}
+        left = [r for r in self._queue if r.place in late]
+        try:
+            for place in places:
+                self._write_to(place, [r for r in self._queue if r.place == place], lost_answer)
+        except RefusedError as refused:
+            if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
+                # The transaction before has not ended everywhere: the client tries again. What
+                # was written is not in the queue any more.
+                self._deliver_later(self._kernel.between(MS, 10 * MS))
+                return
+            self._take(refused)
+            return
+        self._queue = deque(left)
+
+    def _write_to(self, place: TopicPartition, records: list[_Record], lost_answer: bool) -> None:
+        cluster = self._cluster
+        txn = None
+        if self._id is not None:
+            txn = cluster.transactions.join(self._id, self._epoch, place)
+            self._registered = True
+        error = KafkaError(KafkaError._MSG_TIMED_OUT, "simulated") if lost_answer else None
+        for r in records:
+            message = cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, txn)
+            self._report(r, error, message)
+        self._queue = deque(r for r in self._queue if r.place != place)
+        if lost_answer and self._id is not None:
+            self._become_abortable(KafkaError._MSG_TIMED_OUT, "a record was not acknowledged")
+
+    def _report(self, record: _Record, error: KafkaError | None, message: Message) -> None:
+        if record.report is not None and (error is not None or not self._only_errors):
+            self._reports.append((record.report, error, message))
+
+    def _fail_delivery(self, code: int) -> None:
+        """Give up what is queued."""
+        for r in self._queue:
+            message = Message(topic=r.place.topic, partition=r.place.partition)
+            self._report(r, KafkaError(code, "simulated"), message)
+        self._queue.clear()
+        if self._id is not None:
+            self._become_abortable(code, "a record could not be delivered")
+
+    def _wake(self) -> None:
+        if self._process.actor is not None:
+            self._kernel.wake(self._process.actor)
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serve delivery reports."""
+        self._process.check()
+        self._faults.around(self._process, "producer.poll", lambda: None)
+        if self._queue:
+            # Waiting for a report takes time; without it a loop would go on for ever.
+            self._process.sleep(self._kernel.between(100, MS))
+        elif timeout > 0 and not self._reports:
+            self._process.sleep(int(timeout * SECOND))
+        return self._serve()
+
+    def _serve(self) -> int:
+        if not self._fatal_told:
+            self._fatal_told = True
+            raise failure(self._failure[0], self._failure[1], fatal=True)
+        served = len(self._reports)
+        for _ in range(served):
+            report, error, message = self._reports.popleft()
+            report(error, message)
+        return served
+
+    def flush(self, timeout: float = -1) -> int:
+        """Wait until everything is written or has failed."""
+        self._faults.around(self._process, "flush", lambda: None)
+        self._await_delivery(NEVER_US if timeout < 0 else int(timeout * SECOND))
+        self._serve()
+        return len(self)
+
+    def _await_delivery(self, timeout_us: int) -> None:
+        deadline_us = self._kernel.now_us + timeout_us
+        while self._queue and self._state is not State.FATAL:
+            left_us = deadline_us - self._kernel.now_us
+            if left_us <= 0:
+                return
+            self._process.block(min(left_us, SECOND))
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Give up what is queued; some of it may be on its way already."""
+        del in_queue, in_flight, blocking
+        self._process.check()
+        flying = [r for r in self._queue if self._kernel.chance(0.5)]
+        if self._id is None and self._state is not State.FATAL and flying:
+            for r in flying[: self._kernel.random.randrange(len(flying) + 1)]:
+                self._cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, None)
+        self._queue.clear()
+
+    # -- transactions --------------------------------------------------------------------------
+
+    def init_transactions(self, timeout: float) -> None:
+        """Fence the producer before, and end what it left open."""
+        assert self._id is not None
+        transactions, identity = self._cluster.transactions, self._id
+        self._require(State.NEW)
+        self._epoch = self._request(
+            "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
+        )
+        self._state = State.READY
+        self._process.note(f"init_transactions: epoch {self._epoch}")
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction; the broker hears of it with the first record."""
+        self._process.check()
+        self._require(State.READY)
+        self._state = State.IN_TRANSACTION
+        self._registered = False
+
+    def send_offsets_to_transaction(
+        self,
+        positions: Sequence[confluent_kafka.TopicPartition],
+        metadata: Metadata,
+        timeout: float,
+    ) -> None:
+        """Add offsets to the transaction."""
+        assert self._id is not None
+        self._require(State.IN_TRANSACTION)
+        if not positions:
+            return
+        offsets = {
+            TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
+            for p in positions
+        }
+        words = ", ".join(f"{place}@{c.offset}" for place, c in offsets.items())
+        self._process.note(f"send_offsets: {words} in generation {metadata.generation}")
+        add = partial(self._cluster.transactional_offsets, self._id, self._epoch, offsets, metadata)
+        try:
+            # Even if the answer is lost, the broker may know of the transaction.
+            self._registered = True
+            self._request("send_offsets_to_transaction", add, timeout)
+        except RefusedError as refused:
+            self._become_abortable(refused.code, "offsets refused")
+            raise failure(refused.code, "offsets refused", txn_requires_abort=True) from None
+
+    def commit_transaction(self, timeout: float) -> None:
+        """Wait for the records, then end the transaction."""
+        self._require(State.IN_TRANSACTION)
+        self._await_delivery(int(timeout * SECOND))
+        self._require(State.IN_TRANSACTION)
+        if self._queue:
+            raise failure(KafkaError._TIMED_OUT, "records are still under way", retriable=True)
+        self._end("commit_transaction", timeout, committed=True)
+
+    def abort_transaction(self, timeout: float) -> None:
+        """Give up the records, and end the transaction."""
+        self._require(State.IN_TRANSACTION, State.ABORTABLE)
+        self._queue.clear()
+        self._end("abort_transaction", timeout, committed=False)
+
+    def _end(self, call: str, timeout: float, *, committed: bool) -> None:
+        identity = self._id
+        assert identity is not None
+        before, self._state = self._state, State.ENDING
+        transactions, epoch = self._cluster.transactions, self._epoch
+        if self._registered:
+            end = partial(transactions.end, identity, epoch, committed=committed)
+            try:
+                self._request(call, end, timeout)
+            except confluent_kafka.KafkaException as error:
+                cause = error.args[0]
+                # An error that is retriable leaves the client where it was.
+                if self._state is State.ENDING and (
+                    cause.retriable() or cause.txn_requires_abort()
+                ):
+                    self._state = before
+                raise
+        else:
+            self._process.sleep(self._kernel.between(50, MS))
+        self._state = State.READY
+        self._registered = False
+        self._process.note(f"{call}: done")
+
+    def _request(self, call: str, effect: Callable[[], Any], timeout_s: float) -> Any:
+        """Ask the coordinator; what it refuses becomes the client's state and error."""
+
+        def special(kind: str) -> None:
+            if kind == "expire":
+                assert self._id is not None
+                self._cluster.transactions.expire(self._id)
+            elif kind == "fatal":
+                self._become_fatal(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "sequence lost")
+                raise failure(*self._failure, fatal=True)
+            elif kind == "abortable":
+                self._become_abortable(KafkaError._MSG_TIMED_OUT, "must be aborted")
+                raise failure(*self._failure, txn_requires_abort=True)
+
+        try:
+            return request(
+                self._faults, self._process, call, effect, timeout_s=timeout_s, special=special
+            )
+        except RefusedError as refused:
+            if refused.code in _FENCING or refused.code in _CANNOT:
+                self._take(refused)
+                raise failure(*self._failure, fatal=True) from None
+            raise
+
+    # -- states --------------------------------------------------------------------------------
+
+    def _require(self, *states: State) -> None:
+        self._process.check()
+        if self._state in states:
+            return
+        if self._state is State.FATAL:
+            raise failure(*self._failure, fatal=True)
+        if self._state is State.ABORTABLE:
+            raise failure(*self._failure, txn_requires_abort=True)
+        raise failure(KafkaError._STATE, f"not valid while {self._state.value}")
+
+    def _take(self, refused: RefusedError) -> None:
+        if refused.code in _FENCING:
+            self._become_fatal(KafkaError._FENCED, f"fenced: {refused.text}")
+        else:
+            self._become_fatal(refused.code, refused.text or "refused")
+
+    def _become_fatal(self, code: int, text: str) -> None:
+        if self._state is not State.FATAL:
+            self._state = State.FATAL
+            self._failure = (code, text)
+            self._fatal_told = False
+            self._process.note(f"producer is done: {text}")
+            self._queue.clear()
+
+    def _become_abortable(self, code: int, text: str) -> None:
+        if self._state is not State.FATAL:
+            self._state = State.ABORTABLE
+            self._failure = (code, text)
+
+    def close(self, timeout: float = -1) -> None:
+        """Let go."""
+        del timeout
+        self._process.check()
+        self._closed = True
+        self._queue.clear()

@@ -1,0 +1,204 @@
+"""The transaction coordinator of a simulated cluster, as librdkafka 2.16 meets it.
+
+    EMPTY ─► ONGOING ─► PREPARE_COMMIT ─► COMPLETE_COMMIT ─► ONGOING …
+                 └────► PREPARE_ABORT ──► COMPLETE_ABORT ──► ONGOING …
+
+A transaction is decided when its end is prepared. Its markers are written later, to each partition
+at a time of its own: offsets can be visible while a changelog has no marker yet. The epoch grows
+with each `init` and each expiry, not with each transaction (EndTxn v1), so an end that arrives late
+ends whatever transaction its producer has open then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from confluent_kafka import KafkaError
+
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.simulation.world.kernel import MS, SECOND, Kernel
+from headrace.streams.simulation.world.log import Txn
+
+
+class RefusedError(Exception):
+    """A broker's answer that is an error.
+
+    Args:
+        code: Kafka's.
+        text: what it says.
+    """
+
+    def __init__(self, code: int, text: str = "") -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+
+class State(Enum):
+    """What a transactional.id is doing."""
+
+    EMPTY = "empty"
+    ONGOING = "ongoing"
+    PREPARE_COMMIT = "prepare commit"
+    PREPARE_ABORT = "prepare abort"
+    COMPLETE_COMMIT = "complete commit"
+    COMPLETE_ABORT = "complete abort"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether markers are still to be written."""
+        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+
+@dataclass(slots=True, eq=False)
+class Identity:
+    """A transactional.id: its epoch, and its present or last transaction."""
+
+    name: str
+    timeout_us: int
+    epoch: int = -1
+    state: State = State.EMPTY
+    txn: Txn | None = None
+
+
+class TransactionCoordinator:
+    """See the module.
+
+    Args:
+        kernel: time and chance.
+        write_marker: writes a marker into a partition, or makes a group's offsets final.
+        pend: hears of a transaction with offsets.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        write_marker: Callable[[TopicPartition | None, Txn], None],
+        pend: Callable[[Txn], None],
+    ) -> None:
+        self._kernel = kernel
+        self._write_marker = write_marker
+        self._pend = pend
+        self.slow = 0.0
+        """How likely a marker is to be written much later, as by a broker that is down."""
+        self.identities: dict[str, Identity] = {}
+
+    def init(self, name: str, timeout_us: int) -> int:
+        """Fence the producer before, end its transaction, and return the new epoch."""
+        identity = self.identities.setdefault(name, Identity(name, timeout_us))
+        if identity.state is State.ONGOING:
+            identity.epoch += 1
+            self._decide(identity, committed=False)
+        if identity.state.is_prepared:
+            raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
+        identity.epoch += 1
+        identity.state = State.EMPTY
+        identity.timeout_us = timeout_us
+        return identity.epoch
+
+    def join(self, name: str, epoch: int, place: TopicPartition | None) -> Txn:
+        """Add a partition, or a group's offsets (None), to the producer's transaction."""
+        identity = self._own(name, epoch)
+        if identity.state.is_prepared:
+            raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
+        if identity.state is not State.ONGOING:
+            identity.state = State.ONGOING
+            identity.txn = Txn(name)
+            self._expire_later(identity, identity.txn)
+        assert identity.txn is not None
+        if place is not None:
+            identity.txn.places[place] = None
+        return identity.txn
+
+    def add_offsets(
+        self, name: str, epoch: int, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> None:
+        """Add a group's offsets to the transaction; they are undecided until it ends."""
+        txn = self.join(name, epoch, None)
+        txn.offsets.update(offsets)
+        self._pend(txn)
+
+    def end(self, name: str, epoch: int, *, committed: bool) -> None:
+        """End the producer's transaction, whichever it is by now."""
+        identity = self._own(name, epoch)
+        if identity.state is State.ONGOING:
+            self._decide(identity, committed=committed)
+            return
+        if identity.state.is_prepared:
+            wanted = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+            if identity.state is wanted:
+                raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
+            raise RefusedError(KafkaError.INVALID_TXN_STATE)
+        complete = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
+        if identity.state is not complete:
+            raise RefusedError(KafkaError.INVALID_TXN_STATE)
+
+    def expire(self, name: str) -> bool:
+        """Abort an open transaction as if its time were over; its producer is fenced."""
+        identity = self.identities.get(name)
+        if identity is None or identity.state is not State.ONGOING:
+            return False
+        self._kernel.note("cluster", f"transaction of {name} expires")
+        identity.epoch += 1
+        self._decide(identity, committed=False)
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether any transaction has not come to its end."""
+        return any(
+            i.state is State.ONGOING or i.state.is_prepared for i in self.identities.values()
+        )
+
+    def _own(self, name: str, epoch: int) -> Identity:
+        identity = self.identities.get(name)
+        if identity is None:
+            raise RefusedError(KafkaError.INVALID_PRODUCER_ID_MAPPING)
+        if identity.epoch != epoch:
+            raise RefusedError(KafkaError.PRODUCER_FENCED, f"epoch {epoch} of {identity.epoch}")
+        return identity
+
+    def _expire_later(self, identity: Identity, txn: Txn) -> None:
+        def expire() -> None:
+            if identity.txn is txn and txn.committed is None:
+                self.expire(identity.name)
+
+        self._kernel.after(identity.timeout_us, expire)
+
+    def _decide(self, identity: Identity, *, committed: bool) -> None:
+        txn = identity.txn
+        assert txn is not None
+        assert txn.committed is None
+        txn.committed = committed
+        identity.state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+        targets: list[TopicPartition | None] = list(txn.places)
+        if txn.offsets:
+            targets.append(None)
+        txn.markers_due = len(targets)
+        words = "commits" if committed else "aborts"
+        self._kernel.note("cluster", f"{identity.name} {words}: {_words(txn)}")
+        if not targets:
+            self._completed(identity, txn)
+        for target in targets:
+            delay_us = self._kernel.between(50, 3 * MS)
+            if self._kernel.chance(self.slow):
+                delay_us = self._kernel.between(20 * MS, 3 * SECOND)
+            self._kernel.after(delay_us, lambda t=target: self._mark(identity, txn, t))  # type: ignore[misc]
+
+    def _mark(self, identity: Identity, txn: Txn, target: TopicPartition | None) -> None:
+        self._write_marker(target, txn)
+        txn.markers_due -= 1
+        if txn.markers_due == 0:
+            self._completed(identity, txn)
+
+    def _completed(self, identity: Identity, txn: Txn) -> None:
+        assert identity.txn is txn
+        identity.state = State.COMPLETE_COMMIT if txn.committed else State.COMPLETE_ABORT
+
+
+def _words(txn: Txn) -> str:
+    offsets = ", ".join(f"{place}@{c.offset}" for place, c in txn.offsets.items())
+    return f"records in {', '.join(map(str, txn.places)) or 'nothing'}, offsets {offsets or '-'}"

@@ -1,0 +1,1 @@
+"""Several worker processes: started, watched, restarted, reported on."""

@@ -1,0 +1,144 @@
+"""Shows how the workers are doing: a live table on a terminal, events in the log elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.streams.seams.clients import Log
+from headrace.streams.supervise.status import WorkerStatus
+
+__all__ = ["LoggedStatus", "StatusLine", "table"]
+
+REDRAW_S = 0.5
+
+
+class LoggedStatus:
+    """Logs `status_reported` for each worker, now and then.
+
+    Args:
+        log: of the supervisor.
+        every_s: seconds between two of them; 0 for none.
+    """
+
+    def __init__(self, log: Log, every_s: float) -> None:
+        self._log = log
+        self._every_s = every_s
+        self._next_s: float | None = None
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Log them, if it is time to."""
+        if self._next_s is None:
+            self._next_s = now_s + self._every_s
+        if not self._every_s or now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        for worker in workers:
+            self._log.info("status_reported", worker_index=worker.index, **fields(worker, now_s))
+
+
+def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
+    """What there is to say of a worker; what is not known is left out."""
+    facts: dict[str, object] = {"state": worker.state, "pid": worker.pid}
+    if worker.last is not None:
+        facts |= {
+            "tasks": worker.last.tasks,
+            "records": worker.last.processed,
+            "records_per_s": round(worker.records_per_s),
+            "commits_per_s": round(worker.commits_per_s, 1),
+        }
+        age_s = worker.commit_age_s(now_s)
+        facts["commit_age_s"] = None if age_s is None else round(age_s, 1)
+        if worker.last.to_restore:
+            facts |= {"restored": worker.last.restored, "to_restore": worker.last.to_restore}
+    if worker.restarts:
+        facts["restarts"] = worker.restarts
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+class StatusLine:
+    """A table at the bottom of a terminal; what is written to it goes above.
+
+    A terminal that is gone is no error: the workers are to close cleanly all the same.
+
+    Args:
+        terminal: where to draw.
+        width: of the table, for tests.
+    """
+
+    def __init__(self, terminal: TextIO, *, width: int | None = None) -> None:
+        self._console = Console(file=terminal, width=width, force_terminal=True, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True,
+                          redirect_stdout=False, redirect_stderr=False)  # fmt: skip
+        self._next_s: float | None = None
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Draw the table, if it is time to."""
+        if self._next_s is not None and now_s < self._next_s:
+            return
+        with suppress(OSError):
+            if self._next_s is None:
+                self._live.start()
+            self._live.update(table(workers, now_s), refresh=True)
+        self._next_s = now_s + REDRAW_S
+
+    def print(self, line: str) -> None:
+        """Write a line above the table, with the colors that it has."""
+        with suppress(OSError):
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def write(self, text: str, /) -> int:
+        """Write lines above the table."""
+        for line in text.splitlines():
+            self.print(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        """It is drawn on one."""
+        return True
+
+    def close(self) -> None:
+        """Take the table away and leave the terminal as it was."""
+        with suppress(OSError):
+            self._live.stop()
+
+
+def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
+    """Lay out a row for each worker."""
+    found = Table(box=None, pad_edge=False)
+    for heading in ("worker", "pid", "state"):
+        found.add_column(heading, no_wrap=True)
+    for heading in ("tasks", "restored", "records/s", "commits/s", "last commit", "restarts"):
+        found.add_column(heading, justify="right", no_wrap=True)
+    for worker in workers:
+        found.add_row(*cells(worker, now_s))
+    return found
+
+
+def cells(worker: WorkerStatus, now_s: float) -> list[str]:
+    """The texts of a worker's row."""
+    age_s, percent = worker.commit_age_s(now_s), worker.restored_percent
+    return [
+        str(worker.index),
+        _known(worker.pid),
+        worker.state,
+        _known(worker.last and worker.last.tasks),
+        "" if percent is None else f"{percent} %",
+        f"{worker.records_per_s:,.0f}" if worker.last else "",
+        f"{worker.commits_per_s:,.1f}" if worker.last else "",
+        "" if age_s is None else f"{age_s:.1f} s ago",
+        str(worker.restarts) if worker.restarts else "",
+    ]
+
+
+def _known(fact: object | None) -> str:
+    return "" if fact is None else str(fact)

@@ -1,0 +1,333 @@
+"""The supervisor: keeps worker processes running, and ends them together.
+
+    one worker:  waiting ─► running ─► ended
+                    ▲          │ crash, within the limits
+                    └──────────┘
+
+It runs no user code and no Kafka client. A crash is its own to mend, by a restart after a pause.
+After any other error all workers stop, as the same record or setting would stop the next one too.
+A worker that hangs is left alone: the group gives its tasks away when it no longer polls, and what
+hangs may be a user's slow function; to kill that would only begin it again.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from headrace.streams.contact.unreached import Unreached
+from headrace.streams.records.failures import Failure, log_failure
+from headrace.streams.seams.clients import Log
+from headrace.streams.supervise.exit_codes import TABLE, ExitCode, is_crash
+from headrace.streams.supervise.restarts import RestartLimits, Restarts
+from headrace.streams.supervise.status import WorkerStatus
+from headrace.streams.supervise.worker_reports import Failed, Loaded, Report
+
+__all__ = ["StatusDisplay", "Supervisor", "WorkerProcess"]
+
+SHUTDOWN_TIMEOUT_S = 30.0
+"""Until a worker has said what its settings are."""
+REACHED = frozenset({"rebalancing", "running"})
+"""States of an application whose brokers answer."""
+EARLY = 0.75
+"""Of the time until a worker says something again; those that began later do not count."""
+AGAIN_AFTER_S = 0.25
+"""Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
+
+
+class WorkerProcess(Protocol):
+    """A worker's process, as the supervisor sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs."""
+
+    def reports(self) -> Iterable[Report]:
+        """What it reported since the last call."""
+
+    def last_words(self) -> Sequence[str]:
+        """The end of what it wrote before it could log, line by line."""
+
+    def stop(self) -> None:
+        """Ask it to close cleanly; called once."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def close(self) -> None:
+        """Let go of what belongs to an ended process."""
+
+
+class StatusDisplay(Protocol):
+    """Shows people how the workers are doing."""
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Show this, if it is time to."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One of the workers, over its restarts."""
+
+    status: WorkerStatus
+    restarts: Restarts
+    start_at_s: float | None
+    """When to start it; None while it runs and when it has ended for good."""
+    process: WorkerProcess | None = None
+    started_s: float = 0.0
+    killed: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.status.index
+
+    @property
+    def is_over(self) -> bool:
+        return self.process is None and self.start_at_s is None
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs workers until they have ended, or it is told to stop.
+
+    The first worker starts alone, and the others as soon as it has loaded the application: a
+    mistake in the code or the settings is found, and said, once.
+
+    Args:
+        workers: how many.
+        start: starts the worker of an index; an OSError counts as its crash.
+        monotonic: seconds of a clock that never goes back.
+        random: for the jitter of pauses.
+        limits: of restarts.
+        display: shows how the workers are doing.
+        log: of the supervisor.
+    """
+
+    workers: int
+    start: Callable[[int], WorkerProcess]
+    monotonic: Callable[[], float]
+    random: Random
+    limits: RestartLimits
+    display: StatusDisplay
+    log: Log
+    _slots: list[_Slot] = field(init=False)
+    _loaded: bool = field(init=False, default=False)
+    _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
+    _code: ExitCode | None = field(init=False, default=None)
+    """What to end with; None until something decides that it ends."""
+    _kill_at_s: float | None = field(init=False, default=None)
+    _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
+    """Signals that no turn has looked at yet."""
+    _signalled_s: float | None = field(init=False, default=None)
+    _unreached_again_s: float = field(init=False, default=0.0)
+    """When it may be said again that no broker is reached."""
+    _waiting: set[int] = field(init=False, default_factory=set)
+    """The workers that reach none."""
+    _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
+    """Failures of workers that are in the log."""
+
+    def __post_init__(self) -> None:
+        now_s = self.monotonic()
+        self._slots = [
+            _Slot(WorkerStatus(index), Restarts(self.limits, self.random), now_s)
+            for index in range(self.workers)
+        ]
+
+    def run(self, wait: Callable[[], None]) -> ExitCode:
+        """Go on until all workers have ended.
+
+        Args:
+            wait: returns when a worker reported something, or after a moment.
+
+        Returns:
+            What the process should end with.
+        """
+        while not self.turn():
+            wait()
+        code = ExitCode.STOPPED if self._code is None else self._code
+        self.log.info("supervisor_ended", exit_code=int(code), outcome=code.name.lower())
+        return code
+
+    def signalled(self, number: int) -> None:
+        """Note a signal; the next turn acts on it. May be called from a signal's handler."""
+        self._asked.append((number, self.monotonic()))
+
+    def turn(self) -> bool:
+        """Look at everything once; returns whether all workers have ended."""
+        self._obey_signals()
+        for slot in self._slots:
+            if slot.process is not None:
+                self._look_at(slot, slot.process)
+        now_s = self.monotonic()
+        for slot in self._slots:
+            if slot.start_at_s is not None and now_s >= slot.start_at_s and self._may_start(slot):
+                self._start(slot)
+        if self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._kill_all("it did not close within shutdown.timeout.ms")
+        self.display.show([slot.status for slot in self._slots], now_s)
+        return all(slot.is_over for slot in self._slots)
+
+    # -- one worker ----------------------------------------------------------------------------
+
+    def _may_start(self, slot: _Slot) -> bool:
+        if self._code is not None:
+            return False
+        return self._loaded or slot is next(slot for slot in self._slots if not slot.is_over)
+
+    def _start(self, slot: _Slot) -> None:
+        slot.start_at_s = None
+        slot.started_s = self.monotonic()
+        try:
+            slot.process = self.start(slot.index)
+        except OSError as error:  # the machine has no room for one more process, perhaps not yet
+            self._crashed(slot, {"worker_index": slot.index, "outcome": f"not started: {error}"})
+            return
+        slot.status.started(slot.process.pid)
+        self.log.info("worker_started", worker_index=slot.index, pid=slot.process.pid)
+
+    def _look_at(self, slot: _Slot, process: WorkerProcess) -> None:
+        code = process.poll()
+        # In this order, so that the reports of an ended process are all there.
+        for report in process.reports():
+            if isinstance(report, Loaded):
+                self._loaded = True
+                self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
+            elif isinstance(report, Failed):
+                self._failed(slot, report.failure())
+            elif isinstance(report, Unreached):
+                self._unreached(slot, report)
+            else:
+                if report.state in REACHED:
+                    self._reached(slot)
+                slot.status.reported(report, self.monotonic())
+        if code is not None:
+            process.close()
+            slot.process = None
+            self._reached(slot)
+            self._ended(slot, code, process.last_words())
+
+    def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
+        log_fields: dict[str, object] = {"worker_index": slot.index, "exit_code": code}
+        log_fields["outcome"] = _outcome(code)
+        if last_words:
+            log_fields["said"] = list(last_words)
+        slot.status.ended(_outcome(code))
+        if code == ExitCode.STOPPED or slot.killed:
+            self.log.info("worker_ended", **log_fields)
+        elif self._code is not None:
+            self.log.warning("worker_ended", **log_fields)
+            if self._code is ExitCode.STOPPED and code != -signal.SIGTERM:
+                self._code = _as_exit_code(code)
+        elif is_crash(code):
+            self._crashed(slot, log_fields)
+        else:
+            self.log.error("worker_failed", **log_fields, start_again=_again(code))
+            self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
+
+    def _failed(self, slot: _Slot, failure: Failure) -> None:
+        """Say it, unless another worker has failed in the same place in the same way."""
+        if failure.kind not in self._said:
+            self._said.add(failure.kind)
+            log_failure(self.log, failure, worker_index=slot.index)
+
+    def _unreached(self, slot: _Slot, report: Unreached) -> None:
+        """Say it once for all workers, and again when the first of them would."""
+        now_s = self.monotonic()
+        self._waiting.add(slot.index)
+        if now_s >= self._unreached_again_s:
+            self._unreached_again_s = now_s + EARLY * report.again_in_s
+            self.log.warning("brokers_not_reached", **report.fields())
+
+    def _reached(self, slot: _Slot) -> None:
+        """The next time is another one, once no worker waits any more; some notice it later."""
+        if slot.index in self._waiting:
+            self._waiting.remove(slot.index)
+            if not self._waiting:
+                self._unreached_again_s = 0.0
+
+    def _crashed(self, slot: _Slot, log_fields: dict[str, object]) -> None:
+        now_s = self.monotonic()
+        pause_s = slot.restarts.pause_s(started_s=slot.started_s, ended_s=now_s)
+        if pause_s is None:
+            self.log.error(
+                "worker_given_up",
+                **log_fields,
+                restarts_max=self.limits.most,
+                within_s=self.limits.within_s,
+            )
+            self._stop_all(ExitCode.RESTARTS, f"worker {slot.index} crashed too often")
+            return
+        self.log.warning("worker_crashed", **log_fields, restart_in_s=round(pause_s, 3))
+        slot.start_at_s = now_s + pause_s
+        slot.status.restarts += 1
+
+    # -- all workers ---------------------------------------------------------------------------
+
+    def _obey_signals(self) -> None:
+        while self._asked:
+            number, at_s = self._asked.pop(0)
+            name = signal.Signals(number).name
+            again = self._signalled_s is not None and at_s - self._signalled_s >= AGAIN_AFTER_S
+            self._signalled_s = at_s
+            if self._code is None:
+                self._stop_all(ExitCode.STOPPED, name)
+            elif number == signal.SIGINT and again:
+                if self._code is ExitCode.STOPPED:
+                    self._code = ExitCode.INTERRUPTED
+                self._kill_all(f"a second {name} came while it was closing")
+
+    def _stop_all(self, code: ExitCode, reason: str) -> None:
+        """Ask every worker to close; the first reason decides the exit code."""
+        assert self._code is None
+        self._code = code
+        self._kill_at_s = self.monotonic() + self._shutdown_timeout_s
+        self.log.info("workers_stopping", reason=reason, within_s=self._shutdown_timeout_s)
+        for slot in self._slots:
+            slot.start_at_s = None
+            if slot.process is not None:
+                slot.status.state = "stopping"
+                slot.process.stop()
+
+    def _kill_all(self, reason: str) -> None:
+        self._kill_at_s = None
+        if self._code is ExitCode.STOPPED:
+            self._code = ExitCode.STOP_TIMEOUT
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.killed = True
+                self.log.error(
+                    "worker_killed", worker_index=slot.index, pid=slot.process.pid, reason=reason
+                )
+                slot.process.kill()
+
+
+def _as_exit_code(code: int) -> ExitCode:
+    try:
+        return ExitCode(code)
+    except ValueError:
+        return ExitCode.CRASHED
+
+
+def _outcome(code: int) -> str:
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    try:
+        return ExitCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return "crashed"
+
+
+def _again(code: int) -> str:
+    """What has to come first, in words: the links are the documentation's."""
+    again = next(ending.again for ending in TABLE if ending.code == code)
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)

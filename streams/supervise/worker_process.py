@@ -1,0 +1,195 @@
+"""A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
+
+    python -P -m headrace.streams.supervise.worker_process word_count:app INDEX CONTROL REPORTS
+    ERRORS
+
+CONTROL and REPORTS are the ends of the pipes that `headrace.streams.supervise.worker_handle`
+describes, ERRORS becomes the standard error when there are logs; only the supervisor starts this.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+
+from headrace.streams import logs
+from headrace.streams.app import KafkaStreams
+from headrace.streams.records.failures import describe_failure, log_failure
+from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.secrets import guarded
+from headrace.streams.supervise.app_loader import load_app
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
+from headrace.streams.supervise.worker_handle import STDERR, STOP, Launch
+from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
+
+
+class StopSwitch:
+    """Stops an application that may not be there yet; called from signals and threads."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._close: Callable[[], None] | None = None
+
+    def stop(self) -> None:
+        """Stop it now, or as soon as it is there."""
+        self._asked.set()
+        if self._close is not None:
+            self._close()
+
+    def attach(self, close: Callable[[], None]) -> None:
+        """Say how to stop it."""
+        self._close = close
+        if self._asked.is_set():
+            close()
+
+
+class _Leash(threading.Thread):
+    """Follows what the supervisor says, and notices its death.
+
+    Args:
+        control: the worker's end of the first pipe, after its first line.
+        switch: stops the application.
+    """
+
+    def __init__(self, control: int, switch: StopSwitch) -> None:
+        super().__init__(name="headrace-leash", daemon=True)
+        self._control = control
+        self._switch = switch
+        self.timeout_s = SHUTDOWN_TIMEOUT_S
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """Wait for a word, or for the end."""
+        told = os.read(self._control, len(STOP))
+        if told:
+            self._switch.stop()
+            return
+        log = structlog.get_logger()
+        log.error("supervisor_lost", within_s=self.timeout_s)
+        self._switch.stop()
+        # Nobody else is left to bound this.
+        if not self.ended.wait(self.timeout_s):
+            log.error("worker_killed", reason="it did not close within shutdown.timeout.ms")
+            os._exit(ExitCode.STOP_TIMEOUT)
+
+
+def _load(launch: Launch, index: int, activity: Activity, reports: ReportPipe) -> KafkaStreams:
+    """The application with what the command adds, and an identity of this worker's own."""
+    app = load_app(launch.target)
+    settings: dict[str, object] = {**launch.settings}
+    worker_id = settings.get("worker.id", app.config.worker_id)
+    if worker_id:
+        settings["worker.id"] = f"{worker_id}-{index}"
+    return app.derived(
+        settings,
+        worker_listener=activity,
+        restore_listener=activity,
+        logs_failure=False,
+        on_unreached=lambda unreached: reports.send_surely(unreached.bounded()),
+    )
+
+
+@dataclass(slots=True)
+class _Says:
+    """How much is said of an error; an application's own setting is known when it is loaded."""
+
+    full: bool
+
+
+def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _Says) -> None:
+    switch = StopSwitch()
+    _stop_on_sigterm(switch)
+    leash = _Leash(control, switch)
+    leash.start()
+    try:
+        activity = Activity(SystemClock())
+        app = _load(launch, index, activity, reports)
+        if app.config.log_errors is not None:
+            says.full = app.config.log_errors == "full"
+        leash.timeout_s = app.config.shutdown_timeout_ms / 1000
+        reports.send(Loaded(app.config.application_id, app.config.shutdown_timeout_ms))
+        switch.attach(app.close)
+        with Reporter(reports, lambda: activity.status(app.state.value, app.records_processed)):
+            app.run()
+    finally:
+        leash.ended.set()
+
+
+def _stop_on_sigterm(switch: StopSwitch) -> None:
+    """Until the application runs and has handlers of its own."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        switch.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+
+
+def _exit_code(work: Callable[[], None], reports: ReportPipe, says: _Says) -> ExitCode:
+    """Work, and say what it failed of: to the supervisor, which says it once for all workers."""
+    try:
+        work()
+    except BaseException as error:  # also what ends an interpreter: here it is a crash
+        failure = describe_failure(error, full=says.full)
+        if not reports.send_surely(Failed.of(failure)):
+            log_failure(structlog.get_logger(), failure)
+        return exit_code_of(error)
+    return ExitCode.STOPPED
+
+
+def _first_line(file: int) -> bytes:
+    """Read a line and nothing behind it; empty when the supervisor is gone."""
+    line = b""
+    while byte := os.read(file, 1):
+        if byte == b"\n":
+            return line
+        line += byte
+    return b""
+
+
+def main() -> None:
+    """Be a worker, and end the process with its exit code."""
+    target, *numbers = sys.argv[1:]
+    index, control, reports, errors = map(int, numbers)
+    for file in (control, reports):
+        os.set_inheritable(file, False)
+    line = _first_line(control)
+    if not line:
+        sys.exit(ExitCode.STOPPED)
+    launch = Launch(**json.loads(line, object_hook=guarded))
+    del line  # it may hold passwords
+    os.dup2(errors, STDERR)
+    os.close(errors)
+    sys.argv = [target]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once
+    logs.configure(
+        launch.log_format,
+        level=launch.log_level,
+        colors=launch.colors,
+        fields={"worker_index": index},
+    )
+    pipe = ReportPipe(reports)
+    full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
+    says = _Says(full)
+    code = _exit_code(lambda: _work(launch, index, control, pipe, says), pipe, says)
+    if code is not ExitCode.STOPPED:
+        # A thread of the user's must not keep alive what has failed.
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""What a worker tells its supervisor: one line of JSON per report, over a pipe.
+
+A report is a courtesy. It is written without waiting, and dropped when the pipe is full: a
+supervisor that is slow, stopped or gone never delays a worker. Each says how things are, not what
+changed, so a dropped one is made good by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.streams.contact.unreached import Unreached
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.records.failures import Failure
+from headrace.streams.seams.clients import Clock, TopicPartition
+
+__all__ = ["Activity", "Failed", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
+
+EVERY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The application is imported and its settings are right.
+
+    Args:
+        application: its id.
+        shutdown_timeout_ms: how long a stop may take.
+    """
+
+    application: str
+    shutdown_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a worker is doing.
+
+    Args:
+        state: the application's, in words.
+        tasks: how many the worker owns.
+        restored: changelog offsets that are behind it, of the restores under way.
+        to_restore: offsets of these restores in all.
+        processed: records since the start.
+        commits: since the start.
+        commit_age_s: since the last one, in seconds, or None before the first.
+        at_s: when this was so, in seconds of the worker's clock.
+    """
+
+    state: str
+    tasks: int
+    restored: int
+    to_restore: int
+    processed: int
+    commits: int
+    commit_age_s: float | None
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What stopped the application: the parts of a `headrace.streams.records.failures.Failure`."""
+
+    error: str
+    reason: str
+    cause: str
+    places: list[str]
+    traceback: list[str]
+
+    @classmethod
+    def of(cls, failure: Failure) -> Failed:
+        """Make one that a pipe takes whole: the outermost frames go first."""
+        made = cls(**asdict(failure))
+        while len(encode(made)) > select.PIPE_BUF:
+            parts = asdict(made)
+            longest = max(("reason", "places", "traceback"), key=lambda n: len(str(parts[n])))
+            part = parts[longest]
+            if longest == "reason":
+                parts[longest] = _half(part)
+            else:
+                parts[longest] = part[1:] if len(part) > 1 else [_half(part[0])]
+            made = cls(**parts)
+        return made
+
+    def failure(self) -> Failure:
+        """What it was made of."""
+        return Failure(**asdict(self))
+
+
+def _half(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+Report = Loaded | Status | Failed | Unreached
+_KINDS: dict[str, type[Report]] = {
+    "loaded": Loaded,
+    "status": Status,
+    "failed": Failed,
+    "unreached": Unreached,
+}
+
+
+def encode(report: Report) -> bytes:
+    """Make a line of a report."""
+    kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
+    return json.dumps({kind: asdict(report)}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Report:
+    """Read a line.
+
+    Example:
+        >>> decode(encode(Loaded("word-count", 30_000)))
+        Loaded(application='word-count', shutdown_timeout_ms=30000)
+    """
+    ((kind, fields),) = json.loads(line).items()
+    return _KINDS[kind](**fields)
+
+
+class ReportPipe:
+    """The worker's end of the pipe.
+
+    Args:
+        file: its number; nothing else may write to it.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        os.set_blocking(file, False)
+
+    def send(self, report: Report) -> bool:
+        """Write a report if there is room; returns whether anybody may still read."""
+        line = encode(report)
+        if len(line) > select.PIPE_BUF:
+            return True  # only up to this size is a line written whole or not at all
+        try:
+            os.write(self._file, line)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def send_surely(self, report: Report, *, within_s: float = 1.0) -> bool:
+        """Write a report, waiting for room; returns whether it is written."""
+        _, writable, _ = select.select([], [self._file], [], within_s)
+        if not writable:
+            return False
+        try:
+            return os.write(self._file, encode(report)) > 0
+        except OSError:
+            return False
+
+
+class Activity:
+    """Listens to a worker, and says at any time how it is doing.
+
+    The worker's thread writes and another one reads; each fact is replaced at once, so no lock is
+    needed and the worker never waits for one.
+
+    Args:
+        clock: the worker's.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: Sequence[TaskId] = ()
+        self._restoring: dict[TopicPartition, tuple[int, int, int]] = {}
+        self._commits = 0
+        self._last_commit_s: float | None = None
+
+    def status(self, state: str, processed: int) -> Status:
+        """Say how the worker is doing.
+
+        Args:
+            state: the application's.
+            processed: records since the start.
+        """
+        now_s = self._clock.monotonic_s()
+        last_s = self._last_commit_s
+        restoring = list(self._restoring.copy().values())
+        return Status(
+            state=state,
+            tasks=len(self._tasks),
+            restored=sum(reached - begin for begin, reached, _ in restoring),
+            to_restore=sum(end - begin for begin, _, end in restoring),
+            processed=processed,
+            commits=self._commits,
+            commit_age_s=None if last_s is None else round(now_s - last_s, 3),
+            at_s=now_s,
+        )
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The worker's tasks changed; restores of tasks that left have no end of their own."""
+        self._tasks = tuple(tasks)
+        here = {task.partition for task in tasks}
+        self._restoring = {p: r for p, r in self._restoring.items() if p.partition in here}
+
+    def on_running(self) -> None:
+        """All tasks process records."""
+        self._restoring = {}
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
+        """A commit is final."""
+        self._commits += 1
+        self._last_commit_s = self._clock.monotonic_s()
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:  # noqa: ARG002
+        """A store's restore begins."""
+        self._restoring[place] = (begin, begin, end)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:  # noqa: ARG002
+        """Records were applied."""
+        if place in self._restoring:
+            begin, _, end = self._restoring[place]
+            self._restoring[place] = (begin, min(offset, end), end)
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
+        """A store is complete."""
+        self._restoring.pop(place, None)
+
+
+class Reporter:
+    """Sends the worker's status now and then, from a thread of its own.
+
+    Args:
+        pipe: where to.
+        status: says how the worker is doing now.
+        every_s: the time between two reports, in seconds.
+    """
+
+    def __init__(
+        self, pipe: ReportPipe, status: Callable[[], Status], *, every_s: float = EVERY_S
+    ) -> None:
+        self._pipe = pipe
+        self._status = status
+        self._every_s = every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-reports", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended.set()
+        self._thread.join(self._every_s * 2)
+        self._pipe.send(self._status())
+
+    def _run(self) -> None:
+        while not self._ended.is_set() and self._pipe.send(self._status()):
+            self._ended.wait(self._every_s)

@@ -1,0 +1,1 @@
+"""Tasks: their life, their restore, their commit, and what they read."""

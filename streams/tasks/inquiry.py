@@ -1,0 +1,69 @@
+"""One question at a time that a worker need not wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from headrace.streams.seams.background import Background
+
+T = TypeVar("T")
+
+
+class Inquiry(Generic[T]):
+    """Asks beside the worker, and keeps the answer until it is taken.
+
+    Args:
+        background: where the question is asked.
+
+    Example:
+        >>> from headrace.streams.seams.background import at_once
+        >>> inquiry = Inquiry[int](at_once)
+        >>> inquiry.ask(lambda: 6 * 7)
+        >>> inquiry.take()
+        42
+    """
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        self._question: Callable[[], T] | None = None
+        self._answer: list[T] = []
+        self._error: Exception | None = None
+        self._is_asking = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a question whose answer was not taken yet."""
+        return self._is_asking
+
+    def ask(self, question: Callable[[], T]) -> None:
+        """Ask; the answer to the question before must have been taken."""
+        assert not self._is_asking, "one question at a time"
+        self._question, self._is_asking = question, True
+        self._start()
+
+    def take(self) -> T | None:
+        """Take the answer, or return None while there is none.
+
+        Raises:
+            Exception: what the question failed with.
+        """
+        self._start()
+        if self._error is not None:
+            error, self._error, self._is_asking = self._error, None, False
+            raise error
+        if not self._answer:
+            return None
+        self._is_asking = False
+        return self._answer.pop()
+
+    def _start(self) -> None:
+        question = self._question
+        if question is not None and self._background(lambda: self._run(question)):
+            self._question = None
+
+    def _run(self, question: Callable[[], T]) -> None:
+        try:
+            self._answer.append(question())
+        except Exception as error:  # raised where it is taken
+            self._error = error

@@ -1,0 +1,318 @@
+"""Offsets that were committed once and are gone: what a task does then whose records are counted.
+
+Offsets expire, can be deleted, and go with their topic. A task that reads such an input from its
+beginning does so on top of state that has counted it: its own, or that of the tasks which read the
+repartition topics that it writes.
+
+An input that the task never read has no offset either, and may begin at its beginning. What tells
+the two apart is in the offsets of the other inputs, which are committed together: a number that
+stands for all topics that they were committed with. Where another version wrote them, it is the
+description of what is deployed (see `headrace.streams.deployed.deployed`). Where neither says, the
+input counts as
+read: what is refused can be corrected, and what is counted twice cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import combinations
+
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import INPUTS, Progress, inputs_number
+from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.seams.place_ranges import topic_options
+from headrace.streams.tasks.restore_plan import ChangelogFacts
+
+__all__ = [
+    "Counted",
+    "LostOffsets",
+    "ReadBefore",
+    "StateWithoutOffsetsError",
+    "effects_of",
+    "has_run",
+    "lost_inputs",
+    "read_before",
+    "way_out",
+]
+
+Committed = Mapping[TopicPartition, CommittedOffset | None]
+
+_MOST_TRIED = 12
+"""Of how many inputs without offsets all combinations are tried."""
+
+
+class StateWithoutOffsetsError(StreamsError):
+    """The group has no offsets for some inputs of a task: what was counted would count twice.
+
+    Nobody catches it. The offsets expired, or somebody deleted them, the group or a topic.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Where the records of a task are counted; falsy where they are not.
+
+    Args:
+        stores: of the task.
+        written: the topics that it writes for tasks with state.
+    """
+
+    stores: Sequence[str] = ()
+    written: Sequence[str] = ()
+
+    @classmethod
+    def by(cls, plan: SubPlan, plans: Sequence[SubPlan]) -> Counted:
+        """Of the tasks of a sub-topology, one of an application's.
+
+        In an application with state, what tasks pass on to others is taken to be counted there.
+        """
+        stores = [store.name for store in plan.program.sub_topology.stores]
+        counts = any(other.program.sub_topology.stores for other in plans)
+        read = {topic for other in plans for topic in other.topics.all_sources}
+        written = [*plan.topics.repartition_sinks, *plan.topics.sinks]
+        return cls(stores, [topic for topic in written if counts and topic in read])
+
+    def __bool__(self) -> bool:
+        return bool(self.stores or self.written)
+
+    def __str__(self) -> str:
+        if self.stores:
+            return f"has state in {', '.join(self.stores)}"
+        return f"writes to {', '.join(self.written)}, behind which records are counted"
+
+    def fields(self) -> dict[str, Sequence[str]]:
+        """What an event says of it."""
+        return {"stores": self.stores} if self.stores else {"writes_to": self.written}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBefore:
+    """What the deployed version's same task read.
+
+    Args:
+        topics: its inputs; None where that is not known.
+        has_state: whether it had what the task has: none of its stores means new ones.
+    """
+
+    topics: frozenset[str] | None = None
+    has_state: bool = True
+
+
+def read_before(
+    deployed: Deployment | None, plans: Sequence[SubPlan], application_id: str
+) -> dict[int, ReadBefore]:
+    """By sub-topology, what the deployed version's task with the same stores or outputs read.
+
+    Args:
+        deployed: the description of it, where there is one.
+        plans: of the version that starts.
+        application_id: what names of internal topics begin with.
+    """
+    if deployed is None:
+        return {}
+    internal = {topic.name for topic in deployed.topics}
+    found = {}
+    for plan in plans:
+        names = {store.name for store in plan.program.sub_topology.stores}
+        same = [store.reads for store in deployed.stores if store.name in names]
+        read = same or _read_in_front(deployed, plan, application_id)
+        topics = frozenset(
+            f"{application_id}-{topic}" if topic in internal else topic
+            for some in read
+            for topic in some
+        )
+        found[plan.id] = ReadBefore(topics if read else None, bool(same) or not names)
+    return found
+
+
+def _read_in_front(
+    deployed: Deployment, plan: SubPlan, application_id: str
+) -> list[tuple[str, ...]]:
+    """What was read to write the repartition topics that this sub-topology writes."""
+    prefix = f"{application_id}-"
+    written = {topic.removeprefix(prefix) for topic in plan.topics.repartition_sinks}
+    return [topic.reads for topic in deployed.topics if topic.name in written and topic.reads]
+
+
+def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
+    """The inputs of a task whose offsets were committed once, or may have been, and are gone.
+
+    Args:
+        committed: of each of its inputs.
+        before: what the deployed version's task read.
+
+    Example:
+        >>> both = Progress(5, {INPUTS: inputs_number(["a", "b"])}).encode()
+        >>> a, b, c = (TopicPartition(topic, 0) for topic in "abc")
+        >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
+        [TopicPartition(topic='b', partition=0)]
+    """
+    lacking = [place for place, offset in committed.items() if offset is None]
+    if not lacking:
+        return []
+    known = {place.topic: offset for place, offset in committed.items() if offset is not None}
+    numbers = {Progress.decode(o.metadata).values.get(INPUTS) for o in known.values()}
+    topics = [place.topic for place in lacking]
+    if len(numbers) == 1 and len(topics) <= _MOST_TRIED:
+        for count in range(len(topics) + 1):
+            for lost in combinations(topics, count):
+                if inputs_number([*known, *lost]) in numbers:
+                    return [place for place in lacking if place.topic in lost]
+    read = before.topics
+    return lacking if read is None else [place for place in lacking if place.topic in read]
+
+
+def has_run(committed: Committed) -> bool:
+    """Whether an offset bears the progress of a task that has committed."""
+    offsets = (offset for offset in committed.values() if offset is not None)
+    return any(Progress.decode(offset.metadata) != Progress() for offset in offsets)
+
+
+class LostOffsets:
+    """See the module.
+
+    Args:
+        group: the application's.
+        before: by sub-topology (see `read_before`).
+        exactly_once: whether records may not be counted twice.
+        log: bound to the worker.
+        told: the inputs of which it was said already (see `headrace.streams.upgrade.lost_group`).
+    """
+
+    def __init__(
+        self,
+        group: str,
+        before: Mapping[int, ReadBefore],
+        *,
+        exactly_once: bool,
+        log: Log,
+        told: AbstractSet[TopicPartition] = frozenset(),
+    ) -> None:
+        self._group = group
+        self._before = before
+        self._exactly_once = exactly_once
+        self._log = log
+        self._told = set(told)
+        self._unreadable: set[TopicPartition] = set()
+
+    def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
+        """The inputs of a task whose offsets are gone."""
+        self._say_unreadable(committed)
+        return lost_inputs(committed, self._of(sub_topology))
+
+    def has_counted(self, sub_topology: int, committed: Committed) -> bool:
+        """Whether a task has had state, as far as offsets say so."""
+        return self._of(sub_topology).has_state and has_run(committed)
+
+    def _say_unreadable(self, committed: Committed) -> None:
+        """Say of texts that are neither ours nor Kafka Streams' that they are not used, once."""
+        for place, offset in committed.items():
+            if offset is None or not offset.metadata or place in self._unreadable:
+                continue
+            if Progress.parse(offset.metadata) is None:
+                self._unreadable.add(place)
+                self._log.error(
+                    "offset_metadata_unreadable",
+                    group=self._group,
+                    topic=place.topic,
+                    partition=place.partition,
+                    taken=f"offset {offset.offset}, without the times that windows, joins and "
+                    "suppressed updates had reached, as if none had been committed",
+                )
+
+    def _of(self, sub_topology: int) -> ReadBefore:
+        return self._before.get(sub_topology, ReadBefore())
+
+    def meet(
+        self,
+        task: str,
+        counted: Counted,
+        lost: Sequence[TopicPartition],
+        effects: Mapping[str, str],
+        others: Sequence[TopicPartition] = (),
+    ) -> None:
+        """Say what follows from offsets that are gone, and stop where that would be wrong.
+
+        Args:
+            task: whose they are.
+            counted: where its records are counted; nowhere: it writes again what it has written.
+            lost: the inputs that have none.
+            effects: what follows for each of them (see `effects_of`).
+            others: the inputs of other tasks of this worker that have none either.
+
+        Raises:
+            StateWithoutOffsetsError: under exactly-once, where records are counted.
+        """
+        where = ", ".join(map(str, lost))
+        if counted and self._exactly_once:
+            raise StateWithoutOffsetsError(self._refusal(task, counted, where, [*lost, *others]))
+        if self._told >= set(lost):
+            self._told.difference_update(lost)
+            return
+        if counted:
+            self._log.error(
+                "records_counted_twice",
+                task=task,
+                **counted.fields(),
+                partitions=effects,
+                reason=f"the group {self._group} has no committed offsets for {where} any more, "
+                "and at_least_once goes on all the same; if that is not wanted, stop, reset the "
+                "application, and start",
+            )
+        else:
+            self._log.warning(
+                "records_processed_again",
+                task=task,
+                partitions=effects,
+                reason=f"the group {self._group} has no committed offsets for {where} any more",
+            )
+
+    def _refusal(
+        self, task: str, counted: Counted, where: str, lost: Iterable[TopicPartition]
+    ) -> str:
+        return (
+            f"task {task} {counted}, but its group {self._group} has no committed offsets for "
+            f"{where}: {way_out(self._group, topic_options(lost, {}))}"
+        )
+
+
+def way_out(group: str, named: str) -> str:
+    """What follows from offsets that a group has lost, and what to do.
+
+    Args:
+        group: its name.
+        named: the options that name the partitions (see `topic_options`).
+    """
+    return (
+        "they expired or were deleted, or the topic was made anew. Starting from the beginning "
+        "would count records twice, so it did not start. Set all of the offsets to where the "
+        f"state belongs, with kafka-consumer-groups --group {group} {named} --reset-offsets "
+        "--execute and --to-offset N (or --from-file, with a line topic,partition,offset for each "
+        "of them), or --to-earliest where none of its records is counted yet, as of a new input "
+        "or a topic made anew; or begin anew with headrace reset"
+    )
+
+
+def effects_of(
+    lost: Iterable[TopicPartition],
+    start: Offsets,
+    facts: Mapping[TopicPartition, ChangelogFacts],
+) -> dict[str, str]:
+    """What follows from lost offsets, by input.
+
+    Args:
+        lost: the inputs.
+        start: where they begin now.
+        facts: what the partitions have.
+    """
+    return {str(place): _effect(start[place].offset, facts[place].end) for place in lost}
+
+
+def _effect(first: int, end: int) -> str:
+    if first < end:
+        return f"offsets {first} to {end - 1} are processed, those too that were before"
+    return f"begins at its end, {end}; what came since its last commit is left out"

@@ -1,0 +1,409 @@
+"""Restoring local state from the changelogs, in slices, before a task runs.
+
+The order in which a new owner of a task looks at the cluster is what makes it exact:
+
+    1  the committed input offsets, once no transaction on them is undecided
+    2  only then the changelogs' high watermarks
+    3  read committed records until the consumer's position reaches them
+
+The last stable offset instead of the high watermark is not enough: the offsets of a transaction can
+be visible while its markers are not yet in the changelogs. The position passes control records and
+aborted records, so a changelog that ends in markers ends the restore too.
+
+`plan_restore` decides what of the local rows may be kept: everything, unless there is proof that
+they do not belong to this changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from headrace.state.store import Position
+from headrace.streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from headrace.streams.plan.progress import committed_commit_id
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.seams.clients import (
+    Clock,
+    Consumer,
+    Log,
+    Probe,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.seams.never_back import NeverBack
+from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
+from headrace.streams.tasks.task import LocalRows, Task, corruption_of
+
+Changes = list[tuple[bytes, "bytes | None", int]]
+
+BULK_RECORDS = 20_000
+"""From this distance on a restore leaves the log out and flushes once at its end."""
+KEEP_RECORDS = 1_000_000
+"""After so many records a bulk restore makes durable what it has, so that a kill costs no more."""
+
+
+class RestoreListener(Protocol):
+    """Hears how restores go on, store by store."""
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """A store's restore begins: offsets `begin` to `end`, exclusive."""
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """`count` records were applied, up to `offset`, exclusive."""
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """A store is complete; `total` records were applied."""
+
+
+class SilentRestoreListener:
+    """Does nothing: what is used where nobody asked."""
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """Do nothing."""
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Do nothing."""
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class _StoreRestore:
+    store: str
+    place: TopicPartition
+    plan: RestorePlan
+    facts: ChangelogFacts
+    since_ms: int
+    """Since when the local rows may have missed deletions."""
+    asked_ms: int
+    """When the changelog's end was asked for."""
+    reached: int | None = None
+    """The offset behind the last record that was applied."""
+    applied: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _TaskRestore:
+    task: Task
+    commit_id: int
+    bulk: bool
+    open: dict[TopicPartition, _StoreRestore]
+    done: dict[str, _StoreRestore] = field(default_factory=dict)
+    unkept: int = 0
+    """Records of a bulk restore that are not durable yet."""
+
+
+class Restorer:
+    """Restores the tasks of one worker, with one consumer that belongs to no group.
+
+    Args:
+        make_consumer: makes that consumer when there is something to read.
+        clock: for the positions' time and for how long a slice may take.
+        listener: hears how it goes on.
+        probe: called between the steps.
+        batch_records: the largest batch.
+        log: bound to the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_consumer: Callable[[], Consumer],
+        clock: Clock,
+        listener: RestoreListener,
+        probe: Probe,
+        batch_records: int,
+        log: Log,
+    ) -> None:
+        self._make_consumer = make_consumer
+        self._consumer: Consumer | None = None
+        self._clock = NeverBack(clock)
+        self._listener = listener
+        self._probe = probe
+        self._batch_records = batch_records
+        self._active: list[_TaskRestore] = []
+        self._complete: list[Task] = []
+        """Restored, and not handed out yet."""
+        self._broken: dict[TaskId, str] = {}
+        """Tasks whose files were found broken when nobody could be told, and why."""
+        self._log = log
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a task is being restored."""
+        return bool(self._active or self._complete)
+
+    def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
+        """Start to restore a task; returns False when there is nothing to restore.
+
+        Args:
+            task: it has local state and start offsets, and has not run yet.
+            facts: of its changelogs, asked for after its start offsets were.
+        """
+        if task.id in self._broken:
+            raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
+        with corruption_of(task.id):
+            restores = [
+                restore
+                for store, place in task.spec.restored_from.items()
+                if (restore := self._plan(task, store, place, facts[place])) is not None
+            ]
+            if not restores:
+                self._are_complete(task)
+                return False
+            total = sum(r.plan.end - r.plan.begin for r in restores)
+            fresh = any(task.state.position(r.store) is None for r in restores)
+            bulk = fresh or total > BULK_RECORDS
+            if bulk:
+                task.state.begin_restore()
+        if self._consumer is None:
+            self._consumer = self._make_consumer()
+        self._consumer.add({r.place: r.plan.begin for r in restores})
+        commit_id = _last_commit_id(task)
+        self._active.append(_TaskRestore(task, commit_id, bulk, {r.place: r for r in restores}))
+        for r in restores:
+            self._listener.on_restore_start(r.place, r.store, r.plan.begin, r.plan.end)
+        return True
+
+    def _plan(
+        self, task: Task, store: str, place: TopicPartition, facts: ChangelogFacts
+    ) -> _StoreRestore | None:
+        """Decide what to restore of one store, and drop its rows if they cannot be kept."""
+        now_ms = self._clock.now_ms()
+        if store in task.spec.source_rows:
+            facts = facts.up_to(task.start[place].offset)
+        position = task.state.position(store)
+        plan = plan_restore(position, facts, now_ms)
+        if plan.drop is not None:
+            self._require_other_commit(task, store, position, facts)
+            self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
+        if plan.drop is not None or position is None:
+            # Also without a position there may be rows: of a restore that never ended.
+            task.state.drop_store(store)
+            position = None
+        if plan.begin >= plan.end:
+            if position is None:
+                # That nothing is there is a fact, too, and may be asked for later. It does not say
+                # that the rows of the other stores are of the offsets' commit.
+                empty = Position(facts.topic_id, facts.end, _last_commit_id(task), now_ms)
+                task.state.write({}, {store: empty})
+            return None
+        since_ms = now_ms if position is None else position.wall_ms
+        return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
+
+    def _are_complete(self, task: Task) -> None:
+        """Note that all rows are of the commit that the offsets are of."""
+        commit_id = committed_commit_id(task.start)
+        if commit_id is None:
+            return
+        found = {store: task.state.position(store) for store in task.spec.restored_from}
+        positions = {
+            store: replace(position, commit_id=commit_id)
+            for store, position in found.items()
+            if position is not None and position.commit_id != commit_id
+        }
+        if positions:
+            task.state.write({}, positions)
+
+    def _require_other_commit(
+        self, task: Task, store: str, position: Position | None, facts: ChangelogFacts
+    ) -> None:
+        """Refuse to drop the rows of the worker that committed the offsets.
+
+        Raises:
+            ChangelogLostError: the changelog was made anew, and these are all rows that there are.
+        """
+        committed = committed_commit_id(task.start)
+        if position is None or committed is None or position.topic_id == facts.topic_id:
+            return
+        # Numbers of one worker have their upper half in common.
+        if position.commit_id >> 32 == committed >> 32:
+            place = task.spec.restored_from[store]
+            raise ChangelogLostError([place.topic], stores=[store], task=str(task.id))
+
+    def advance(self, budget_s: float, wait_s: float) -> list[Task]:
+        """Restore for a while; returns the tasks that are complete now.
+
+        Args:
+            budget_s: how long to go on, in seconds.
+            wait_s: how long to wait for records that are not there yet.
+
+        Raises:
+            TaskCorruptedError: the local files of a task are broken.
+            RestoreLostError: a changelog was shortened under the restore, which must begin anew.
+        """
+        deadline = self._clock.monotonic_s() + budget_s
+        while self._active:
+            assert self._consumer is not None
+            try:
+                batches = self._consumer.poll(self._batch_records, wait_s)
+            except OffsetLostError as error:
+                tasks = [str(restore.task.id) for restore in self._active]
+                raise RestoreLostError(tasks, str(error)) from error
+            self._use(batches)
+            if not batches or self._clock.monotonic_s() >= deadline:
+                break
+        if not self._active:
+            self._close_consumer()
+        complete, self._complete = self._complete, []
+        return complete
+
+    def _use(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
+        """Apply what was read; what one task fails with must not cost another its records."""
+        broken: dict[str, str] = {}
+        for restore in list(self._active):
+            try:
+                for place in [place for place in restore.open if place in batches]:
+                    self._apply(restore, place, batches[place])
+                self._finish(restore)
+            except TaskCorruptedError as error:
+                self._drop(restore)
+                broken[str(restore.task.id)] = error.reason
+        if broken:
+            raise TaskCorruptedError(broken, "; ".join(dict.fromkeys(broken.values())))
+
+    def _drop(self, restore: _TaskRestore) -> None:
+        assert self._consumer is not None
+        self._consumer.remove(restore.open)
+        if restore in self._active:
+            self._active.remove(restore)
+
+    def forget(self, task: Task, *, keep: bool = True) -> None:
+        """Give up the restore of a task that moves away.
+
+        Args:
+            task: it may be one that is not being restored.
+            keep: whether what was restored so far is of use to whoever restores next.
+        """
+        self._complete = [complete for complete in self._complete if complete is not task]
+        for restore in [r for r in self._active if r.task is task]:
+            self._drop(restore)
+            if keep and restore.bulk:
+                self._keep_quietly(restore)
+        if not self._active:
+            self._close_consumer()
+
+    def _keep_quietly(self, restore: _TaskRestore) -> None:
+        try:
+            self._keep(restore)
+        except TaskCorruptedError as error:
+            self._broken[restore.task.id] = error.reason
+
+    def close(self) -> None:
+        """Give up everything."""
+        self._active.clear()
+        self._complete.clear()
+        self._close_consumer()
+
+    def _close_consumer(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close(leave=False)
+            self._consumer = None
+
+    def _apply(
+        self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> None:
+        part = restore.open[place]
+        below = [r for r in records if r.offset() < part.plan.end]
+        source = restore.task.spec.source_rows.get(part.store)
+        changes = changelog_changes(below) if source is None else source.changes(below)
+        if not changes:
+            return
+        # What came after the plan was made is not in the rows.
+        part.reached = min(records[-1].offset() + 1, part.plan.end)
+        part.applied += len(changes)
+        rows = restore.task.spec.layout(part.store).rows(changes)
+        with corruption_of(restore.task.id):
+            if restore.bulk:
+                self._apply_bulk(restore, part.store, rows)
+            else:
+                position = self._position(restore, part, part.reached, part.since_ms)
+                delta = list(dict(rows).items())
+                restore.task.state.write({part.store: delta}, {part.store: position})
+        self._probe("records_restored")
+        self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(changes))
+
+    def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:
+        restore.task.state.restore({store: rows})
+        restore.unkept += len(rows)
+        if restore.unkept >= KEEP_RECORDS:
+            self._keep(restore)
+            restore.task.state.begin_restore()
+
+    def _keep(self, restore: _TaskRestore) -> None:
+        """Make durable what a bulk restore has so far, and end it."""
+        parts = [*restore.done.values(), *restore.open.values()]
+        positions = {
+            part.store: self._position(restore, part, part.reached, part.since_ms)
+            for part in parts
+            if part.reached is not None
+        }
+        restore.unkept = 0
+        with corruption_of(restore.task.id):
+            restore.task.state.end_restore(positions)
+
+    def _finish(self, restore: _TaskRestore) -> None:
+        assert self._consumer is not None
+        positions = self._consumer.positions(list(restore.open))
+        for place, part in list(restore.open.items()):
+            if positions.get(place, -1) >= part.plan.end:
+                self._consumer.remove([place])
+                restore.done[part.store] = restore.open.pop(place)
+                self._listener.on_restore_end(place, part.store, part.applied)
+        if not restore.open:
+            self._active.remove(restore)
+            self._end(restore)
+            self._complete.append(restore.task)
+
+    def _end(self, restore: _TaskRestore) -> None:
+        task = restore.task
+        # What is complete belongs to the offsets that were asked for before.
+        restore.commit_id = committed_commit_id(task.start) or restore.commit_id
+        positions = {
+            store: self._position(restore, part, part.plan.end, part.asked_ms)
+            for store, part in restore.done.items()
+        }
+        with corruption_of(task.id):
+            if restore.bulk:
+                task.state.end_restore(positions)
+            else:
+                task.state.write({}, positions)
+        self._probe("restore_ended")
+        self._log.info(
+            "task_restored",
+            task=str(task.id),
+            records=sum(part.applied for part in restore.done.values()),
+        )
+
+    def _position(
+        self, restore: _TaskRestore, part: _StoreRestore, offset: int, wall_ms: int
+    ) -> Position:
+        return Position(part.facts.topic_id, offset, restore.commit_id, wall_ms)
+
+
+def _last_commit_id(task: Task) -> int:
+    positions = [task.state.position(store) for store in task.spec.restored_from]
+    return max((p.commit_id for p in positions if p is not None), default=0)
+
+
+def changelog_changes(records: Iterable[ReceivedMessage]) -> Changes:
+    """Read changelog records: the key, the value or None, and the timestamp.
+
+    Raises:
+        ValueError: a record has no key, so it is not a row.
+    """
+    changes: Changes = []
+    for record in records:
+        key = record.key()
+        if key is None:
+            raise ValueError(
+                f"changelog {record.topic()}-{record.partition()} has a record without a key at "
+                f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
+                "application"
+            )
+        changes.append((key, record.value(), record.timestamp()[1]))
+    return changes

@@ -1,0 +1,642 @@
+"""A task: one sub-topology on one partition, from committed facts to the next commit.
+
+Hot path: `process` runs once a batch; per record only the generated code runs.
+
+    CREATED ──► RESTORING ──► RUNNING ──► CLOSED
+        └───────────┴──────────────────────▲
+
+Who owns what: the task alone moves `next_offset` and `partition_time`, in `process`; its buffers
+alone hold uncommitted rows; the local state is written by `written`, after the transaction, and by
+the restore. An abort ends the task: a new one is made from committed facts, around the same local
+state.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
+from typing import Any, NoReturn
+
+from headrace.state.buffer import Buffer
+from headrace.state.buffers import make_buffer
+from headrace.state.codec import decode_timestamped
+from headrace.state.errors import StoreCorruptedError, ValueEncodingError
+from headrace.state.store import CommittedStore, Position, TaskState
+from headrace.state.timed import TimedBuffer
+from headrace.streams.errors import (
+    RecordError,
+    RecordTooLargeError,
+    StreamsError,
+    TaskCorruptedError,
+)
+from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
+from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from headrace.streams.plan.task_spec import TaskId, TaskSpec
+from headrace.streams.plan.topic_identity import committed_id, id_values, without_ids
+from headrace.streams.records.blame import Suspect, error_in_ranges
+from headrace.streams.records.handlers import Handlers
+from headrace.streams.records.record_errors import HandlerFailedError, RecordErrors
+from headrace.streams.seams.clients import (
+    CommittedOffset,
+    Log,
+    Offsets,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
+from headrace.topology.context.context import Number, TableView
+from headrace.topology.context.punctuation import NEVER_MS
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import (
+    BadRecordError,
+    NullKeyError,
+    RegistryError,
+    SerdeError,
+    TopologyError,
+)
+from headrace.topology.graph.graph import stores_of
+from headrace.topology.operators.closing import close_idle
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.timestamps import Stamper
+
+Delta = list[tuple[bytes, "bytes | None", int]]
+LocalRows = Sequence[tuple[bytes, "bytes | None"]]
+
+
+class Phase(Enum):
+    """Where a task is in its life."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+    def may_become(self, phase: Phase) -> bool:
+        """Whether the life of a task allows this step."""
+        return phase in _NEXT[self]
+
+
+_NEXT = {
+    Phase.CREATED: frozenset({Phase.RESTORING, Phase.RUNNING, Phase.CLOSED}),
+    Phase.RESTORING: frozenset({Phase.RUNNING, Phase.CLOSED}),
+    Phase.RUNNING: frozenset({Phase.CLOSED}),
+    Phase.CLOSED: frozenset[Phase](),
+}
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The records of one input partition that wait: batches as they came, never copied."""
+
+    batches: deque[Sequence[ReceivedMessage]] = field(default_factory=deque)
+    start: int = 0
+    """Where the rest of the first batch begins."""
+    size: int = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def extend(self, records: Sequence[ReceivedMessage]) -> None:
+        self.batches.append(records)
+        self.size += len(records)
+
+    def take(self, count: int) -> Sequence[ReceivedMessage]:
+        """Take some records, at most `count` and at most the rest of the first batch."""
+        first = self.batches[0]
+        batch = (
+            first
+            if self.start == 0 and count >= len(first)
+            else (first[self.start : self.start + count])
+        )
+        self.start += len(batch)
+        self.size -= len(batch)
+        if self.start == len(first):
+            self.batches.popleft()
+            self.start = 0
+        return batch
+
+    def head_timestamp(self) -> int:
+        return self.batches[0][self.start].timestamp()[1]
+
+    def rest_of_first(self) -> Iterable[ReceivedMessage]:
+        return islice(self.batches[0], self.start, None)
+
+    def last_offset(self) -> int:
+        return self.batches[-1][-1].offset()
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """See the module."""
+
+    spec: TaskSpec
+    state: TaskState
+    start: Offsets
+    """The committed offset, or the first one, of each input partition."""
+    send: Send
+    dropped: Callable[[str, str], None]
+    write_line: Callable[[str], None] = print
+    handlers: Handlers = field(default_factory=Handlers)
+    facts: TaskFacts = field(default_factory=TaskFacts)
+    """What its processors share."""
+    global_views: Mapping[str, TableView] = field(default_factory=dict)
+    now_ms: Callable[[], int] = lambda: 0
+    log: Log | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of its input topics, where they are known."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of its changelogs."""
+    is_committed: bool = True
+    """Whether its offsets need not be committed as long as nothing happens."""
+    phase: Phase = Phase.CREATED
+    next_offset: dict[TopicPartition, int] = field(init=False)
+    partition_time: dict[TopicPartition, int] = field(init=False)
+    moved: bool = False
+    """Whether records were processed since the last commit."""
+    _tried: dict[TopicPartition, int] = field(init=False)
+    """As `next_offset`, of a batch that failed."""
+    _queues: dict[TopicPartition, _Queue] = field(init=False)
+    _buffers: dict[str, Buffer] = field(init=False)
+    _bound: BoundProgram = field(init=False)
+    _extra_values: dict[str, int] = field(init=False)
+    _id_values: dict[str, dict[str, int]] = field(init=False)
+    _changelog_numbers: dict[str, int] = field(init=False)
+    _numbers: dict[str, Number] = field(init=False)
+    _stampers: dict[TopicPartition, Stamper] = field(init=False)
+
+    def __post_init__(self) -> None:
+        progress = {place: Progress.decode(c.metadata) for place, c in self.start.items()}
+        self.next_offset = {place: committed.offset for place, committed in self.start.items()}
+        self._tried = {}
+        self.partition_time = {place: p.partition_time for place, p in progress.items()}
+        self._queues = {place: _Queue() for place in self.start}
+        self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
+        # Numbers that another writer of this group put there stay there.
+        self._extra_values = {}
+        for p in progress.values():
+            for name, value in without_ids(p.values).items():
+                if name not in (COMMIT_ID, INPUTS):
+                    self._extra_values[name] = max(value, self._extra_values.get(name, value))
+        ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
+        ids |= self.topic_ids
+        self._id_values = {name: id_values(name, i) if i else {} for name, i in ids.items()}
+        self._numbers = {}
+        errors = self._record_errors()
+        self.facts.stream_time = max(self.partition_time.values(), default=-1)
+        self.facts.failed = errors.punctuator_failed
+        self._bound = self.spec.program.bind(
+            TaskEnvironment(
+                self.send,
+                self._buffers,
+                self.dropped,
+                self.write_line,
+                number=self._number,
+                partitions_of=self.spec.partitions_of,
+                task=self.facts,
+                global_views=self.global_views,
+                failed=errors.failed,
+                undecodable=errors.undecodable,
+                now_ms=self.now_ms,
+            )
+        )
+        self._require_room_for_numbers()
+        self._stampers = {
+            place: self._bound.stampers[place.topic](self.partition_time[place])
+            for place in self.start
+            if place.topic in self._bound.stampers
+        }
+
+    def _require_room_for_numbers(self) -> None:
+        """Refuse, before the first record, more numbers than fit beside an offset."""
+        own = dict.fromkeys((*self._numbers, INPUTS, COMMIT_ID), 0)
+        values = {**self._extra_values, **own, **id_values("", "")}
+        try:
+            Progress(0, values).encode()
+        except ValueError as error:
+            raise TopologyError(
+                f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
+                f"numbers of its windows, joins and processors to commit: {error}, or give their "
+                "steps and stores shorter names"
+            ) from error
+        self._changelog_numbers = self._numbers_of_changelogs(values)
+
+    def _numbers_of_changelogs(self, values: Mapping[str, int]) -> dict[str, int]:
+        """What is committed of its changelogs' ids: those that find room beside all else."""
+        fitting = numbers_that_fit(values, changelog_numbers(self.changelog_ids))
+        left_out = [
+            topic
+            for topic, topic_id in self.changelog_ids.items()
+            if not changelog_numbers({topic: topic_id}).keys() <= fitting.keys()
+        ]
+        # Its other tasks have as much room.
+        if left_out and self.log is not None and self.id.partition == 0:
+            self.log.warning(
+                "changelog_identity_left_out", task=str(self.id), changelogs=sorted(left_out)
+            )
+        return fitting
+
+    def _record_errors(self) -> RecordErrors:
+        return RecordErrors(
+            self.handlers,
+            self.spec.program,
+            str(self.id),
+            self.send,
+            self.dropped,
+            self._raise,
+            self.facts,
+            self.log,
+        )
+
+    def _make_buffer(self, store: Store) -> Buffer:
+        serde = self.spec.value_serdes[store.name]
+        return make_buffer(
+            store.spec,
+            self.state.store(store.name),
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            hold=self.spec.program.holds[store.name],
+            exact=exact_types(serde),
+            keep=keeper(serde),
+            clean_limit_bytes=self.spec.read_cache_bytes,
+        )
+
+    def _number(self, name: str) -> Number:
+        """A number of the operators, as it was committed."""
+        known = self._numbers.get(name)
+        if known is None:
+            known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
+        return known
+
+    @property
+    def id(self) -> TaskId:
+        """Sub-topology and partition."""
+        return self.spec.id
+
+    @property
+    def inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions."""
+        return tuple(self.start)
+
+    @property
+    def external_inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions that this application does not write itself."""
+        return [place for place in self.start if place.topic not in self.spec.internal_topics]
+
+    def become(self, phase: Phase) -> None:
+        """Step to the next phase of the task's life."""
+        assert self.phase.may_become(phase), f"task {self.id}: {self.phase} -> {phase}"
+        self.phase = phase
+
+    def begin(self) -> None:
+        """Begin to run: the state is complete, and records come next."""
+        self.become(Phase.RUNNING)
+        try:
+            self.facts.start()
+        except Exception as error:
+            self._raise(error, self.facts.node)
+
+    # -- input -------------------------------------------------------------------------------
+
+    def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records of one input partition, in the order of their offsets."""
+        self.add_stamped(place, self.stamp(place, records))
+
+    def stamp(
+        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """Give records the times of the input's extractor; each is to be stamped once, in order."""
+        stamper = self._stampers.get(place)
+        return records if stamper is None else stamper.stamp(records)
+
+    def add_stamped(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records that `stamp` has seen; the batch is iterated as it is, not copied."""
+        queue = self._queues[place]
+        expected = queue.last_offset() + 1 if queue else self.next_offset[place]
+        assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
+        queue.extend(records)
+
+    def queued(self) -> int:
+        """How many records wait."""
+        return sum(map(len, self._queues.values()))
+
+    def queued_in(self, place: TopicPartition) -> int:
+        """How many records of one input partition wait."""
+        return len(self._queues[place])
+
+    def empty_inputs(self) -> list[TopicPartition]:
+        """The input partitions of which nothing waits."""
+        return [place for place, queue in self._queues.items() if not queue]
+
+    # -- processing --------------------------------------------------------------------------
+
+    def process(self, max_records: int) -> int:
+        """Run the waiting records with the lowest timestamps through the sub-topology.
+
+        Records of one partition keep their order; among partitions the lowest head timestamp goes
+        first (Kafka Streams: `PartitionGroup`). Ends early when one of several inputs has become
+        empty: what comes next of it may have to go before the others' records.
+
+        Args:
+            max_records: where to stop.
+
+        Returns:
+            How many records were processed.
+
+        Raises:
+            RecordError: a record cannot be processed.
+        """
+        done = 0
+        while done < max_records:
+            waiting = [place for place, queue in self._queues.items() if queue]
+            if not waiting:
+                break
+            place = waiting[0]
+            count = max_records - done
+            if len(waiting) > 1:
+                place, count = self._first_run(waiting, count)
+            batch = self._queues[place].take(count)
+            self._run(place, batch)
+            done += len(batch)
+            if len(waiting) > 1 and not self._queues[place]:
+                break
+        return done
+
+    def _first_run(
+        self, waiting: Sequence[TopicPartition], count: int
+    ) -> tuple[TopicPartition, int]:
+        """Choose the partition to go on with, and how many of its records come before others."""
+        heads = sorted((self._queues[place].head_timestamp(), place) for place in waiting)
+        (_, place), (limit, other) = heads[0], heads[1]
+        queue = self._queues[place]
+        run = 0
+        for record in islice(queue.rest_of_first(), count):
+            timestamp = record.timestamp()[1]
+            if (timestamp, place) > (limit, other):
+                break
+            run += 1
+        return place, max(run, 1)
+
+    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+        try:
+            stream_time = self._bound.process[place.topic](batch)
+        except Exception as error:
+            self._tried[place] = batch[-1].offset() + 1
+            self._raise(error)
+        self.moved = True
+        self.next_offset[place] = batch[-1].offset() + 1
+        if stream_time > self.partition_time[place]:
+            self.partition_time[place] = stream_time
+
+    # -- the clock ---------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether a punctuator is due by the wall clock."""
+        due_ms = self.facts.wall_due_ms
+        return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
+
+    def punctuate(self) -> None:
+        """Call the punctuators that are due by the wall clock."""
+        try:
+            self.facts.punctuate(self.facts.now_ms())
+        except Exception as error:
+            self._raise(error)
+        self.moved = True
+
+    def _raise(self, error: Exception, node: str | None = None, record: Any = None) -> NoReturn:
+        """Say which record an error is about; the clients' errors are not about one."""
+        if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
+            raise error
+        if isinstance(error, StoreCorruptedError):
+            raise TaskCorruptedError([str(self.id)], str(error)) from error
+        if node is None:
+            node, record = self.spec.program.locate(error.__traceback__)
+        elif record is None:
+            # A punctuator by stream time runs behind the record that has made it due.
+            record = self.spec.program.current(sys._getframe())
+        cause = self.spec.program.explain(error, node, record)
+        failure = self._record_error(cause, _what_happened(cause), node, record)
+        failure.functions = tuple(self.spec.program.functions_of(node))
+        raise failure from cause
+
+    def _record_error(
+        self, error: Exception, message: str, node: str | None, record: Any
+    ) -> StreamsError:
+        store = error.store if isinstance(error, NullKeyError) else self._store_of(node)
+        if record is None:
+            return self._range_error(message, node=node, store=store)
+        return RecordError(
+            message,
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            timestamp=record.timestamp()[1],
+            node=node,
+            store=store,
+            task_id=str(self.id),
+        )
+
+    def _range_error(self, message: str, *, node: str | None, store: str | None) -> StreamsError:
+        """An error behind a cache or at the commit: one of the records since the last commit."""
+        ranges = self.suspect().ranges
+        return error_in_ranges(ranges, message, node=node, store=store, task_id=str(self.id))
+
+    def suspect(self) -> Suspect:
+        """Say what was processed since the last commit, for an error that is nobody's yet."""
+        ends = {**self.next_offset, **self._tried}
+        ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
+        moved = {place: offsets for place, offsets in ranges.items() if offsets}
+        sinks = self.spec.program.sub_topology.sinks
+        begins = {place: c.offset for place, c in self.start.items()}
+        times = dict(self.partition_time)
+        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times)
+
+    def _store_of(self, node: str | None) -> str | None:
+        nodes = self.spec.program.sub_topology.nodes
+        return next((s for n in nodes if n.name == node for s in stores_of(n)), None)
+
+    # -- the commit --------------------------------------------------------------------------
+
+    def needs_commit(self) -> bool:
+        """Whether anything happened since the last commit."""
+        if self.moved or not self.is_committed:
+            return True
+        return any(buffer.dirty for buffer in self._buffers.values())
+
+    def uncommitted_bytes(self) -> int:
+        """Estimate the memory that uncommitted rows take."""
+        return sum(buffer.uncommitted_bytes() for buffer in self._buffers.values())
+
+    def held_back(self) -> int:
+        """How many updates caches hold back."""
+        return sum(map(len, self._bound.pending))
+
+    def flush(self) -> None:
+        """Send on everything that caches hold back."""
+        try:
+            self._bound.flush()
+        except Exception as error:
+            self._raise(error)
+
+    def close_idle(self) -> None:
+        """Close what windows are open, as if stream time had passed them.
+
+        Those that emit when they close do so, from the sources on.
+        """
+        for operator in self._bound.operators.values():
+            while self.held_back():
+                self.flush()
+            try:
+                close_idle(operator)
+            except Exception as error:
+                self._raise(error)
+        self.moved = True
+
+    def deltas(self) -> dict[str, Delta]:
+        """Encode the rows that changed since the last commit, by store.
+
+        Raises:
+            RecordError: a row cannot be encoded.
+        """
+        try:
+            return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
+        except ValueEncodingError as error:
+            raise self._range_error(str(error), node=None, store=error.store) from error
+
+    def oldest_times(self) -> dict[str, int]:
+        """By store with windows: the earliest of those that the next commit writes."""
+        found = {}
+        for name, buffer in self._buffers.items():
+            if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
+                found[name] = oldest
+        return found
+
+    def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
+        """Say which input a row came from that the changelog refuses."""
+        return self._range_error(str(error), node=None, store=store)
+
+    def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
+        """Return what to commit: for every input partition, moved or not, the next offset.
+
+        Args:
+            positions: the consumer's positions. Where no record waits they say the same, past
+                control records; where records wait they are too far and are not used.
+            commit_id: the number of this commit.
+        """
+        numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
+        inputs = inputs_number(place.topic for place in self.start)
+        own = {INPUTS: inputs, COMMIT_ID: commit_id, **self._changelog_numbers}
+        values = {**self._extra_values, **numbers, **own}
+        result = {}
+        for place, offset in self.next_offset.items():
+            if not self._queues[place]:
+                offset = max(offset, positions.get(place, offset))
+            ids = self._id_values.get(place.topic, {})
+            progress = Progress(self.partition_time[place], {**values, **ids})
+            result[place] = CommittedOffset(offset, progress.encode())
+        return result
+
+    def written(
+        self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
+    ) -> None:
+        """Make a committed transaction's rows the local state's: one batch, then start afresh."""
+        rows = self._local_rows(deltas)
+        if rows or positions:
+            with corruption_of(self.id):
+                self.state.write(rows, positions)
+        for name in deltas:
+            self._buffers[name].committed()
+        self.start = offsets
+        self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+        self.moved = False
+        self.is_committed = True
+
+    def _local_rows(self, deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
+        """The rows to write to local state: what changed, and what has expired."""
+        rows: dict[str, LocalRows] = {}
+        for store in self.spec.stores:
+            changed = self._buffers[store.name].local_rows(deltas.get(store.name, []))
+            if changed:
+                rows[store.name] = changed
+        return rows
+
+    # -- reading from outside ----------------------------------------------------------------
+
+    def rows(
+        self,
+        store: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        committed: bool = False,
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
+
+        Args:
+            store: the store's name.
+            start: the first key, inclusive; None for the beginning.
+            end: the key to stop before; None for the end.
+            committed: leave out what is not committed.
+        """
+        if not committed:
+            yield from self._buffers[store].scan(start, end)
+            return
+        decode = self.spec.value_serdes[store].deserialize
+        rows = self.spec.layout(store).view(self.state.store(store))
+        yield from committed_rows(rows, decode, start, end)
+
+    def buffer(self, store: str) -> Buffer:
+        """The buffer of a store."""
+        return self._buffers[store]
+
+    def close(self) -> list[tuple[str, Exception]]:
+        """End the task; uncommitted rows are forgotten, the local state stays open.
+
+        Returns:
+            What the processors raised that were closed, by node.
+        """
+        self.become(Phase.CLOSED)
+        failures = self.facts.close()
+        for buffer in self._buffers.values():
+            buffer.discard()
+        return failures
+
+
+@contextmanager
+def corruption_of(task_id: TaskId) -> Iterator[None]:
+    """Say of broken local files whose they are, so that the worker rebuilds that task.
+
+    Raises:
+        TaskCorruptedError: instead of a `StoreCorruptedError`.
+    """
+    try:
+        yield
+    except StoreCorruptedError as error:
+        raise TaskCorruptedError([str(task_id)], str(error)) from error
+
+
+def committed_rows(
+    store: CommittedStore,
+    decode: Callable[[bytes], Any],
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> Iterable[tuple[bytes, Any, int]]:
+    """Yield ``(key bytes, value, timestamp)`` of committed rows in the order of the keys."""
+    for key, row in store.scan(start, end):
+        timestamp, data = decode_timestamped(row)
+        yield key, decode(data), timestamp
+
+
+def _what_happened(error: Exception) -> str:
+    """Name the error without its text where a user's function may have quoted the record."""
+    if isinstance(
+        error,
+        (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError),
+    ):
+        return str(error)
+    return f"a user function raised {type(error).__name__}"

@@ -1,0 +1,496 @@
+"""The tasks of one worker: from the partitions that the group gives to tasks that run.
+
+A task needs, in this order: its directory and local state, the committed offsets of its inputs,
+the ends of its changelogs, the restore, and only then its input. `advance` takes each task as far
+as it gets without waiting, so that the others go on meanwhile.
+
+What a revocation takes away follows from this table, not from the list that the client hands over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.changelog_identity import require_same_changelogs
+from headrace.streams.plan.key_sample import KeySample
+from headrace.streams.plan.known_topics import known_topics_alone
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_errors import require_same
+from headrace.streams.plan.topic_identity import committed_id
+from headrace.streams.records.handlers import Handlers
+from headrace.streams.seams.background import Background
+from headrace.streams.seams.clients import (
+    Clock,
+    CommittedOffset,
+    Consumer,
+    Log,
+    Offsets,
+    TopicPartition,
+)
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
+from headrace.streams.tasks.patience import Patience
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.tasks.task import Phase, Task, corruption_of
+from headrace.topology.compile.compiler import Send
+from headrace.topology.context.context import TableView
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.processors.store import Store
+
+
+class Facts(Protocol):
+    """What tasks must ask of the cluster."""
+
+    def changelogs(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogFacts]:
+        """Ends and identities of changelog partitions, asked for now."""
+
+    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions for which nothing was ever committed."""
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist, asked for now."""
+
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic that is written to."""
+
+
+OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
+MakeSend = Callable[[], Send]
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A task that this worker owns, however far it is."""
+
+    id: TaskId
+    plan: SubPlan
+    lead: str
+    """The topic whose partitions the group gives out."""
+    inputs: list[TopicPartition] = field(default_factory=list)
+    home: TaskHome | None = None
+    task: Task | None = None
+    reads: bool = False
+    is_committed: bool = False
+    """Whether this worker has committed the task's offsets since it has the task."""
+    lost: Sequence[TopicPartition] = ()
+    """The inputs whose offsets are gone."""
+    effects: Mapping[str, str] = field(default_factory=dict)
+    """What follows from that, by input."""
+    counted: Counted = field(default_factory=Counted)
+    """Where its records are counted."""
+    lacked_offsets: bool = False
+    """Whether state without offsets was met once."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the input topics when the task was begun last."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of the changelogs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The facts that some tasks begin from."""
+
+    slots: Sequence[_Slot]
+    committed: Mapping[TopicPartition, CommittedOffset | None]
+    first: Mapping[TopicPartition, int]
+    changelogs: Mapping[TopicPartition, ChangelogFacts]
+    topic_ids: Mapping[str, str]
+
+
+class Tasks:
+    """See the module.
+
+    Args:
+        plans: the application's sub-topologies.
+        partitions: the partition count of each topic.
+        consumer: the group's.
+        restorer: of this worker.
+        facts: asks the cluster.
+        open_home: opens a task's local state; None while another worker has it.
+        make_send: gives the present producer's send.
+        lost_offsets: decides where committed offsets are gone.
+        read_cache_bytes: the bound of each store's cache.
+        clock: for how long to wait for committed offsets.
+        background: asks the cluster beside the worker.
+        log: bound to the worker.
+        handlers: decide about records that fail.
+        make_facts: makes what the processors of a task share.
+        global_views: the rows of global tables, by their nodes.
+        write_line: what `print` writes with.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Sequence[SubPlan],
+        partitions: Mapping[str, int],
+        consumer: Consumer,
+        restorer: Restorer,
+        facts: Facts,
+        open_home: OpenHome,
+        make_send: MakeSend,
+        lost_offsets: LostOffsets,
+        read_cache_bytes: int,
+        clock: Clock,
+        background: Background,
+        log: Log,
+        handlers: Handlers | None = None,
+        make_facts: Callable[[TaskId], TaskFacts] | None = None,
+        global_views: Mapping[str, TableView] | None = None,
+        write_line: Callable[[str], None] = print,
+    ) -> None:
+        self._by_lead = {plan.lead(partitions): plan for plan in plans}
+        self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
+        self._partitions = partitions
+        self._consumer = consumer
+        self._restorer = restorer
+        self._facts = facts
+        self._open_home = open_home
+        self._make_send = make_send
+        self._lost_offsets = lost_offsets
+        self._read_cache_bytes = read_cache_bytes
+        self._write_line = write_line
+        self._handlers = handlers or Handlers()
+        self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
+        self._global_views = global_views or {}
+        self._clock = clock
+        self._slots: dict[TaskId, _Slot] = {}
+        self._readers: dict[TopicPartition, Task] = {}
+        self._patience = Patience(clock)
+        self._inquiry = Inquiry[_Found](background)
+        self._log = log
+        self.key_sample = KeySample(plans, partitions, log)
+        self.dropped: dict[tuple[str, str], int] = {}
+
+    @property
+    def lead_topics(self) -> list[str]:
+        """What to subscribe to: one topic of each sub-topology."""
+        return sorted(self._by_lead)
+
+    @property
+    def leads(self) -> frozenset[TopicPartition]:
+        """The partitions that the group is to give out."""
+        return frozenset(
+            TopicPartition(topic, partition)
+            for topic in self._by_lead
+            for partition in range(self._partitions[topic])
+        )
+
+    @property
+    def running(self) -> list[Task]:
+        """The tasks that process records."""
+        return list(dict.fromkeys(self._readers.values()))
+
+    @property
+    def owned(self) -> list[TaskId]:
+        """All tasks of this worker."""
+        return sorted(self._slots)
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether a task waits for what the cluster or another worker will say."""
+        return any(slot.task is None for slot in self._slots.values())
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the group has given out partitions that nobody here has heard of yet."""
+        return not all(map(self._knows, self._slots.values()))
+
+    def _knows(self, slot: _Slot) -> bool:
+        return slot.id.partition < self._partitions[slot.lead]
+
+    @property
+    def all_running(self) -> bool:
+        """Whether no task is still on its way."""
+        return all(slot.reads for slot in self._slots.values())
+
+    def reader_of(self, place: TopicPartition) -> Task | None:
+        """The running task that reads a partition."""
+        return self._readers.get(place)
+
+    # -- the group's word --------------------------------------------------------------------
+
+    def assign(self, leads: Iterable[TopicPartition]) -> None:
+        """Own the tasks of these partitions of lead topics."""
+        for topic, partition in leads:
+            plan = self._by_lead[topic]
+            task_id = TaskId(plan.id, partition)
+            if task_id not in self._slots:
+                self._slots[task_id] = _Slot(task_id, plan, topic, counted=self._counted[plan.id])
+
+    def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
+        """The tasks that these partitions of lead topics stand for."""
+        ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
+        return [task_id for task_id in ids if task_id in self._slots]
+
+    def release(self, ids: Iterable[TaskId]) -> None:
+        """Let go of tasks, those of them that are here; what is not committed is forgotten."""
+        for task_id in list(ids):
+            slot = self._slots.pop(task_id, None)
+            if slot is None:
+                continue
+            self._stop(slot)
+            if slot.home is not None:
+                slot.home.close()
+
+    # -- rebuilding --------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """End the running tasks and begin them anew from committed facts; local state stays.
+
+        Restores go on: what they read was committed before they began.
+        """
+        for slot in self._slots.values():
+            if slot.reads:
+                self._stop(slot)
+
+    def rebuild_all(self) -> None:
+        """End all tasks, those being restored too, and begin them anew; local state stays."""
+        for slot in self._slots.values():
+            self._stop(slot)
+
+    def wipe(self, names: Iterable[str]) -> None:
+        """Rebuild the local state of tasks from their changelogs."""
+        wanted = set(names)
+        for slot in self._slots.values():
+            if str(slot.id) in wanted and slot.home is not None:
+                self._stop(slot, keep_restored=False)
+                slot.home.wipe()
+
+    def _stop(self, slot: _Slot, *, keep_restored: bool = True) -> None:
+        if slot.task is None:
+            return
+        if slot.reads:
+            self._consumer.remove(slot.inputs)
+            for place in slot.inputs:
+                del self._readers[place]
+            slot.reads = False
+        task, slot.task = slot.task, None
+        slot.is_committed = task.is_committed
+        self._restorer.forget(task, keep=keep_restored)
+        for node, error in task.close():
+            self._log.warning(
+                "processor_close_failed", task=str(task.id), node=node, error=type(error).__name__
+            )
+
+    # -- on the way to running ---------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Take tasks that do not run yet as far as they get without waiting."""
+        if self._inquiry.is_open:
+            self._begin_looked_up()
+            return
+        waiting = [s for s in self._slots.values() if s.task is None and self._knows(s)]
+        for slot in waiting:
+            slot.inputs = slot.plan.inputs(slot.id.partition, self._partitions)
+            if slot.home is None:
+                slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
+        waiting = [slot for slot in waiting if slot.home is not None]
+        if not waiting:
+            return
+        inputs = [place for slot in waiting for place in slot.inputs]
+        # Committed offsets first, then the changelogs' ends: see headrace.streams.tasks.restore.
+        committed = self._committed(inputs)
+        if committed is None:
+            return
+        for slot in waiting:
+            own = {place: committed[place] for place in slot.inputs}
+            slot.lost = self._lost_offsets.of(slot.plan.id, own)
+        self._inquiry.ask(partial(self._look_up, waiting, committed))
+        self._begin_looked_up()
+
+    def _look_up(
+        self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> _Found:
+        """Ask what must be known besides the committed offsets; runs beside the worker."""
+        topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
+        logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
+        # Before the first offsets: those of a topic that is made anew later are of no use.
+        topic_ids = self._facts.topic_ids({**topics, **logs})
+        unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
+        changelogs = [
+            TopicPartition(topic, slot.id.partition)
+            for slot in slots
+            for topic in slot.plan.restored_from
+        ]
+        # Of an input whose offset is gone it is said what is read again.
+        changelogs += [place for slot in slots for place in slot.lost]
+        return _Found(
+            slots,
+            committed,
+            self._facts.first_offsets(unknown) if unknown else {},
+            self._facts.changelogs(changelogs) if changelogs else {},
+            topic_ids,
+        )
+
+    def _begin_looked_up(self) -> None:
+        """Begin the tasks whose facts have come, as far as they are this worker's still."""
+        found = self._inquiry.take()
+        if found is None:
+            return
+        for slot in found.slots:
+            if self._slots.get(slot.id) is slot:
+                self._begin_at(slot, found)
+
+    def _begin_at(self, slot: _Slot, found: _Found) -> None:
+        committed = {place: found.committed[place] for place in slot.inputs}
+        start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+        self._require_same_topics(slot, start, found.topic_ids)
+        slot.changelog_ids = require_same_changelogs(
+            slot.id, slot.plan.changelogs, start, found.topic_ids
+        )
+        if slot.lost:
+            slot.effects = effects_of(slot.lost, start, found.changelogs)
+            has_counted = self._lost_offsets.has_counted(slot.plan.id, committed)
+            if has_counted and not self._goes_on(slot):
+                return
+        self._begin(slot, committed, start, found.changelogs)
+
+    def _require_same_topics(self, slot: _Slot, start: Offsets, found: Mapping[str, str]) -> None:
+        """Compare the topics that are there with those that were read.
+
+        Raises:
+            TopicReplacedError: one is another one.
+        """
+        known = {
+            place.topic: committed_id(place.topic, Progress.decode(c.metadata).values)
+            for place, c in start.items()
+        }
+        committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
+        require_same({**slot.topic_ids, **committed}, found)
+        slot.topic_ids = {
+            place.topic: found[place.topic] for place in start if place.topic in found
+        }
+
+    def _committed(
+        self, inputs: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Ask for committed offsets; None while a transaction on them is undecided."""
+        busy = bool(self._readers)
+        wait_s = self._patience.wait_s(busy=busy)
+        if wait_s is None:
+            return None
+        committed = self._consumer.committed(inputs, wait_s)
+        if committed is None:
+            self._log.info("offsets_undecided", partitions=[str(place) for place in inputs])
+            self._patience.more()
+        else:
+            self._patience.reset()
+        return committed
+
+    def _begin(
+        self,
+        slot: _Slot,
+        committed: Mapping[TopicPartition, CommittedOffset | None],
+        start: Offsets,
+        facts: Mapping[TopicPartition, ChangelogFacts],
+    ) -> None:
+        assert slot.home is not None
+        with corruption_of(slot.id):
+            self._drop_unlogged(slot, committed)
+        slot.task = Task(
+            spec=slot.plan.task(
+                slot.id.partition,
+                self._read_cache_bytes,
+                partitions_of=self._facts.partitions_of,
+            ),
+            state=slot.home.state,
+            start=start,
+            send=self._send_of(slot.plan),
+            dropped=self._drop,
+            write_line=self._write_line,
+            handlers=self._handlers,
+            facts=self._make_facts(slot.id),
+            global_views=self._global_views,
+            now_ms=self._clock.now_ms,
+            log=self._log,
+            topic_ids=slot.topic_ids,
+            changelog_ids=slot.changelog_ids,
+            is_committed=slot.is_committed,
+        )
+        if self._restorer.begin(slot.task, facts):
+            slot.task.become(Phase.RESTORING)
+        else:
+            self.run(slot.task)
+
+    def _send_of(self, plan: SubPlan) -> Send:
+        """What a task sends with; topics that its functions name are looked for first."""
+        send = self._make_send()
+        return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
+
+    def _drop_unlogged(
+        self, slot: _Slot, committed: Mapping[TopicPartition, CommittedOffset | None]
+    ) -> None:
+        """Empty unlogged stores that belong to another commit than the offsets do."""
+        assert slot.home is not None
+        # An input that was never committed says nothing.
+        offsets = [offset for offset in committed.values() if offset is not None]
+        ids = {Progress.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
+        for store in slot.plan.program.sub_topology.stores:
+            if store.spec.logged:
+                continue
+            position = slot.home.state.position(store.name)
+            if position is None or {position.commit_id} != ids:
+                slot.home.state.drop_store(store.name)
+            if position is not None and {position.commit_id} != ids:
+                self._log.warning(
+                    "store_dropped",
+                    task=str(slot.id),
+                    store=store.name,
+                    reason="it has no changelog, and is of another commit than the offsets",
+                )
+
+    def run(self, task: Task) -> None:
+        """Let a task whose state is complete read its input."""
+        slot = self._slots[task.id]
+        assert slot.task is task
+        with corruption_of(task.id):
+            if slot.lost and _has_rows(task) and not self._goes_on(slot):
+                return
+        task.begin()
+        self._consumer.add(task.next_offset)
+        for place in slot.inputs:
+            self._readers[place] = task
+        slot.reads = True
+        self._log.info(
+            "task_started",
+            task=str(task.id),
+            offsets={str(place): offset for place, offset in task.next_offset.items()},
+        )
+
+    def _goes_on(self, slot: _Slot) -> bool:
+        """Whether a task that has state begins although offsets are gone.
+
+        At first they are asked for once more: another worker may have had the task meanwhile.
+
+        Raises:
+            StateWithoutOffsetsError: it would count twice.
+        """
+        if not slot.lacked_offsets:
+            slot.lacked_offsets = True
+            self._stop(slot)
+            return False
+        others = [place for other in self._slots.values() for place in other.lost]
+        self._lost_offsets.meet(str(slot.id), slot.counted, slot.lost, slot.effects, others)
+        slot.lost = ()
+        return True
+
+    def _drop(self, node: str, reason: str) -> None:
+        count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
+        # Powers of two: seen at once, and never a flood.
+        if count & (count - 1) == 0:
+            self._log.warning("records_dropped", node=node, reason=reason, count=count)
+
+
+def _has_rows(task: Task) -> bool:
+    stores = map(task.state.store, task.spec.changelogs)
+    return any(next(iter(store.scan()), None) is not None for store in stores)

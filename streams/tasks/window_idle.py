@@ -1,0 +1,85 @@
+"""Which tasks have had nothing to do for so long that their windows are to be closed.
+
+Off unless window.close.idle.ms is set: a window that is closed without a later record turns every
+record that still comes for it into a late one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import Clock, Consumer
+from headrace.streams.tasks.task import Task
+
+__all__ = ["IdleWindows"]
+
+
+class IdleWindows:
+    """See the module.
+
+    Args:
+        idle_ms: window.close.idle.ms; 0 closes nothing.
+        consumer: of the group.
+        running: gives the tasks that run.
+        clock: measures how long nothing came.
+    """
+
+    def __init__(
+        self,
+        idle_ms: int,
+        consumer: Consumer,
+        running: Callable[[], Sequence[Task]],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._idle_s = idle_ms / 1000
+        self._consumer = consumer
+        self._running = running
+        self._clock = clock
+        self._since_s: dict[TaskId, float] = {}
+        self._closed: dict[TaskId, Task] = {}
+        """What was closed since the last record; another object was begun anew after an abort."""
+
+    def due(self) -> list[Task]:
+        """The tasks whose windows are to be closed now, each once until it has a new record."""
+        if not self._idle_s:
+            return []
+        running = self._running()
+        now_s = self._clock.monotonic_s()
+        self._forget_others(running)
+        return [task for task in running if self._is_due(task, now_s)]
+
+    def _is_due(self, task: Task, now_s: float) -> bool:
+        since_s = self._since_s.setdefault(task.id, now_s)
+        if task.queued():
+            self._since_s[task.id] = now_s
+            self._closed.pop(task.id, None)
+            return False
+        if self._closed.get(task.id) is task or now_s - since_s < self._idle_s:
+            return False
+        if not self._has_read_all(task):
+            self._since_s[task.id] = now_s
+            return False
+        self._closed[task.id] = task
+        return True
+
+    def busy(self, task: Task) -> None:
+        """A task has records."""
+        if self._idle_s:
+            self._since_s[task.id] = self._clock.monotonic_s()
+            self._closed.pop(task.id, None)
+
+    def _has_read_all(self, task: Task) -> bool:
+        """Whether the broker is known to have no more for a task."""
+        positions = self._consumer.positions(task.inputs)
+        return all(
+            self._consumer.lag(place, max(positions.get(place, 0), task.next_offset[place])) == 0
+            for place in task.inputs
+        )
+
+    def _forget_others(self, running: Sequence[Task]) -> None:
+        if len(self._since_s) > len(running):
+            ids = {task.id for task in running}
+            self._since_s = {t: s for t, s in self._since_s.items() if t in ids}
+            self._closed = {t: task for t, task in self._closed.items() if t in ids}

@@ -1,0 +1,1 @@
+"""The test driver, and a cluster in memory."""

@@ -1,0 +1,537 @@
+"""`TopologyTestDriver`: a whole topology without a broker, run by the code that runs it live.
+
+It needs neither a Kafka client nor RocksDB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, get_args, overload
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.errors import AbortableError
+from headrace.streams.global_tables.global_state import GlobalState, stores_of_tables
+from headrace.streams.local.driver_disk import Disk, MemoryDisk, RocksDisk
+from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.plan.key_checks import warn_of_keys
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.tasks.task import committed_rows
+from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_store import StoreView
+from headrace.streams.testing.driver_topics import (
+    Isolation,
+    Record,
+    TestInput,
+    TestOutput,
+    Time,
+    step_to_ms,
+    to_ms,
+)
+from headrace.streams.testing.memory_clients import MemoryConsumer
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.testing.memory_worker import (
+    Counts,
+    EventLog,
+    ManualClock,
+    create_topics,
+    default_partitions,
+    make_memory_worker,
+)
+from headrace.streams.worker.worker import Worker
+from headrace.topology.graph.graph import AnySerde
+from headrace.topology.serdes import Serde
+from headrace.topology.topology import Topology
+
+__all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+CommitMode = Literal["each_record", "manual"]
+CrashPoint = Literal[
+    "caches_flushed",
+    "changelogs_written",
+    "offsets_sent",
+    "transaction_committed",
+    "state_written",
+    "records_restored",
+    "restore_ended",
+]
+"""The steps of a commit and of a restore after which a worker can die."""
+
+MAX_TURNS = 1_000_000
+"""How long a topology may go on after one call; one that feeds itself would never end."""
+
+_NEVER_MS = 1 << 60
+_DEFAULTS = {"application.id": "test", "bootstrap.servers": "nowhere:1"}
+
+
+class _CrashError(BaseException):
+    """The worker dies here. No reaction of the runtime may catch it, so it is no Exception."""
+
+
+class TopologyTestDriver:
+    """Runs a topology on a cluster in memory, one step after another, in the calling thread.
+
+    Everything between the topics is the code that runs live: the compiled topology, tasks, state,
+    the commit with its changelogs, restore. Time passes only when the driver is told so, and the
+    same calls give the same results.
+
+    A word count, of three partitions, with the repartition topic that its ``group_by`` needs:
+
+    >>> from headrace import serdes
+    >>> from headrace.topology.dsl.builder import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", value=serdes.string)
+    >>> words = lines.flat_map_values(str.split)
+    >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+    >>> by_word.count(store="counts").to_stream().to("word-counts")
+    >>> topology = builder.build()
+
+    Records go in with `input` and come out with `output`. Each of them uses the serdes of the
+    topology unless it is given others:
+
+    >>> with TopologyTestDriver(topology, partitions=3) as driver:
+    ...     driver.input("lines").send(None, "to be or not to be")
+    ...     sorted(driver.output("word-counts").as_dict().items())
+    [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
+
+    Every record is committed before the next one is read, so each update comes out. With
+    ``commit="manual"`` the test decides; until then nothing is visible to a reader of committed
+    records, and each key comes out once a commit (``statestore.cache.max.bytes`` is not 0):
+
+    >>> exactly_once = {"processing.guarantee": "exactly_once_v2"}
+    >>> driver = TopologyTestDriver(topology, exactly_once, commit="manual")
+    >>> lines, counts = driver.input("lines"), driver.output("word-counts")
+    >>> lines.send(None, "to be or not to be")
+    >>> counts.read_all()
+    []
+    >>> driver.commit()
+    >>> [(record.key, record.value) for record in counts.read_all()]
+    [('to', 2), ('be', 2), ('not', 1), ('or', 1)]
+
+    The order is that of each key; between keys of several partitions it is the seed's choice, as
+    live it is nobody's. Stores are read like a mapping, with what is not committed yet or without
+    it:
+
+    >>> driver.store("counts")["to"]
+    2
+
+    An `abort` makes everything since the last commit void, and a `crash` kills the worker, at once
+    or at a step of its next commit. What follows begins from what is committed, so under
+    exactly-once the counts are the same:
+
+    >>> lines.send(None, "to do")
+    >>> driver.abort()
+    >>> driver.crash(at="changelogs_written", keep=False)
+    >>> driver.commit()
+    >>> driver.crashes, driver.restored
+    (1, 4)
+    >>> [(record.key, record.value) for record in counts.read_all()]
+    [('to', 3), ('do', 1)]
+
+    Args:
+        topology: what ``StreamsBuilder().build()`` returned.
+        settings: the application's own, see docs/configuration.md. ``application.id`` and
+            ``bootstrap.servers`` may be left out; `commit` takes the place of
+            ``commit.interval.ms`` and ``commit.when.idle``.
+        partitions: partition count of the topics that the application does not make itself: for
+            all, or by name with 1 for the others. None is 4 where the topology repartitions, so
+            that keys which do not meet are seen, and 1 where it does not.
+        now: the time at the start: a datetime with a time zone, or milliseconds since 1970.
+        commit: "each_record" commits after each record of each topic, and reads each row back
+            from its bytes; "manual" commits when `commit` is called, or earlier where
+            ``statestore.uncommitted.max.bytes`` is reached.
+        state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
+        seed: decides where records without a key go, and in which order partitions are read.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        TopologyError: the topology cannot run.
+        MisconfiguredTopicError: topics that are joined have unequal partition counts.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        settings: Mapping[str, object] | None = None,
+        *,
+        partitions: int | Mapping[str, int] | None = None,
+        now: Time = 0,
+        commit: CommitMode = "each_record",
+        state_dir: str | Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
+        self._config = _paced(config, commit)
+        self._plans = plan_application(topology, self._config)
+        warn_of_keys(topology, self._config, above=1)
+        self._global_plans = plan_global_tables(topology, self._config)
+        self._names = Names(self._plans, self._config, self._global_plans)
+        counts = default_partitions(self._plans) if partitions is None else partitions
+        self.cluster = MemoryCluster(partitions=counts, seed=seed)
+        create_topics(self.cluster, self._plans, self._config, self._global_plans)
+        self._clock = ManualClock(to_ms(now, "now"))
+        self._log = EventLog()
+        self._counts = Counts()
+        self._disk: Disk = (
+            MemoryDisk()
+            if state_dir is None
+            else RocksDisk(Path(state_dir), self._config, self._log)
+        )
+        self._worker: Worker | None = None
+        self._consumer: MemoryConsumer | None = None
+        self._armed: CrashPoint | None = None
+        self._keep = True
+        self.crashes = 0
+        """How often the worker has died."""
+        self.deployed: Deployment | None = None
+        """What was deployed before, where the cluster is another driver's."""
+
+    # -- the ends of the topology --------------------------------------------------------------
+
+    @overload
+    def input(
+        self, topic: str, *, key: Serde[K], value: Serde[V], step: timedelta = ...
+    ) -> TestInput[K, V]: ...
+    @overload
+    def input(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        step: timedelta = ...,
+    ) -> TestInput[Any, Any]: ...
+
+    def input(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        step: timedelta = timedelta(milliseconds=1),
+    ) -> TestInput[Any, Any]:
+        """Write to a source topic.
+
+        Args:
+            topic: one that the topology reads.
+            key: serde of keys; None takes the one that the topology reads it with.
+            value: serde of values; None takes the one that the topology reads it with.
+            step: how much later each record is than the one sent before it.
+
+        Raises:
+            LookupError: the topology does not read the topic.
+        """
+        read_key, read_value = self._names.read(topic)
+        return TestInput(
+            topic,
+            key or read_key,
+            value or read_value,
+            cluster=self.cluster,
+            run=self.run,
+            now_ms=self._clock.now_ms,
+            step_ms=step_to_ms(step),
+        )
+
+    @overload
+    def output(
+        self, topic: str, *, key: Serde[K], value: Serde[V], isolation: Isolation = ...
+    ) -> TestOutput[K, V]: ...
+    @overload
+    def output(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        isolation: Isolation = ...,
+    ) -> TestOutput[Any, Any]: ...
+
+    def output(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        isolation: Isolation = "read_committed",
+    ) -> TestOutput[Any, Any]:
+        """Read a topic from its beginning: an output, or an internal topic by its full name.
+
+        Args:
+            topic: the topic.
+            key: serde of keys; None takes the one that the topology writes it with.
+            value: serde of values; None takes the one that the topology writes it with.
+            isolation: "read_uncommitted" shows records of open and aborted transactions too.
+
+        Raises:
+            LookupError: the topology does not write the topic.
+        """
+        written_key, written_value = self._names.written(topic, self.cluster.topics)
+        return TestOutput(
+            topic,
+            key or written_key,
+            value or written_value,
+            cluster=self.cluster,
+            isolation=isolation,
+        )
+
+    # -- running -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Process until nothing is left to do; what an abort or a crash undid is done again.
+
+        `send`, `advance` and `commit` do so by themselves.
+
+        Raises:
+            StreamsError: what stopped the worker. The next call starts it again from what is
+                committed, as a supervisor would.
+        """
+        for _ in range(MAX_TURNS):
+            before = self._activity()
+            self._turn()
+            if self._activity() == before:
+                return
+        raise RuntimeError(
+            f"the topology goes on after {MAX_TURNS:,} turns; does it write to a topic it reads?"
+        )
+
+    def advance(self, duration: timedelta) -> None:
+        """Let time pass, then run.
+
+        Args:
+            duration: how much.
+        """
+        self._clock.pass_ms(step_to_ms(duration))
+        self.run()
+
+    def commit(self, *, rounds: int | None = None) -> None:
+        """Run and commit until everything that went in has gone through the whole topology.
+
+        Under exactly-once a sub-topology reads a repartition topic only after the commit of what
+        was written there, so this takes as many commits as there are sub-topologies in a row.
+
+        Args:
+            rounds: commit so often at most, and leave the rest for later.
+
+        Raises:
+            StreamsError: what stopped the worker; nothing that it was doing is committed.
+        """
+        self.run()
+        while rounds is None or rounds > 0:
+            before = self._counts.commits, self.crashes
+            self._present().request_commit()
+            self._turn()
+            if (self._counts.commits, self.crashes) == before:
+                return
+            if rounds is not None:
+                rounds -= 1
+            self.run()
+
+    def abort(self) -> None:
+        """Abort the open transaction: everything since the last commit is void.
+
+        It is processed again, from committed facts, by the next call that runs the topology.
+        """
+        self._present()
+        assert self._consumer is not None
+        self._consumer.fail(AbortableError("the test driver was told to abort"))
+        self._turn()
+
+    def crash(self, at: CrashPoint | None = None, *, keep: bool = True) -> None:
+        """Kill the worker without a word; the next call that runs the topology starts another.
+
+        Args:
+            at: the step of the next commit or restore after which it dies; None is now. Several
+                tasks may be in one commit, and "state_written" comes after the first of them.
+            keep: whether local state survives; without it all state comes from the changelogs.
+
+        Raises:
+            ValueError: there is no such step.
+        """
+        if at is not None and at not in get_args(CrashPoint):
+            raise ValueError(f"no step {at!r}; there are {', '.join(get_args(CrashPoint))}")
+        self._armed, self._keep = at, keep
+        if at is None:
+            self._die()
+
+    def restart(self) -> None:
+        """Stop the worker cleanly, committing what was processed, and start another when needed."""
+        self._let(Worker.finish)
+        if self._worker is not None:
+            self._worker = None
+            self._disk.process_ended()
+
+    def close(self) -> None:
+        """End; what is not committed is forgotten."""
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            worker.give_up()
+        self._disk.process_ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- looking inside ------------------------------------------------------------------------
+
+    def store(self, name: str, *, committed: bool = False) -> StoreView[Any, Any]:
+        """Read a store, over all partitions.
+
+        Args:
+            name: the store's name.
+            committed: leave out what is not committed.
+
+        Returns:
+            A mapping that shows the rows as they are at each moment.
+
+        Raises:
+            LookupError: there is no such store.
+        """
+        table = self._names.global_table(name)
+        if table is not None:
+            return StoreView(table.key, table.value, partial(self._global_rows, table))
+        plan, store = self._names.store(name)
+        value = plan.value_serdes[name]
+
+        def rows(start: bytes | None, end: bytes | None) -> Iterable[tuple[bytes, Any, int]]:
+            tasks = self._worker.tasks.running if self._worker is not None else []
+            running = {task.id: task for task in tasks}
+            topics = plan.topics.all_sources
+            for partition in range(max(len(self.cluster.topics[t].logs) for t in topics)):
+                task = running.get(TaskId(plan.id, partition))
+                if task is not None:
+                    yield from task.rows(name, start, end, committed=committed)
+                    continue
+                home = self._disk.open(TaskId(plan.id, partition), plan.program.sub_topology.stores)
+                held = store.spec.rows.view(home.state.store(name))
+                yield from committed_rows(held, value.deserialize, start, end)
+
+        return StoreView(store.key or self._config.default_key_serde, value, rows)
+
+    def _global_rows(
+        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        state = GlobalState(self._disk.open_global(stores_of_tables(self._global_plans)))
+        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)
+
+    def committed_offsets(self, topic: str) -> dict[int, int]:
+        """The application's committed offset of each partition that has one."""
+        group = self.cluster.offsets.get(self._config.application_id, {})
+        return {p.partition: c.offset for p, c in sorted(group.items()) if p.topic == topic}
+
+    @property
+    def processed(self) -> int:
+        """How many records of all topics were processed and committed."""
+        return self._counts.processed
+
+    @property
+    def restored(self) -> int:
+        """How many changelog records were restored."""
+        return self._counts.restored
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """How many records the present worker left out, by node and reason."""
+        if self._worker is None:
+            return {}
+        return {**self._worker.tasks.dropped, **self._worker.global_tables.dropped}
+
+    @property
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """What the runtime has logged."""
+        return self._log.events
+
+    # -- the worker ----------------------------------------------------------------------------
+
+    def _present(self) -> Worker:
+        """The worker; started where there is none."""
+        if self._worker is None:
+            self._consumer = MemoryConsumer(
+                self.cluster,
+                group=self._config.application_id,
+                committed=self._config.reads_committed,
+            )
+            worker = make_memory_worker(
+                self._config,
+                self._plans,
+                cluster=self.cluster,
+                consumer=self._consumer,
+                disk=self._disk,
+                clock=self._clock,
+                counts=self._counts,
+                probe=self._probe,
+                log=self._log,
+                global_plans=self._global_plans,
+                deployed=self.deployed,
+            )
+            try:
+                worker.begin()
+            except BaseException:
+                worker.give_up()
+                self._disk.process_ended()
+                raise
+            self._worker = worker
+        return self._worker
+
+    def _turn(self) -> None:
+        self._let(Worker.turn)
+
+    def _let(self, act: Callable[[Worker], None]) -> None:
+        """Let the worker do something, which may be the last that it does."""
+        worker, crashed = self._present(), False
+        try:
+            act(worker)
+        except _CrashError:
+            crashed = True
+        except BaseException:
+            self._worker = None
+            worker.give_up()
+            self._disk.process_ended()
+            raise
+        if crashed:  # not in the handler, where the traceback still holds what was open
+            self._die()
+
+    def _probe(self, step: str) -> None:
+        if step == self._armed:
+            raise _CrashError
+
+    def _die(self) -> None:
+        worker, self._worker = self._present(), None
+        worker.tasks.rebuild()  # lets go of what it held, and writes nothing
+        self._armed = None
+        self._disk.process_ended()
+        if not self._keep:
+            self._disk.lose()
+        self.crashes += 1
+
+    def _activity(self) -> tuple[object, ...]:
+        """What differs after a turn that did something."""
+        tasks = self._worker.tasks if self._worker is not None else None
+        queued = sum(task.queued() for task in tasks.running) if tasks is not None else 0
+        return self._worker, self.cluster.changes, queued
+
+
+def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
+    if commit == "each_record":
+        # Rows are read back from their bytes each time, as after a restart.
+        return replace(
+            config, commit_interval_ms=0, max_poll_records=1, statestore_read_cache_max_bytes=0
+        )
+    if commit == "manual":
+        return replace(config, commit_interval_ms=_NEVER_MS, commit_when_idle=False)
+    raise ValueError(f"commit must be 'each_record' or 'manual', not {commit!r}")

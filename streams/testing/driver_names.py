@@ -1,0 +1,106 @@
+"""What a topology reads, writes and keeps, by name, and the serdes that it does so with."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.topology import serdes
+from headrace.topology.graph.graph import AnySerde, Sink, Source
+from headrace.topology.processors.store import Store
+
+Serdes = tuple[AnySerde, AnySerde]
+"""Of keys and of values."""
+
+
+class Names:
+    """Looks up topics and stores of an application by the names that its users know."""
+
+    def __init__(
+        self,
+        plans: Sequence[SubPlan],
+        config: StreamsConfig,
+        global_plans: Sequence[GlobalPlan] = (),
+    ) -> None:
+        nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
+        self._config = config
+        self._globals = global_plans
+        self._sources = [n for n in nodes if isinstance(n, Source) and not n.internal]
+        self._sinks = [n for n in nodes if isinstance(n, Sink)]
+        self._stores = [(p, s) for p in plans for s in p.program.sub_topology.stores]
+
+    def read(self, topic: str) -> Serdes:
+        """The serdes that a topic is read with.
+
+        Raises:
+            LookupError: the topology does not read it.
+        """
+        for source in self._sources:
+            if topic in source.topics:
+                return self._serdes(source)
+        for plan in self._globals:
+            if topic == plan.topic:
+                return plan.key, plan.value
+        names = sorted(
+            {name for source in self._sources for name in source.topics}
+            | {plan.topic for plan in self._globals}
+        )
+        raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(names)}")
+
+    def written(self, topic: str, existing: Container[str]) -> Serdes:
+        """The serdes that a topic is written with; internal ones go by their full names.
+
+        Args:
+            topic: the name.
+            existing: topics that may be asked for, whoever writes them.
+
+        Raises:
+            LookupError: the topology does not write it.
+        """
+        writers = self._writers()
+        if topic in writers:
+            return self._serdes(writers[topic])
+        if topic == self._config.errors_dead_letter_queue_topic_name:
+            return serdes.bytes, serdes.bytes
+        choosing = [sink for sink in self._sinks if callable(sink.topic)]
+        if not choosing and topic not in existing:
+            names = ", ".join(sorted(writers))
+            raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
+        return self._serdes(choosing[0] if len(choosing) == 1 else Sink(""))
+
+    def global_table(self, store: str) -> GlobalPlan | None:
+        """The global table with a store of this name, if there is one."""
+        return next((plan for plan in self._globals if plan.store.name == store), None)
+
+    def store(self, name: str) -> tuple[SubPlan, Store]:
+        """A store, and the sub-topology that keeps it.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        for plan, store in self._stores:
+            if store.name == name:
+                return plan, store
+        found = [store.name for _, store in self._stores] + [p.store.name for p in self._globals]
+        names = ", ".join(found) or "none"
+        raise LookupError(f"the topology has no store {name!r}; there are: {names}")
+
+    def _writers(self) -> dict[str, Sink | Store]:
+        """What writes each topic, by the topic's full name."""
+        writers: dict[str, Sink | Store] = {}
+        for sink in self._sinks:
+            if isinstance(sink.topic, str):
+                prefix = f"{self._config.application_id}-" if sink.internal else ""
+                writers.setdefault(prefix + sink.topic, sink)
+        for plan, store in self._stores:
+            if store.name in plan.changelogs:
+                writers[plan.changelogs[store.name]] = store
+        return writers
+
+    def _serdes(self, node: Source | Sink | Store) -> Serdes:
+        return (
+            node.key or self._config.default_key_serde,
+            node.value or self._config.default_value_serde,
+        )

@@ -1,0 +1,282 @@
+"""The ends of a topology under test: what goes in, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
+from headrace.topology.compile.compiler import Headers
+from headrace.topology.errors import about
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes._serde import for_topic
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+Time = datetime | int
+"""A moment: a datetime with a time zone, or milliseconds since 1970."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_ms(time: Time, name: str = "timestamp") -> int:
+    """Return milliseconds since 1970.
+
+    Args:
+        time: the moment.
+        name: of the argument that it was given as.
+
+    Raises:
+        TypeError: it is neither a datetime nor an int.
+        ValueError: a datetime has no time zone.
+
+    >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
+    86400000
+    """
+    if not isinstance(time, datetime):
+        if not isinstance(time, int) or isinstance(time, bool):
+            raise TypeError(
+                f"{name} must be a datetime with a time zone, or an int of milliseconds since "
+                f"1970, and not a {type(time).__name__}"
+            )
+        return time
+    if time.tzinfo is None:
+        raise ValueError(f"{name}: {time!r} has no time zone; write datetime(..., tzinfo=UTC)")
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[K, V]):
+    """A record that came out of a topology; the timestamp is in milliseconds since 1970."""
+
+    key: K | None
+    value: V | None
+    timestamp: int
+    headers: Headers
+    partition: int
+    offset: int
+
+
+class TestInput(Generic[K, V]):
+    """Writes to one source topic; made by ``TopologyTestDriver.input``.
+
+    A record without a timestamp of its own gets the driver's time, and each one sent here is `step`
+    later than the one before it.
+    """
+
+    __test__: ClassVar = False  # the name begins as pytest's classes do
+
+    def __init__(
+        self,
+        topic: str,
+        key: Serde[K],
+        value: Serde[V],
+        *,
+        cluster: MemoryCluster,
+        run: Callable[[], None],
+        now_ms: Callable[[], int],
+        step_ms: int,
+    ) -> None:
+        self._topic = topic
+        self._key = for_topic(key, topic, is_key=True)
+        self._value = for_topic(value, topic, is_key=False)
+        self._cluster = cluster
+        self._run = run
+        self._now_ms = now_ms
+        self._step_ms = step_ms
+        self._sent = 0
+
+    def send(
+        self,
+        key: K | None,
+        value: V | None,
+        *,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Write one record, and run the topology.
+
+        Args:
+            key: None is a null key.
+            value: None is a null value.
+            timestamp: a datetime or milliseconds since 1970; None takes the driver's time.
+            headers: pairs of a name and bytes.
+            partition: None takes the key's, for a null key each in turn.
+
+        Raises:
+            SerdeError: the serdes refuse the key or the value; nothing was written.
+            StreamsError: what stopped the worker.
+        """
+        self._write(self._encoded(key, value), timestamp, headers, partition)
+        self._run()
+
+    def send_many(self, records: Iterable[tuple[K | None, V | None]]) -> None:
+        """Write several records before the topology is run: it may get them as one batch.
+
+        Args:
+            records: pairs of a key and a value.
+        """
+        for encoded in [self._encoded(key, value) for key, value in records]:
+            self._write(encoded, None, None, None)
+        self._run()
+
+    def send_bytes(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Write one record of bytes that no serde has made, and run the topology."""
+        self._write((key, value), timestamp, headers, partition)
+        self._run()
+
+    def _encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
+        with about("key"):
+            key_bytes = None if key is None else self._key.serialize(key)
+        with about("value"):
+            value_bytes = None if value is None else self._value.serialize(value)
+        return key_bytes, value_bytes
+
+    def _write(
+        self,
+        encoded: tuple[bytes | None, bytes | None],
+        timestamp: Time | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> None:
+        count = len(self._cluster.topics[self._topic].logs)
+        if partition is not None and not 0 <= partition < count:
+            raise ValueError(f"topic {self._topic!r} has {count} partitions, and no {partition}")
+        key, value = encoded
+        self._cluster.append(
+            self._topic,
+            value,
+            key,
+            -1 if partition is None else partition,
+            self._time_ms() if timestamp is None else to_ms(timestamp),
+            headers,
+        )
+
+    def _time_ms(self) -> int:
+        time_ms = self._now_ms() + self._sent * self._step_ms
+        self._sent += 1
+        return time_ms
+
+
+class TestOutput(Generic[K, V]):
+    """Reads one topic; made by ``TopologyTestDriver.output``.
+
+    Records of one partition come in the order of their offsets, those of several in the order in
+    which they were written.
+    """
+
+    __test__: ClassVar = False  # the name begins as pytest's classes do
+
+    def __init__(
+        self,
+        topic: str,
+        key: Serde[K],
+        value: Serde[V],
+        *,
+        cluster: MemoryCluster,
+        isolation: Isolation,
+    ) -> None:
+        self._topic = topic
+        self._key = for_topic(key, topic, is_key=True)
+        self._value = for_topic(value, topic, is_key=False)
+        self._cluster = cluster
+        self._committed = isolation == "read_committed"
+        self._next: dict[TopicPartition, int] = {}
+
+    def read(self) -> Record[K, V]:
+        """Return the next record.
+
+        Raises:
+            LookupError: there is none.
+        """
+        found = self._after(self._next, limit=1)
+        if not found:
+            raise LookupError(
+                f"topic {self._topic!r} has no further record; send more, commit, or read it with "
+                "isolation='read_uncommitted'"
+            )
+        self._next[found[0].place] = found[0].offset() + 1
+        return self._record(found[0])
+
+    def read_all(self) -> list[Record[K, V]]:
+        """Return all records that were not read yet."""
+        found = self._after(self._next)
+        for message in found:
+            self._next[message.place] = message.offset() + 1
+        return [self._record(message) for message in found]
+
+    def as_dict(self) -> dict[K | None, V]:
+        """Return the last value of each key in the whole topic; a null value takes it out.
+
+        What `read` returns next stays as it is.
+        """
+        last: dict[K | None, V] = {}
+        for message in self._after({}):
+            record = self._record(message)
+            if record.value is None:
+                last.pop(record.key, None)
+            else:
+                last[record.key] = record.value
+        return last
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was read."""
+        return not self._after(self._next, limit=1)
+
+    def _after(
+        self, offsets: dict[TopicPartition, int], limit: int = 1 << 62
+    ) -> list[MemoryMessage]:
+        """The records from these offsets on, `limit` of each partition, in the order of writing."""
+        if self._topic not in self._cluster.topics:
+            return []
+        found: list[MemoryMessage] = []
+        for place in self._cluster.places(self._topic):
+            log = self._cluster.log(place)
+            begin = max(log.start, offsets.get(place, 0))
+            found += log.read(begin, limit, committed=self._committed)[0]
+        return sorted(found, key=lambda message: message.number)
+
+    def _record(self, message: MemoryMessage) -> Record[K, V]:
+        key_bytes, value_bytes = message.key(), message.value()
+        with about("key"):
+            key = None if key_bytes is None else self._key.deserialize(key_bytes)
+        with about("value"):
+            value = None if value_bytes is None else self._value.deserialize(value_bytes)
+        return Record(
+            key,
+            value,
+            message.timestamp()[1],
+            message.headers() or (),
+            message.partition(),
+            message.offset(),
+        )
+
+
+def step_to_ms(step: timedelta) -> int:
+    """Return a step in milliseconds.
+
+    Raises:
+        ValueError: it is negative.
+    """
+    if step < timedelta(0):
+        raise ValueError(f"step {step} is negative; time goes on only")
+    return step // timedelta(milliseconds=1)
+
+
+AnyInput = TestInput[Any, Any]
+AnyOutput = TestOutput[Any, Any]

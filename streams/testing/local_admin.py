@@ -1,0 +1,122 @@
+"""Topics that are objects of this process: what the admins of such clusters have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+
+__all__ = ["LocalAdmin", "LocalCluster", "LocalLog", "LocalTopic"]
+
+
+class LocalLog(Protocol):
+    """One partition."""
+
+    @property
+    def start(self) -> int:
+        """The offset of the first record that is still there."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+
+    @property
+    def last_stable(self) -> int:
+        """The offset behind everything that is decided."""
+
+
+class LocalTopic(Protocol):
+    """A topic with its configs."""
+
+    name: str
+    config: Any
+
+    @property
+    def id(self) -> str:
+        """Another one for each topic that has the name."""
+
+    @property
+    def logs(self) -> Sequence[LocalLog]:
+        """Its partitions."""
+
+
+class LocalCluster(Protocol):
+    """What has the topics."""
+
+    @property
+    def topics(self) -> Mapping[str, LocalTopic]:
+        """All topics by their names."""
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str], /) -> object:
+        """Create a topic, unless it is there."""
+
+    def log(self, place: TopicPartition) -> LocalLog:
+        """One partition's log."""
+
+    def delete_before(self, place: TopicPartition, offset: int) -> None:
+        """Delete the records before an offset."""
+
+
+_BROKER_DEFAULTS = {"offsets.retention.minutes": "10080"}
+
+ClusterT = TypeVar("ClusterT", bound=LocalCluster)
+
+
+class LocalAdmin(Generic[ClusterT]):
+    """See the module (and `headrace.streams.plan.topics.TopicAdmin`)."""
+
+    def __init__(self, cluster: ClusterT) -> None:
+        self._cluster = cluster
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+        found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
+        return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
+
+    def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
+        """The ids of those topics that exist; there is nothing to wait for."""
+        found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
+        return lambda _: found
+
+    def names(self) -> frozenset[str]:
+        """All topics."""
+        return frozenset(self._cluster.topics)
+
+    def broker_configs(self, name: str) -> Sequence[str]:
+        """What the brokers have for a setting: Kafka's default."""
+        return [_BROKER_DEFAULTS[name]]
+
+    def groups(self) -> frozenset[str]:
+        """None: who else uses the cluster does not matter here."""
+        return frozenset()
+
+    def create(self, topics: Sequence[NewTopic]) -> None:
+        """Create topics; one that exists already is left as it is."""
+        for topic in topics:
+            self._cluster.create(topic.name, topic.partitions, topic.config)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The high watermarks."""
+        return {place: self._cluster.log(place).end for place in partitions}
+
+    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The last stable offsets."""
+        return {place: self._cluster.log(place).last_stable for place in partitions}
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is still there."""
+        return {place: self._cluster.log(place).start for place in partitions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete the records before these offsets."""
+        for place, offset in before.items():
+            self._cluster.delete_before(place, offset)
+
+    def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
+        """Set some configs of a topic and leave the others; None goes back to the default."""
+        found = self._cluster.topics[topic]
+        kept = {name: value for name, value in found.config.items() if name not in config}
+        set_now = {name: value for name, value in config.items() if value is not None}
+        found.config = kept | set_now

@@ -1,0 +1,363 @@
+"""The consumer, the producers and the admin client of a `MemoryCluster`.
+
+They keep the promises of `headrace.streams.seams.clients` as the live ones do, at once and without
+waiting: a poll returns what is there, a send is in the log when it returns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from headrace.streams.seams.clients import (
+    CommittedOffset,
+    GroupMetadata,
+    Offsets,
+    RebalanceListener,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.seams.refused_times import FAR_MS, advice, told
+from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.topology.compile.compiler import Headers
+from headrace.topology.errors import FarTimeWarning
+
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of max.message.bytes."""
+
+
+class MemoryConsumer:
+    """Reads a memory cluster; the only member of its group, if it has one.
+
+    Args:
+        cluster: where from.
+        group: whose offsets it commits; None for a consumer without a group.
+        committed: whether records of open and aborted transactions are left out.
+    """
+
+    def __init__(self, cluster: MemoryCluster, *, group: str | None, committed: bool) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._committed = committed
+        self._next: dict[TopicPartition, int] = {}
+        self._heard: set[TopicPartition] = set()
+        self._paused: set[TopicPartition] = set()
+        self._joining: tuple[Sequence[str], RebalanceListener] | None = None
+        self._assigned: tuple[Sequence[TopicPartition], RebalanceListener] | None = None
+        self._failure: Exception | None = None
+        self._topics: Sequence[str] = ()
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error in the next poll."""
+        self._failure = error
+
+    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+        """Join the group; all partitions are assigned within the next poll."""
+        self._topics = topics
+        self._joining = topics, listener
+
+    def ask_for_rebalance(self) -> None:
+        """There is nobody to share with."""
+
+    def hear_of_partitions(self) -> bool:
+        """There is nothing to hear: a topic has the partitions that it was made with."""
+        return True
+
+    def rejoin(self) -> None:
+        """Join the group anew."""
+        assert self._assigned is not None, "rejoin before the first assignment"
+        _, listener = self._assigned
+        self._joining, self._assigned = (self._topics, listener), None
+        self._next.clear()
+        self._heard.clear()
+        self._paused.clear()
+
+    def poll(
+        self,
+        max_records: int,
+        timeout_s: float,  # noqa: ARG002
+    ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        """Return what is there; the partitions take turns in an order that the seed decides."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._joining is not None:
+            (topics, listener), self._joining = self._joining, None
+            self._cluster.changes += 1
+            assigned = [p for topic in topics for p in self._cluster.places(topic)]
+            self._assigned = assigned, listener
+            listener.on_assigned(assigned)
+        places = [place for place in self._next if place not in self._paused]
+        self._cluster.random.shuffle(places)
+        batches: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
+        for place in places:
+            found = self._read(place, max_records)
+            if found:
+                batches[place] = found
+                max_records -= len(found)
+        return batches
+
+    def _read(self, place: TopicPartition, limit: int) -> Sequence[ReceivedMessage]:
+        if place.topic not in self._cluster.topics:
+            return []
+        log, before = self._cluster.log(place), self._next[place]
+        if not log.start <= before <= log.end:
+            raise OffsetLostError(str(place), f"it has offsets {log.start} to {log.end}")
+        found, after = log.read(before, limit, committed=self._committed)
+        if after > before:
+            self._next[place] = after
+            self._heard.add(place)
+            self._cluster.changes += 1
+        return found
+
+    def add(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Start to read these partitions at these offsets."""
+        self._next.update(offsets)
+        self._heard -= offsets.keys()
+        self._cluster.changes += 1
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop to read these partitions."""
+        for place in list(partitions):
+            del self._next[place]
+            self._paused.discard(place)
+            self._heard.discard(place)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until they are resumed."""
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of paused partitions again."""
+        self._paused.difference_update(partitions)
+
+    def committed(
+        self,
+        partitions: Sequence[TopicPartition],
+        timeout_s: float,  # noqa: ARG002
+    ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
+        """Return the group's committed offsets, or None while they are undecided."""
+        assert self._group is not None, "a consumer without a group has no offsets"
+        if self._cluster.is_undecided(self._group, partitions):
+            return None
+        known = self._cluster.offsets.get(self._group, {})
+        return {place: known.get(place) for place in partitions}
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset after what was handed out last, control records passed over."""
+        return {place: self._next[place] for place in partitions if place in self._heard}
+
+    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+        """Return how many offsets there are from `next_offset` on, decided or not."""
+        return max(0, self._cluster.log(place).end - next_offset)
+
+    def member_id(self) -> str:
+        """Return the name of the only member."""
+        return "member"
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the group's name: it has no other members to be told apart from."""
+        return _Member(self._group)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets outside of a transaction."""
+        assert self._group is not None, "a consumer without a group has no offsets"
+        self._cluster.commit_offsets(self._group, offsets)
+
+    def close(self, *, leave: bool) -> None:  # noqa: ARG002
+        """Stop; as with a real client, what was assigned is revoked first."""
+        if self._assigned is not None:
+            (assigned, listener), self._assigned = self._assigned, None
+            listener.on_revoked(assigned)
+        self._next.clear()
+        self._joining = None
+
+
+class _Member:
+    """The group metadata of a memory cluster."""
+
+    def __init__(self, group: str | None) -> None:
+        self.group = group
+
+
+class _MemoryProducer:
+    """What both guarantees share."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+        self._far: set[str] = set()
+        self._transaction: Transaction | None = None
+        self._ends: dict[TopicPartition, int] = {}
+        self.waited_s = 0.0
+        self.send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None] = (
+            self._send
+        )
+
+    def _send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Headers | None,
+    ) -> None:
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic's name must be a string, not {type(topic).__name__}")
+        if headers is not None and not isinstance(headers, list):
+            raise TypeError(f"headers must be a list, not {type(headers).__name__}")
+        for part in (key, value):
+            if part is not None and not isinstance(part, (bytes, str)):
+                raise TypeError(f"a bytes-like object is required, not {type(part).__name__}")
+        size, limit = len(key or b"") + len(value or b""), self._limit(topic)
+        if size > limit:
+            raise RecordTooLargeError(topic, size, limit)
+        self._append(topic, value, key, partition, timestamp, headers)
+
+    def _append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp: int,
+        headers: Headers | None,
+    ) -> int:
+        self._check()
+        if timestamp > FAR_MS and topic not in self._far:
+            self._far.add(topic)
+            what = f"a record for {topic} has the timestamp {told(timestamp)}, which brokers refuse"
+            warnings.warn(f"{what} by default; {advice(topic)}", FarTimeWarning, stacklevel=2)
+        message = self._cluster.append(
+            topic, value, key, partition, timestamp, headers, self._transaction
+        )
+        return message.offset()
+
+    def _check(self) -> None:
+        """Refuse to write where a real producer could not."""
+
+    def _limit(self, topic: str) -> int:
+        return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
+
+    def settle(self) -> None:
+        """What was sent is there at once."""
+
+    def send_changelog(
+        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+    ) -> None:
+        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
+        limit = self._limit(place.topic)
+        for key, value, timestamp in rows:
+            if value is not None and len(value) > limit:
+                raise RecordTooLargeError(place.topic, len(value), limit, key_size=len(key))
+            offset = self._append(place.topic, value, key, place.partition, timestamp, None)
+            self._ends[place] = offset + 1
+
+    def pressure(self, timeout_s: float) -> None:
+        """Nothing is ever under way."""
+
+    def close(self) -> None:
+        """Let go; an open transaction is left to the successor."""
+
+
+class MemoryTransactionalProducer(_MemoryProducer):
+    """Exactly-once: everything between `begin` and `commit` becomes visible together.
+
+    Args:
+        cluster: where to.
+        transactional_id: its identity; `init` takes it over from the last producer that had it.
+    """
+
+    def __init__(self, cluster: MemoryCluster, transactional_id: str) -> None:
+        super().__init__(cluster)
+        self._id = transactional_id
+
+    def init(self) -> None:
+        """Abort what an earlier producer of the same identity left open, and fence it."""
+        self._cluster.own(self._id, self)
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        assert self._transaction is None, "the transaction before has not ended"
+        self._ends.clear()
+        self._transaction = Transaction()
+
+    def _check(self) -> None:
+        assert self._transaction is not None, "a record outside of a transaction"
+        if self._cluster.owners.get(self._id) is not self:
+            raise ProducerFencedError("fenced: another producer has this transactional.id")
+        self._cluster.open[self] = self._transaction
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
+        """Add the input offsets to the transaction."""
+        self._check()
+        assert self._transaction is not None
+        assert isinstance(metadata, _Member)
+        assert metadata.group is not None, "offsets of a consumer without a group"
+        self._transaction.offsets[metadata.group] = dict(offsets)
+
+    def commit(self) -> None:
+        """Make everything since `begin` final."""
+        self._end(Fate.COMMITTED)
+
+    def abort(self) -> None:
+        """Make everything since `begin` void."""
+        self._end(Fate.ABORTED)
+
+    def _end(self, fate: Fate) -> None:
+        self._check()
+        transaction, self._transaction = self._transaction, None
+        assert transaction is not None
+        del self._cluster.open[self]
+        self._cluster.end(transaction, fate)
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offsets behind the last records of changelogs in the last transaction."""
+        return {place: self._ends[place] for place in places}
+
+
+class MemoryPlainProducer(_MemoryProducer):
+    """At-least-once: each record is visible at once, and offsets follow.
+
+    Args:
+        cluster: where to.
+        commit_offsets: commits the input offsets.
+    """
+
+    def __init__(self, cluster: MemoryCluster, commit_offsets: Callable[[Offsets], None]) -> None:
+        super().__init__(cluster)
+        self._commit_offsets = commit_offsets
+        self._offsets: Offsets = {}
+
+    def init(self) -> None:
+        """Nothing to decide without transactions."""
+
+    def begin(self) -> None:
+        """Nothing to begin without transactions."""
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
+        """Keep the offsets for `commit`."""
+        self._offsets = offsets
+
+    def commit(self) -> None:
+        """Commit the offsets."""
+        self._commit_offsets(self._offsets)
+        self._offsets = {}
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the changelogs' end offsets."""
+        return {place: self._cluster.log(place).end for place in places}
+
+    def abort(self) -> None:
+        """What was sent stays sent."""
+        self._offsets = {}
+
+
+class MemoryAdmin(LocalAdmin[MemoryCluster]):
+    """The topics of a memory cluster."""
+
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
+        """All of them: the only member has everything."""
+        return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))

@@ -1,0 +1,307 @@
+"""A Kafka cluster in memory: topics, partitions, transactions and committed offsets.
+
+What a reader can tell apart on a real broker is told apart here too: records of an open transaction
+end what `read_committed` sees (the last stable offset), a commit or an abort takes one offset in
+each partition that it touches, aborted records stay in the log and are passed over, and offsets
+that are committed in a transaction are undecided until its end.
+
+Who owns what: only `append` and `end` write to logs, only `delete_before` moves a log's start, only
+`commit_offsets` and `end` change a group's offsets. `changes` counts all of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from headrace.state.codec import partition_for_key
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.topology.compile.compiler import Headers
+
+CREATE_TIME = 1
+"""Kafka's mark for a timestamp that the producer set."""
+
+
+class Fate(Enum):
+    """What becomes of a transaction's records."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction: where it wrote, and the offsets that it commits, by group."""
+
+    fate: Fate = Fate.OPEN
+    places: list[TopicPartition] = field(default_factory=list)
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class MemoryMessage:
+    """A record of a log, with the methods of a client's message.
+
+    `number` orders the records of all partitions by when they were written.
+    """
+
+    place: TopicPartition
+    _offset: int
+    _key: bytes | None
+    _value: bytes | None
+    _timestamp_ms: int
+    _headers: Headers | None
+    number: int
+    transaction: Transaction | None
+
+    def topic(self) -> str:
+        """The topic."""
+        return self.place.topic
+
+    def partition(self) -> int:
+        """The partition."""
+        return self.place.partition
+
+    def offset(self) -> int:
+        """The offset in the partition."""
+        return self._offset
+
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp and its milliseconds since 1970."""
+        return CREATE_TIME, self._timestamp_ms
+
+    def headers(self) -> Headers | None:
+        """The headers, or None where there are none."""
+        return self._headers
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether its transaction was aborted."""
+        return self.transaction is not None and self.transaction.fate is Fate.ABORTED
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """One partition. The entry at each offset is a record, or None for a control marker."""
+
+    entries: list[MemoryMessage | None] = field(default_factory=list)
+    start: int = 0
+    open: dict[Transaction, int] = field(default_factory=dict)
+    """The first offset of each open transaction, the lowest first."""
+
+    @property
+    def end(self) -> int:
+        """The high watermark."""
+        return len(self.entries)
+
+    @property
+    def last_stable(self) -> int:
+        """The offset behind everything that is decided."""
+        return next(iter(self.open.values()), self.end)
+
+    def read(self, offset: int, limit: int, *, committed: bool) -> tuple[list[MemoryMessage], int]:
+        """Return up to `limit` records from `offset` on, and the offset to go on from.
+
+        Markers are passed over, with `committed` aborted records too, also behind the last record.
+        """
+        end = self.last_stable if committed else self.end
+        found: list[MemoryMessage] = []
+        while offset < end:
+            entry = self.entries[offset]
+            if entry is not None and not (committed and entry.is_aborted):
+                if len(found) == limit:
+                    break
+                found.append(entry)
+            offset += 1
+        return found, offset
+
+
+def _new_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic: an id that no other has, its configs and its partitions."""
+
+    name: str
+    logs: list[Log]
+    config: dict[str, str]
+    id: str = field(default_factory=_new_id)
+
+
+class MemoryCluster:
+    """See the module.
+
+    Args:
+        partitions: partition count of topics that nobody created explicitly, for all or by name;
+            names that are not there have one.
+        seed: decides where records without a key go, and which partitions are read first.
+
+    Example:
+        >>> cluster = MemoryCluster()
+        >>> transaction = Transaction()
+        >>> _ = cluster.append("t", b"value", b"key", 0, 0, None, transaction)
+        >>> log = cluster.log(TopicPartition("t", 0))
+        >>> log.end, log.last_stable
+        (1, 0)
+        >>> cluster.end(transaction, Fate.COMMITTED)
+        >>> log.end, log.last_stable, [m.value() for m in log.read(0, 9, committed=True)[0]]
+        (2, 2, [b'value'])
+    """
+
+    def __init__(self, *, partitions: int | Mapping[str, int] = 1, seed: int = 0) -> None:
+        self._partitions = partitions
+        self._next_keyless: dict[str, int] = {}
+        self._records = 0
+        self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose
+        self.topics: dict[str, Topic] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.owners: dict[str, object] = {}
+        """The producer that has each transactional id now."""
+        self.open: dict[object, Transaction] = {}
+        """The open transaction of each producer that has one."""
+        self.changes = 0
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def default_partitions(self, name: str) -> int:
+        """How many partitions a topic gets that nobody created explicitly."""
+        if isinstance(self._partitions, int):
+            return self._partitions
+        return self._partitions.get(name, 1)
+
+    def create(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Create a topic, or return the one that is there."""
+        if name not in self.topics:
+            count = self.default_partitions(name) if partitions is None else partitions
+            self.topics[name] = Topic(name, [Log() for _ in range(count)], dict(config or {}))
+            self.changes += 1
+        return self.topics[name]
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, and what groups have committed for it, as a broker does."""
+        del self.topics[name]
+        for offsets in self.offsets.values():
+            for place in [place for place in offsets if place.topic == name]:
+                del offsets[place]
+        self.changes += 1
+
+    def log(self, place: TopicPartition) -> Log:
+        """One partition's log."""
+        return self.topics[place.topic].logs[place.partition]
+
+    def places(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic."""
+        return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
+
+    # -- records -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Headers | None,
+        transaction: Transaction | None = None,
+    ) -> MemoryMessage:
+        """Write a record; a topic that is not there is created.
+
+        Args:
+            topic: where to.
+            value: None is a null value.
+            key: None is a null key.
+            partition: -1 takes the key's, and for a null key each in turn.
+            timestamp_ms: milliseconds since 1970.
+            headers: in order.
+            transaction: what it belongs to, if anything.
+        """
+        logs = self.create(topic).logs
+        if partition < 0:
+            partition = self._partition_of(topic, key, len(logs))
+        place, log = TopicPartition(topic, partition), logs[partition]
+        message = MemoryMessage(
+            place,
+            log.end,
+            key,
+            value,
+            timestamp_ms,
+            list(headers) if headers else None,
+            self._records,
+            transaction,
+        )
+        if transaction is not None and transaction not in log.open:
+            assert transaction.fate is Fate.OPEN, transaction
+            log.open[transaction] = log.end
+            transaction.places.append(place)
+        log.entries.append(message)
+        self._records += 1
+        self.changes += 1
+        return message
+
+    def _partition_of(self, topic: str, key: bytes | None, count: int) -> int:
+        if key is not None:
+            return partition_for_key(key, count)
+        if topic not in self._next_keyless:
+            self._next_keyless[topic] = self.random.randrange(count)
+        partition = self._next_keyless[topic]
+        self._next_keyless[topic] = (partition + 1) % count
+        return partition
+
+    def delete_before(self, place: TopicPartition, offset: int) -> None:
+        """Delete the records before an offset."""
+        log = self.log(place)
+        log.start = max(log.start, min(offset, log.end))
+
+    # -- transactions and offsets --------------------------------------------------------------
+
+    def end(self, transaction: Transaction, fate: Fate) -> None:
+        """Decide a transaction: markers in each partition that it wrote to, then its offsets."""
+        assert transaction.fate is Fate.OPEN, transaction
+        transaction.fate = fate
+        for place in transaction.places:
+            log = self.log(place)
+            del log.open[transaction]
+            log.entries.append(None)
+        if fate is Fate.COMMITTED:
+            for group, offsets in transaction.offsets.items():
+                self.commit_offsets(group, offsets)
+        self.changes += 1
+
+    def own(self, transactional_id: str, producer: object) -> None:
+        """Give an identity to a producer; what its last owner left open is aborted."""
+        before = self.owners.get(transactional_id)
+        self.owners[transactional_id] = producer
+        left_open = self.open.pop(before, None)
+        if left_open is not None:
+            self.end(left_open, Fate.ABORTED)
+
+    def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit a group's offsets."""
+        self.offsets.setdefault(group, {}).update(offsets)
+        self.changes += 1
+
+    def is_undecided(self, group: str, places: Sequence[TopicPartition]) -> bool:
+        """Whether an open transaction commits offsets of these partitions."""
+        return any(
+            place in transaction.offsets.get(group, {})
+            for transaction in self.open.values()
+            for place in places
+        )

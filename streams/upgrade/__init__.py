@@ -1,0 +1,1 @@
+"""What a start looks at before anyone joins, and ways back to a beginning."""

@@ -1,0 +1,1 @@
+"""What is done beside the records: purging, retention, looks at topics."""

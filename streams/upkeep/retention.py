@@ -1,0 +1,159 @@
+"""Keeping brokers from deleting windows that are still open, while old input is processed.
+
+A window's changelog is deleted by age, and age is the record's own time against the wall clock. An
+application that processes last year's input writes windows that are a year old: a broker would
+delete them within minutes, although stream time says that they are open. So before the first such
+row is written the changelog keeps everything, and once the stream time of all its tasks is near
+enough to the present it gets its retention back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.seams.background import Background
+from headrace.streams.seams.clients import Clock, CommittedOffset, Log, TopicPartition
+from headrace.streams.tasks.task import Task
+
+FOR_EVER = "-1"
+
+_ASK_S = 1.0
+
+Committed = Callable[
+    [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"
+]
+"""Tells committed offsets, or None while they are undecided; takes how long to wait in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTopic:
+    """A changelog that is deleted by age.
+
+    Args:
+        topic: its name.
+        sub_topology: whose tasks write it.
+        retention_ms: the age that its records reach.
+        kept_ms: how long the store keeps a row, in stream time.
+    """
+
+    topic: str
+    sub_topology: int
+    retention_ms: int
+    kept_ms: int
+
+    @property
+    def slack_ms(self) -> int:
+        """How far stream time may be behind; the other half is left for clocks that differ."""
+        return (self.retention_ms - self.kept_ms) // 2
+
+
+def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
+    """The changelogs that are deleted by age, by their names."""
+    found = {}
+    for plan in plans:
+        configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
+        for store in plan.program.sub_topology.stores:
+            topic, kept_ms = plan.changelogs.get(store.name), store.spec.retention_ms
+            if topic is None or kept_ms is None or topic not in configs:
+                continue
+            config = configs[topic]
+            retention = config.get("retention.ms", FOR_EVER)
+            if "delete" in config.get("cleanup.policy", "") and retention != FOR_EVER:
+                found[topic] = WindowTopic(topic, plan.id, int(retention), kept_ms)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class RetentionGuard:
+    """See the module.
+
+    Args:
+        admin: the cluster.
+        topics: the changelogs to look after.
+        suspended: those that keep everything, because an earlier run had to.
+        inputs: the input partitions of all tasks of a sub-topology.
+        committed: asks for committed offsets.
+        interval_s: the least time between two looks whether a retention can be given back.
+        background: looks beside the worker.
+        clock: the wall clock.
+        log: bound to the worker.
+    """
+
+    admin: TopicAdmin
+    topics: Mapping[str, WindowTopic]
+    suspended: set[str]
+    inputs: Callable[[int], Sequence[TopicPartition]]
+    committed: Committed
+    interval_s: float
+    background: Background
+    clock: Clock
+    log: Log
+    _next_s: float = field(default=0.0, init=False)
+
+    def protect(self, task: Task) -> None:
+        """Let the changelogs keep everything that are about to get old windows from a task.
+
+        Raises:
+            StreamsError: the cluster does not answer. Where it forbids the change, the log says so.
+        """
+        if not self.topics:
+            return
+        for store, oldest_ms in task.oldest_times().items():
+            place = task.spec.changelogs.get(store)
+            if place is None or place.topic not in self.topics or place.topic in self.suspended:
+                continue
+            topic = self.topics[place.topic]
+            if oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms:
+                self._suspend(place.topic, oldest_ms)
+
+    def _suspend(self, topic: str, oldest_ms: int) -> None:
+        self.suspended.add(topic)
+        try:
+            self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
+        except StreamsError as error:
+            # It may be forbidden. Then what is older than the retention is the broker's to delete.
+            self.log.error("retention_not_suspended", topic=topic, reason=str(error))
+            return
+        self.log.warning("retention_suspended", topic=topic, oldest_window_ms=oldest_ms)
+
+    def give_back(self, owned: Sequence[int]) -> None:
+        """Look now and then whether changelogs need not keep everything any more.
+
+        Args:
+            owned: the sub-topologies whose first task is this worker's: one worker decides.
+        """
+        now_s = self.clock.monotonic_s()
+        if not self.suspended or now_s < self._next_s:
+            return
+        self._next_s = now_s + self.interval_s
+        for name in sorted(self.suspended):
+            topic = self.topics[name]
+            if topic.sub_topology in owned and self._is_present(topic):
+                self.background(lambda topic=topic: self._give_back(topic))  # type: ignore[misc]
+
+    def _give_back(self, topic: WindowTopic) -> None:
+        try:
+            self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
+        except StreamsError as error:
+            self.log.warning("retention_not_given_back", topic=topic.topic, reason=str(error))
+            return
+        self.suspended.discard(topic.topic)
+        self.log.info("retention_given_back", topic=topic.topic)
+
+    def _is_present(self, topic: WindowTopic) -> bool:
+        """Whether all tasks have come near enough to the present."""
+        needed_ms = self.clock.now_ms() - topic.slack_ms
+        offsets = self.committed(self.inputs(topic.sub_topology), _ASK_S)
+        if offsets is None:
+            return False
+        times = [
+            Progress.decode(found.metadata).partition_time
+            for found in offsets.values()
+            if found is not None
+        ]
+        return all(time < 0 or time >= needed_ms for time in times)

@@ -1,0 +1,1 @@
+"""The loop of one worker, and how it is wired."""

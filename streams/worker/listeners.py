@@ -1,0 +1,59 @@
+"""Two listeners where the runtime takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.tasks.restore import RestoreListener
+from headrace.streams.worker.worker import WorkerListener
+
+__all__ = ["BothRestoreListeners", "BothWorkerListeners"]
+
+
+@dataclass(frozen=True, slots=True)
+class BothWorkerListeners:
+    """Tells both what a worker does, in this order."""
+
+    first: WorkerListener
+    second: WorkerListener
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The worker's tasks changed."""
+        self.first.on_assignment(tasks)
+        self.second.on_assignment(tasks)
+
+    def on_running(self) -> None:
+        """All tasks of the worker process records."""
+        self.first.on_running()
+        self.second.on_running()
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """A commit is final."""
+        self.first.on_commit(tasks, records)
+        self.second.on_commit(tasks, records)
+
+
+@dataclass(frozen=True, slots=True)
+class BothRestoreListeners:
+    """Tells both how restores go on, in this order."""
+
+    first: RestoreListener
+    second: RestoreListener
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        """A store's restore begins."""
+        self.first.on_restore_start(place, store, begin, end)
+        self.second.on_restore_start(place, store, begin, end)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        """Records were applied."""
+        self.first.on_batch_restored(place, store, offset, count)
+        self.second.on_batch_restored(place, store, offset, count)
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        """A store is complete."""
+        self.first.on_restore_end(place, store, total)
+        self.second.on_restore_end(place, store, total)

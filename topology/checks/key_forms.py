@@ -1,0 +1,98 @@
+"""Whether two serdes write the same bytes for the same key, as far as that can be known.
+
+Keys are put into partitions by their bytes, so what meets by key must have the same ones: ``"a"``
+is ``a`` as a string and ``"a"``, with the quotes, as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.topology.serdes._json_of import JsonOfSerde
+from headrace.topology.serdes._list_of import ListSerde
+from headrace.topology.serdes._serde import (
+    BytesSerde,
+    DoubleSerde,
+    IntegerSerde,
+    JsonSerde,
+    Serde,
+    StringSerde,
+)
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde, TimeWindowedSerde
+
+__all__ = ["partitioned_by", "same_bytes", "written_as"]
+
+AnySerde = Serde[Any]
+_PLAIN = (StringSerde, BytesSerde)
+_SAME_IN_JSON = (str, int, bool)
+"""What both writers of JSON write alike, to the last escaped character."""
+
+
+def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
+    """Whether two serdes write the same bytes for equal keys; None where that is not known.
+
+    Strings are the bytes that they are encoded to. Of one's own serdes nothing is known, unless
+    they are the same object or are equal; nor of two classes in JSON, or of two schemas.
+
+    >>> from headrace import serdes
+    >>> same_bytes(serdes.string, serdes.json), same_bytes(serdes.integer, serdes.long)
+    (False, False)
+    >>> same_bytes(serdes.json, serdes.json_of(str, checked=False))
+    True
+    >>> same_bytes(serdes.json, serdes.json_of(tuple[str, str])) is None
+    True
+    """
+    if one is other or one == other:
+        return True
+    if isinstance(one, ListSerde) and isinstance(other, ListSerde):
+        return same_bytes(one.inner, other.inner) if one.width == other.width else False
+    if isinstance(one, _PLAIN) and isinstance(other, _PLAIN):
+        return True
+    if isinstance(one, BytesSerde) or isinstance(other, BytesSerde):
+        return None
+    family, details = _form_of(one)
+    other_family, other_details = _form_of(other)
+    if family is None or other_family is None:
+        return None
+    if family != other_family:
+        return False
+    return True if details == other_details else None
+
+
+def partitioned_by(serde: AnySerde) -> AnySerde:
+    """The serde whose bytes a key's partition goes by: of a windowed key that of the key itself.
+
+    >>> from headrace import serdes
+    >>> partitioned_by(serdes.session_windowed(serdes.string)).name
+    'string'
+    """
+    if isinstance(serde, TimeWindowedSerde | SessionWindowedSerde) and serde.inner is not None:
+        return partitioned_by(serde.inner)
+    return serde
+
+
+def written_as(serde: AnySerde) -> str:
+    """What a program writes to name a serde, as an argument ``key=``.
+
+    >>> from headrace import serdes
+    >>> written_as(serdes.long), written_as(serdes.time_windowed(serdes.string, size=None))
+    ('key=serdes.long', "key= with the serde 'time_windowed(string)'")
+    """
+    known = (*_PLAIN, IntegerSerde, DoubleSerde, JsonSerde)
+    if isinstance(serde, known):
+        return f"key=serdes.{serde.name}"
+    return f"key= with the serde {serde.name!r}"
+
+
+def _form_of(serde: AnySerde) -> tuple[str | None, Any]:
+    """What kind of bytes a serde writes, and what they depend on within that kind."""
+    if isinstance(serde, IntegerSerde):
+        return f"{serde.width} bytes", None
+    if isinstance(serde, JsonSerde):
+        return "JSON", None
+    if isinstance(serde, JsonOfSerde):
+        return "JSON", None if serde.cls in _SAME_IN_JSON else serde.cls
+    if isinstance(serde, StringSerde | DoubleSerde | ListSerde):
+        return type(serde).__name__, None
+    told: tuple[str, Any] | None = getattr(serde, "key_form", None)
+    return told if told is not None else (None, None)

@@ -1,0 +1,240 @@
+"""Finds where keys meet that are other bytes on each side, so that equal ones never do.
+
+Records meet in a store: a fold's, a table's, a side's of a join. All steps that use one store read
+from sources whose partitions go by the bytes of their keys. Where the serdes of two such sources
+write other bytes, equal keys lie in different partitions and so in different tasks.
+
+A step that may give records another key ends this: what lies behind it is partitioned anew before
+the next step of the DSL with state, and a processor is free to use keys as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from headrace.topology.checks.key_forms import partitioned_by, same_bytes, written_as
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.graph import (
+    AnySerde,
+    Graph,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    SubTopology,
+    stores_of,
+)
+from headrace.topology.operators.joins.foreign_key_join import Resolve
+from headrace.topology.operators.process import Process
+from headrace.topology.operators.transform_values import TransformValues
+
+__all__ = ["KeyMeeting", "changes_key", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMeeting:
+    """Two sources whose keys meet in a store, although they are other bytes, or may be.
+
+    Args:
+        store: where they meet.
+        node: the step at which they meet there.
+        sources: both nodes that read.
+        serdes: the serdes of their keys, defaults applied.
+        certain: whether the bytes are known to differ.
+        refused: whether a step of the DSL needs equal keys together there; processors may do
+            without.
+    """
+
+    store: str
+    node: str
+    sources: tuple[Source, Source]
+    serdes: tuple[AnySerde, AnySerde]
+    certain: bool
+    refused: bool
+
+    def __str__(self) -> str:
+        one, other = (
+            _read_with(source, serde)
+            for source, serde in zip(self.sources, self.serdes, strict=True)
+        )
+        meet = f"keys meet at {self.node}, in store {self.store!r}: {one}, {other}"
+        if not self.certain:
+            return (
+                f"{meet}. Whether equal keys have equal bytes there is not known; if not, they lie "
+                "in other partitions and do not meet: use one serde object for both"
+            )
+        advice = _advice(self.sources, self.serdes)
+        if not self.refused:
+            return (
+                f"{meet}. Equal keys have other bytes, so they may lie in other partitions, where "
+                f"a processor does not find them; if it looks for equal keys: {advice}"
+            )
+        return (
+            f"{meet}. Equal keys have other bytes, lie in other partitions and would never meet; "
+            f"{advice}"
+        )
+
+
+def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
+    """Refuse a topology that joins or folds keys of unequal bytes.
+
+    Args:
+        topology: what is to run.
+        default_key: the serde of keys where the topology names none.
+
+    Raises:
+        TopologyError: naming both sources, both serdes, and what to write.
+    """
+    found = [m for m in key_meetings(topology, default_key) if m.refused]
+    if found:
+        raise TopologyError("\n".join(map(str, found)))
+
+
+def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]:
+    """The pairs of sources whose keys meet and are not known to have equal bytes, each once.
+
+    Args:
+        topology: what is to run.
+        default_key: the serde of keys where the topology names none.
+
+    Example:
+        >>> from headrace import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
+        >>> _ = both.group_by_key().count(store="counts")
+        >>> [found] = key_meetings(builder.build(), serdes.json)
+        >>> found.store, [serde.name for serde in found.serdes], found.refused
+        ('counts', ['string', 'json'], True)
+    """
+    chosen = {
+        sink.topic
+        for sink in topology.nodes
+        if isinstance(sink, Sink) and sink.internal and sink.partitioner is not None
+    }
+    for sub in topology.sub_topologies:
+        told: set[frozenset[str]] = set()
+        meetings = _meetings(sub, chosen, default_key)
+        for found in sorted(meetings, key=lambda meeting: not meeting.refused):
+            names = frozenset(source.name for source in found.sources)
+            if names not in told:
+                told.add(names)
+                yield found
+
+
+def inputs_that_meet(
+    sub: SubTopology, *, own: Collection[object], chosen: Iterable[object]
+) -> frozenset[str]:
+    """The topics whose keys a step of the DSL needs together with keys of the application's own.
+
+    Args:
+        sub: where they may meet.
+        own: the topics that the application writes by the hash of their keys.
+        chosen: those for which a function chooses partitions, which are left out.
+
+    Returns:
+        Topics that are not its own; those of windowed keys are left out, as the whole bytes of
+        these do not choose the partition.
+    """
+    found: set[str] = set()
+    read = _sources_above(sub, frozenset(chosen))
+    nodes = {node.name: node for node in sub.nodes}
+    for store in sub.stores:
+        users = [node for node in sub.nodes if store.name in stores_of(node)]
+        names = {n for u in users if not _is_free(u, store.name) for n in _inputs(u, read)}
+        sources = [node for node in map(nodes.__getitem__, names) if isinstance(node, Source)]
+        if any(topic in own for source in sources for topic in source.topics):
+            found.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
+    return frozenset(found.difference(own))
+
+
+def _is_windowed(key: AnySerde | None) -> bool:
+    return key is not None and partitioned_by(key) is not key
+
+
+def changes_key(node: Node) -> bool:
+    """Whether records may have another key behind a node than in front of it."""
+    if isinstance(node, Stateless):
+        return node.op in ("map", "flat_map", "select_key")
+    return isinstance(node, Operator) and (
+        isinstance(node.spec, Process) and not node.spec.fixed_key
+    )
+
+
+def _meetings(
+    sub: SubTopology, chosen: Iterable[object], default_key: AnySerde
+) -> Iterator[KeyMeeting]:
+    read = _sources_above(sub, frozenset(chosen))
+    nodes = {node.name: node for node in sub.nodes}
+    for store in sub.stores:
+        users = [node for node in sub.nodes if store.name in stores_of(node)]
+        strict = [node for node in users if not _is_free(node, store.name)]
+        for refused, among in ((True, strict), (False, users)):
+            names = dict.fromkeys(name for node in among for name in _inputs(node, read))
+            sources = [nodes[name] for name in names]
+            for one, other in combinations(sources, 2):
+                assert isinstance(one, Source)
+                assert isinstance(other, Source)
+                serdes = one.key or default_key, other.key or default_key
+                same = same_bytes(partitioned_by(serdes[0]), partitioned_by(serdes[1]))
+                if not same:
+                    yield KeyMeeting(
+                        store.name,
+                        next(node.name for node in among if other.name in _inputs(node, read)),
+                        (one, other),
+                        serdes,
+                        certain=same is False,
+                        refused=refused and same is False,
+                    )
+
+
+def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, tuple[str, ...]]:
+    """By node: the sources whose partitioning its records have; none where it is not by the key."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in sub.nodes:
+        if isinstance(node, Source):
+            found[node.name] = () if chosen.intersection(node.topics) else (node.name,)
+        elif changes_key(node):
+            found[node.name] = ()
+        elif isinstance(node, Operator) and isinstance(node.spec, Resolve):
+            found[node.name] = found[node.spec.table]  # answers go to where the row is
+        else:
+            found[node.name] = _inputs(node, found)
+    return found
+
+
+def _inputs(node: Node, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for parent in node.parents for name in found[parent]))
+
+
+def _is_free(node: Node, store: str) -> bool:
+    """Whether a processor or a transformer uses a store, which may look for any key in it."""
+    if not isinstance(node, Operator):
+        return False
+    if isinstance(node.spec, TransformValues):
+        return node.spec.store != store
+    return isinstance(node.spec, Process)
+
+
+def _read_with(source: Source, serde: AnySerde) -> str:
+    default = "" if source.key is not None else " (the default, as none is named)"
+    return f"{source.name} reads {', '.join(source.topics)} with serde {serde.name!r}{default}"
+
+
+def _advice(sources: tuple[Source, Source], serdes: tuple[AnySerde, AnySerde]) -> str:
+    unnamed = [n for n, source in enumerate(sources) if source.key is None]
+    if len(unnamed) != 1:
+        return (
+            "write the same key= for both, or send one of them through .repartition() with "
+            f"{written_as(serdes[0])} or {written_as(serdes[1])}"
+        )
+    (n,) = unnamed
+    source, wanted = sources[n], written_as(serdes[1 - n])
+    if source.internal:
+        return f"write {wanted} at the step that sends keys through {', '.join(source.topics)}"
+    return (
+        f"write {wanted} where {', '.join(source.topics)} is read, if its keys are so, else send "
+        "them through .repartition() with it"
+    )

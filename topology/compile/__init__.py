@@ -1,0 +1,1 @@
+"""From a sub-topology to Python source."""

@@ -1,0 +1,481 @@
+"""Turns each sub-topology into Python source: one function per source that runs a batch of records.
+
+The fused operators are straight lines of one loop: no node objects, no dispatch and no context per
+record. Only a node that several others feed, or one that is nested deeply, is a function of its
+own. The source has the node names as comments, is registered with `linecache` so that tracebacks
+and debuggers show it, and is printed by ``Topology.describe(code=True)``.
+
+What the generated code calls while it runs is in `TaskEnvironment`; what it hands back is a
+`BoundProgram`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Literal, NoReturn, Protocol
+
+from headrace.state.buffer import ATOMS, Buffer
+from headrace.topology import blame
+from headrace.topology.compile import (
+    aggregate,
+    guarding,
+    row_keys,
+    sink,
+    source,
+    stateless,
+    table,
+    update,
+)
+from headrace.topology.compile.codegen import CompileOptions, Flow, Generator, Hold, Writer
+from headrace.topology.compile.holding import hold_of
+from headrace.topology.compile.making import NewNumbers, OperatorMaker
+from headrace.topology.context.context import Number, TableView, TaskFacts
+from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.errors import (
+    BadRecordError,
+    FutureTimestampError,
+    NegativeTimestampError,
+    NullKeyError,
+)
+from headrace.topology.first_result import looked_at
+from headrace.topology.graph.graph import (
+    Aggregate,
+    Branch,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    SubTopology,
+    TableSource,
+    by_name,
+    is_versioned,
+    tells_old,
+)
+from headrace.topology.operators.versioned import OutOfOrder
+from headrace.topology.serdes.pairs import as_pair
+from headrace.topology.timestamps import Stamper
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+MAX_DEPTH = 14
+"""How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
+
+
+class Message(Protocol):
+    """A record as it comes from Kafka, or from whatever stands in for it."""
+
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """The kind of the timestamp and its milliseconds since 1970."""
+
+    def headers(self) -> Headers | None:
+        """The headers, in order."""
+
+
+Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
+"""Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
+
+Part = Literal["key", "value", "record"]
+"""What of a record a sink could not write."""
+
+Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "Part | None"], None]
+"""Takes the node, the error, the record's key, value, timestamp in ms and headers, and what of it
+could not be written; None where no sink was about to write it.
+"""
+
+
+def raise_again(node: str, error: Exception, *record: Any) -> NoReturn:  # noqa: ARG001
+    """Let no record be passed over."""
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What a task gives to the code that it runs."""
+
+    send: Send
+    buffers: Mapping[str, Buffer]
+    dropped: Callable[[str, str], None]
+    """Called with the node and the reason for each record that a policy leaves out."""
+    write_line: Callable[[str], None] = print
+    number: Callable[[str], Number] = field(default_factory=lambda: NewNumbers().get)
+    """A number that is committed beside the input offsets, by its name."""
+    partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
+    """Tells the partition count of a topic that is written to."""
+    task: TaskFacts = field(default_factory=TaskFacts)
+    global_views: Mapping[str, TableView] = field(default_factory=dict)
+    """The rows of the global tables, by their nodes."""
+    failed: Failed = raise_again
+    """Called where a node fails on a record; returns where the others are to go on."""
+    undecodable: Callable[[str, Exception, Any], None] = raise_again
+    """Called with the source, the error and the message; returns where it is to be passed over."""
+    now_ms: Callable[[], int] = lambda: 0
+    """Tells the wall-clock time in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """The functions of one task."""
+
+    process: Mapping[str, Callable[[Iterable[Message]], int]]
+    """By topic: runs a batch and returns the largest timestamp in it, or -1."""
+    flush: Callable[[], None]
+    """Sends on everything that caches hold back."""
+    pending: Sequence[MutableMapping[Any, Any]]
+    """What caches hold back now."""
+    operators: Mapping[str, RunningOperator]
+    """By node: the steps that are objects."""
+    stampers: Mapping[str, Callable[[int], Stamper]]
+    """By topic, where an extractor tells the time: makes what asks it for one partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled sub-topology: the source, and how to bind it to a task."""
+
+    sub_topology: SubTopology
+    source_code: str
+    filename: str
+    holds: Mapping[str, Hold]
+    _options: CompileOptions
+    _nodes: tuple[str, ...]
+    _constants: Mapping[str, Any]
+    _code: CodeType
+
+    @property
+    def options(self) -> CompileOptions:
+        """What it was compiled with."""
+        return self._options
+
+    def bind(self, environment: TaskEnvironment) -> BoundProgram:
+        """Make the functions for one task."""
+        namespace: dict[str, Any] = {
+            "constants": self._constants,
+            "ATOMS": ATOMS,
+            "NullKeyError": NullKeyError,
+            "FutureTimestampError": FutureTimestampError,
+            "NegativeTimestampError": NegativeTimestampError,
+            "chosen": sink.chosen,
+            "hashed": sink.hashed,
+            "OutOfOrder": OutOfOrder,
+            "as_pair": as_pair,
+            "looked_at": looked_at,
+        }
+        exec(self._code, namespace)  # noqa: S102
+        maker = OperatorMaker(self.sub_topology, self._options, environment)
+        process, flush, pending = namespace["bind"](environment, maker.make)
+        stampers = source.stampers(self.sub_topology, self._options, environment.now_ms)
+        return BoundProgram(process, flush, pending, maker.made, stampers)
+
+    def current(self, frame: FrameType | None) -> Any:
+        """Find the message that is processed in a frame, or in those that called it, or None."""
+        while frame is not None:
+            if frame.f_code.co_filename == self.filename and "m" in frame.f_locals:
+                return frame.f_locals["m"]
+            frame = frame.f_back
+        return None
+
+    def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
+        """Return the error to report: that of the checked decoding, where a source failed."""
+        error = blame.explained(error, self.filename, self.source_code.splitlines())
+        source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
+        if source_node is None or message is None or isinstance(error, BadRecordError):
+            return error
+        defaults = (self._options.default_key, self._options.default_value)
+        return source.decoding_error(source_node, defaults, message) or error
+
+    def functions_of(self, node: str | None) -> list[str]:
+        """Where the user's functions stand that a node was given: file, line and name."""
+        found = next((n for n in self.sub_topology.nodes if n.name == node), None)
+        return blame.functions_of(found)
+
+    def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
+        """Find the node that an exception came from, and the message that was processed.
+
+        Returns:
+            The node's name, and the message; each None where the traceback does not tell.
+        """
+        node, message = None, None
+        while traceback is not None:
+            frame = traceback.tb_frame
+            if frame.f_code.co_filename == self.filename:
+                node = self._nodes[traceback.tb_lineno - 1] or node
+                message = frame.f_locals.get("m", message)
+            traceback = traceback.tb_next
+        return node, message
+
+
+def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
+    """Generate and compile the batch functions of one sub-topology.
+
+    Args:
+        sub: the sub-topology.
+        options: the defaults and policies that the settings name.
+
+    Returns:
+        The program; its code is the same for each of the sub-topology's tasks.
+    """
+    holds: dict[str, Hold] = {}
+    for store in sub.stores:
+        serde = store.value or options.default_value
+        holds[store.name] = hold_of(
+            sub,
+            store.name,
+            immutable=serde.immutable,
+            outlives_errors=options.handles_errors,
+        )
+    gen = Generator(sub, options, holds, _cached_nodes(sub, options))
+    writer = _Assembler(gen).assemble()
+    text = "\n".join(writer.lines) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    filename = f"<{options.application_id} sub-topology {sub.id} {digest}>"
+    # Without a modification time linecache takes the lines as they are and never looks for a file.
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    return Program(
+        sub_topology=sub,
+        source_code=text,
+        filename=filename,
+        holds=holds,
+        _options=options,
+        _nodes=tuple(writer.nodes),
+        _constants=gen.constants,
+        _code=compile(text, filename, "exec"),
+    )
+
+
+def _cached_nodes(sub: SubTopology, options: CompileOptions) -> frozenset[str]:
+    if not options.caching:
+        return frozenset()
+    cached = {store.name for store in sub.stores if store.spec.cached}
+    return frozenset(
+        node.name
+        for node in sub.nodes
+        if isinstance(node, (Aggregate, TableSource))
+        and node.store in cached
+        and sub.children(node.name)
+    )
+
+
+class _Assembler:
+    """Writes the parts of one module and joins them."""
+
+    def __init__(self, gen: Generator) -> None:
+        self._gen = gen
+        self._functions: dict[str, Writer] = {}
+
+    def assemble(self) -> Writer:
+        gen = self._gen
+        sources = gen.sub.sources
+        bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
+        for node in gen.sub.nodes:
+            if isinstance(node, Operator):
+                for child in gen.sub.children(node.name):
+                    self._shared(child)
+        flush = self._in_own_writer(self._flush)
+        whole = Writer()
+        whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
+        whole.line("")
+        whole.line("")
+        whole.line("def bind(env, make_operator):")
+        whole.depth = 1
+        self._preamble(whole)
+        for part in (*self._functions.values(), *bodies, flush):
+            whole.line("")
+            whole.lines += part.lines
+            whole.nodes += part.nodes
+        whole.line("")
+        topics = [
+            f"{self._topic_name(s, t)!r}: process_{gen.ordinal(s)}"
+            for s in sources
+            for t in s.topics
+        ]
+        pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
+        for node in gen.sub.nodes:
+            if isinstance(node, Operator):
+                self._make_operator(whole, node)
+                pending.append(f"operator_{gen.ordinal(node)}.pending")
+        whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
+        return whole
+
+    def _make_operator(self, w: Writer, node: Operator) -> None:
+        i = self._gen.ordinal(node)
+        children = self._gen.sub.children(node.name)
+        receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
+        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}})")
+        w.line(f"process_{i} = operator_{i}.process")
+
+    def _topic_name(self, node: Source, topic: str) -> str:
+        return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
+
+    def _in_own_writer(self, write: Callable[[], None]) -> Writer:
+        outer = self._gen.writer
+        self._gen.writer = own = Writer(depth=1, node=outer.node)
+        write()
+        self._gen.writer = outer
+        return own
+
+    def _preamble(self, w: Writer) -> None:
+        gen = self._gen
+        names = ["send", "dropped", "write_line", "partitions_of", "task"]
+        names += ["failed"] if gen.options.handles_errors else []
+        names += ["undecodable"] if gen.options.skips_undecodable else []
+        for name in names:
+            w.line(f"{name} = env.{name}")
+        for name in gen.constants:
+            if name in gen.looked_at:
+                with w.block(f"def keep_{name}(function):"):
+                    w.line(f"nonlocal {name}")
+                    w.line(f"{name} = function")
+                w.line(f"{name} = looked_at(constants[{name!r}], keep_{name})")
+            else:
+                w.line(f"{name} = constants[{name!r}]")
+        for node in gen.sub.nodes:
+            if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+                i = gen.ordinal(node)
+                w.line(f"buffer_{i} = env.buffers[{node.store!r}]")
+                w.line(f"dirty_{i} = buffer_{i}.dirty")
+                w.line(f"dirty_{i}_get = dirty_{i}.get")
+                w.line(f"clean_{i}_get = buffer_{i}.clean.get")
+                w.line(f"load_{i} = buffer_{i}.load")
+                if node.name in gen.cached:
+                    w.line(f"pending_{i} = {{}}")
+
+    @property
+    def _needs_record(self) -> bool:
+        nodes = self._gen.sub.nodes
+        return any(isinstance(n, Operator) and n.spec.needs_record for n in nodes)
+
+    def _process(self, node: Source) -> None:
+        gen = self._gen
+        w = gen.writer
+        with w.block(f"def process_{gen.ordinal(node)}(batch):"):
+            w.line("stream_time = -1")
+            with w.block("for m in batch:"):
+                with w.of(node):
+                    flow = source.emit(gen, node)
+                    if self._needs_record:
+                        w.line("task.begin(m, timestamp)")
+                    self._children(node, flow)
+                if self._needs_record:
+                    # Of no node: punctuators run here, and the task knows whose.
+                    w.line("task.end()")
+            w.line("return stream_time")
+
+    def _flush(self) -> None:
+        gen = self._gen
+        w = gen.writer
+        with w.block("def flush():"):
+            for node in gen.sub.nodes:
+                if node.name in gen.cached:
+                    assert isinstance(node, (Aggregate, TableSource))
+                    assert node.store is not None
+                    with w.of(node):
+                        update.emit_flush(gen, node, node.store, partial(self._children, node))
+                elif isinstance(node, Operator):
+                    with w.of(node):
+                        w.line(f"operator_{gen.ordinal(node)}.flush()")
+            w.line("return None")
+
+    def _children(self, node: Node, flow: Flow) -> None:
+        for child in self._gen.sub.children(node.name):
+            self._descend(child, flow)
+
+    def _descend(self, node: Node, flow: Flow) -> None:
+        w = self._gen.writer
+        if len(node.parents) > 1:
+            self._call_shared(node, flow)
+        elif w.depth > MAX_DEPTH:
+            self._call_nested(node, flow)
+        else:
+            with w.of(node):
+                self._inline(node, flow)
+
+    def _inline(self, node: Node, flow: Flow) -> None:
+        nodes = by_name(self._gen.sub.nodes)
+        if isinstance(node, Stateless) or not any(is_versioned(nodes, p) for p in node.parents):
+            self._emit(node, flow)
+            return
+        # What computes with the present rows is not told what came out of order.
+        with self._gen.writer.block(f"if {flow.old}.__class__ is not OutOfOrder:"):
+            self._emit(node, flow)
+
+    def _emit(self, node: Node, flow: Flow) -> None:
+        gen = self._gen
+        if isinstance(node, Stateless):
+            stateless.emit(gen, node, flow, self._descend)
+        elif isinstance(node, Branch):
+            stateless.emit_branch(gen, node, flow, self._descend)
+        elif isinstance(node, Aggregate):
+            emit = partial(aggregate.emit, gen, node, descend=partial(self._children, node))
+            row_keys.emit(gen, node, flow, emit)
+        elif isinstance(node, TableSource):
+            emit = partial(table.emit, gen, node, descend=partial(self._children, node))
+            row_keys.emit(gen, node, flow, emit)
+        elif isinstance(node, Sink):
+            sink.emit(gen, node, flow)
+        elif isinstance(node, Operator):
+            row_keys.emit(gen, node, flow, partial(self._operator, node))
+        else:
+            raise AssertionError(f"no operator for {node!r}")
+
+    def _operator(self, node: Operator, flow: Flow) -> None:
+        gen = self._gen
+
+        def call(flow: Flow) -> None:
+            value = flow.value_object if node.reads_value else flow.value_or_bytes
+            record = f"{flow.key_object}, {value}, {flow.old or 'None'}"
+            line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
+            with guarding.attempt(gen, node, flow):
+                gen.writer.line(line)
+
+        if node.needs_key:
+            store = node.uses[0] if node.uses else None
+            stateless.guard_key(gen, node, flow, call, store=store)
+        else:
+            call(flow)
+
+    def _call_shared(self, node: Node, flow: Flow) -> None:
+        """Several nodes feed this one: it takes the decoded record, whoever calls."""
+        record = (flow.key_object, flow.value_object, flow.old or "None")
+        arguments = ", ".join((*record, flow.timestamp, flow.headers))
+        self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")
+        self._shared(node)
+
+    def _shared(self, node: Node) -> None:
+        """Write a node that takes the decoded record as a function of its own, once."""
+        if node.name in self._functions:
+            return
+        nodes = by_name(self._gen.sub.nodes)
+        old = "old" if any(tells_old(nodes, parent) for parent in node.parents) else None
+        inner = Flow("key", None, None, "value", None, None, old=old)
+        self._function(node, inner, "key, value, old, timestamp, headers")
+
+    def _call_nested(self, node: Node, flow: Flow) -> None:
+        """Too deep to inline: the same variables become parameters."""
+        names = (
+            flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.old,
+            flow.timestamp, flow.headers,
+        )  # fmt: skip
+        parameters = ", ".join(dict.fromkeys(name for name in names if name))
+        self._gen.writer.line(f"node_{self._gen.ordinal(node)}({parameters})")
+        self._function(node, flow, parameters)
+
+    def _function(self, node: Node, flow: Flow, parameters: str) -> None:
+        def write() -> None:
+            w = self._gen.writer
+            with w.block(f"def node_{self._gen.ordinal(node)}({parameters}):"), w.of(node):
+                self._inline(node, flow)
+
+        self._functions[node.name] = Writer()  # reserves the place and ends recursion
+        self._functions[node.name] = self._in_own_writer(write)

@@ -1,0 +1,76 @@
+"""Whether a store may hold a value's object itself, or must hold bytes.
+
+A store that holds objects encodes a row once a commit, however often it changes. With mutable
+values that is only right while nobody else has the object: a user function downstream could change
+it in place, and a function upstream could have kept the value that a reducer returns.
+"""
+
+from __future__ import annotations
+
+from headrace.topology.compile.codegen import Hold
+from headrace.topology.graph.graph import (
+    Aggregate,
+    Branch,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    SubTopology,
+    stores_of,
+)
+
+_SILENT = frozenset({"pass", "null_key_filter"})
+_HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "select_key"})
+
+
+def hold_of(
+    sub: SubTopology, store: str, *, immutable: bool, outlives_errors: bool = False
+) -> Hold:
+    """Decide how `store` holds its values.
+
+    Args:
+        sub: the sub-topology.
+        store: the store's name.
+        immutable: whether its serde makes values that nobody can change.
+        outlives_errors: whether a row must stay as it was where a function that was to change it
+            failed, and be refused at once where it cannot be encoded.
+    """
+    users = [node for node in sub.nodes if store in stores_of(node)]
+    if outlives_errors and not all(isinstance(n, Aggregate) and n.op == "count" for n in users):
+        return "bytes"
+    if immutable:
+        return "objects"
+    if any(isinstance(node, Operator) for node in users):
+        return "bytes"
+    if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):
+        return "objects"
+    return "bytes"
+
+
+def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
+    for child in sub.children(node.name):
+        if isinstance(child, Sink):
+            if callable(child.topic) or child.partitioner is not None:
+                return False
+            continue
+        if not (isinstance(child, Stateless) and child.op in _SILENT):
+            return False
+        if not _is_unseen_below(sub, child):
+            return False
+    return True
+
+
+def _is_alone_above(sub: SubTopology, node: Node) -> bool:
+    nodes = {n.name: n for n in sub.nodes}
+    while not isinstance(node, Source):
+        if len(node.parents) != 1:
+            return False
+        node = nodes[node.parents[0]]
+        if isinstance(node, Branch) or len(sub.children(node.name)) != 1:
+            return False
+        if isinstance(node, Stateless) and node.op not in _HARMLESS:
+            return False
+        if not isinstance(node, (Source, Stateless)):
+            return False
+    return True

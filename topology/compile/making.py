@@ -1,0 +1,216 @@
+"""Making the operators of one task, and the views of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from headrace.state.buffer import Buffer
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.needs import needs_old
+from headrace.topology.context.context import (
+    Headers,
+    Number,
+    OperatorContext,
+    Receive,
+    TableView,
+    TaskFacts,
+    stop,
+)
+from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.graph import (
+    Aggregate,
+    AnySerde,
+    Function,
+    Operator,
+    Stateless,
+    SubTopology,
+    TableSource,
+    by_name,
+)
+from headrace.topology.operators.stored_rows import StoredRows, to_all
+from headrace.topology.processors.read_only_store import GlobalView, ReadOnlyStore, store_key
+from headrace.topology.processors.store_faces import Rows
+from headrace.topology.processors.stores import open_store
+
+__all__ = [
+    "NewNumbers",
+    "OperatorMaker",
+]
+
+
+class NewNumbers:
+    """Numbers that are kept nowhere: what a task begins with that has committed none."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, Number] = {}
+
+    def get(self, name: str) -> Number:
+        """The number of that name."""
+        return self._numbers.setdefault(name, Number())
+
+
+class _Environment(Protocol):
+    """The part of `compiler.TaskEnvironment` that operators are made with."""
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]: ...
+    @property
+    def dropped(self) -> Callable[[str, str], None]: ...
+    @property
+    def number(self) -> Callable[[str], Number]: ...
+    @property
+    def task(self) -> TaskFacts: ...
+    @property
+    def global_views(self) -> Mapping[str, TableView]: ...
+    @property
+    def failed(self) -> Callable[..., None]: ...
+
+
+class OperatorMaker:
+    """Makes the operators of one task, in the order of their nodes.
+
+    Args:
+        sub: the sub-topology.
+        options: the defaults that the settings name.
+        environment: of the task.
+    """
+
+    def __init__(
+        self, sub: SubTopology, options: CompileOptions, environment: _Environment
+    ) -> None:
+        self._sub = sub
+        self._nodes = by_name(sub.nodes)
+        self._stores = {store.name: store for store in sub.stores}
+        self._options = options
+        self._environment = environment
+        self._shared: dict[Any, Any] = {}
+        self.made: dict[str, RunningOperator] = {}
+
+    def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
+        """Make the operator of a node, which hands its results to `children`."""
+        node = self._nodes[name]
+        assert isinstance(node, Operator), name
+        self.made[name] = made = node.spec.make(self._context(node, children))
+        return made
+
+    def _context(self, node: Operator, children: Mapping[str, Receive]) -> OperatorContext:
+        environment = self._environment
+        cached = [self._stores[name].spec.cached for name in node.uses[:1]]
+        return OperatorContext(
+            node=node.name,
+            forward=to_all(tuple(children.values())),
+            children=children,
+            buffers=environment.buffers,
+            serdes=self._serdes,
+            view=self._view,
+            number=partial(self._number, node.name),
+            shared=self._shared,
+            dropped=partial(environment.dropped, node.name),
+            caching=self._options.caching and all(cached),
+            task=environment.task,
+            old_is_read=needs_old(self._sub, node),
+            open_store=partial(self._open_store, node),
+            failed=self._failed(node.name),
+        )
+
+    def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
+        if not self._options.handles_errors:
+            return stop
+        ask = self._environment.failed
+
+        def failed(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            ask(node, error, key, value, timestamp, headers, None)
+
+        return failed
+
+    def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
+        return self._environment.number(f"{name}.{owner or node}")
+
+    def _serdes(self, store: str) -> tuple[AnySerde, AnySerde]:
+        found = self._stores[store]
+        return found.key or self._options.default_key, found.value or self._options.default_value
+
+    def _open_store(self, node: Operator, name: str) -> Any:
+        """A store as processors see it: one object a task, as it may keep what it knows."""
+        view = self._environment.global_views.get(store_key(name))
+        if isinstance(view, GlobalView):
+            return ReadOnlyStore(name, view)
+        if name not in node.uses:
+            has = ", ".join(node.uses) or "none"
+            raise TopologyError(
+                f"processor {node.name!r} is not connected with a store {name!r}, it has {has}; "
+                "give it stores=, or use connect_processor_and_state_stores"
+            )
+        opened = self._shared.get(("open store", name))
+        if opened is None:
+            environment = self._environment
+            key, value = self._serdes(name)
+            rows = Rows(
+                name=name,
+                buffer=environment.buffers[name],
+                key=key,
+                value=value,
+                timestamp=lambda: environment.task.timestamp,
+                number=partial(self._number, f"store {name}"),
+                dropped=partial(environment.dropped, name),
+            )
+            opened = self._shared["open store", name] = open_store(self._stores[name], rows)
+        return opened
+
+    def _view(self, name: str) -> TableView:
+        if name not in self._nodes:
+            return self._global_view(name)
+        node = self._nodes[name]
+        if isinstance(node, Operator):
+            view = node.spec.view(self._context(node, {}))
+            if view is not None:
+                return view
+        elif isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            return StoredRows(self._environment.buffers[node.store], self._serdes(node.store)[0])
+        elif isinstance(node, Stateless) and not node.stream and node.op != "pass":
+            assert node.function is not None
+            rows = self._view(node.parents[0])
+            mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
+            return mapped(rows, node.function)
+        raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
+
+    def _global_view(self, name: str) -> TableView:
+        try:
+            return self._environment.global_views[name]
+        except KeyError:
+            raise TopologyError(
+                f"{name!r} is a global table, and this runner has none; use the application "
+                "itself or TopologyTestDriver"
+            ) from None
+
+
+class _MappedRows:
+    """The rows that a filter or a mapping makes of another table's."""
+
+    __slots__ = ("_function", "_rows")
+
+    def __init__(self, rows: TableView, function: Function) -> None:
+        self._rows = rows
+        self._function = function
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+        value, timestamp = self._rows.get(key)
+        return self._function(key, value), timestamp
+
+
+class _MappedVersions(_MappedRows):
+    """The same of a table that has versions."""
+
+    __slots__ = ()
+
+    def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
+        """The value of a key that was valid at a time, and since when."""
+        rows: Any = self._rows
+        value, since = rows.get_as_of(key, timestamp)
+        return self._function(key, value), since

@@ -1,0 +1,96 @@
+"""Writing a record to a topic, under its own timestamp and headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.state.codec import partition_for_key
+from headrace.topology.compile.codegen import Flow, Generator
+from headrace.topology.compile.guarding import attempt
+from headrace.topology.graph.graph import Function, Sink
+
+
+def emit(gen: Generator, node: Sink, flow: Flow) -> None:
+    """Write the send; the partition is left to the producer, which hashes the key's bytes."""
+    w, i = gen.writer, gen.ordinal(node)
+    options = gen.options
+    key = gen.encoded_key(flow, node.key or options.default_key, node)
+    value = gen.encoded_value(flow, node.value or options.default_value, node)
+    if callable(node.topic):
+        function = gen.constant(f"topic_{i}", node.topic)
+        topic = f"{function}({flow.key_object}, {flow.value_object})"
+    else:
+        name = f"{options.application_id}-{node.topic}" if node.internal else node.topic
+        topic = gen.constant(f"topic_{i}", name)
+    record = f"{flow.timestamp}, {flow.headers}"
+    if gen.options.handles_errors:
+        _emit_guarded(gen, node, flow, (key, value, topic))
+        return
+    if node.partitioner is not None:
+        function = gen.constant(f"partitioner_{i}", node.partitioner)
+        arguments = f"{topic}, {flow.key_object}, {flow.value_object}, partitions_of"
+        with w.block(f"for partition_{i} in chosen({function}, {arguments}):"):
+            w.line(f"send({topic}, {value}, {key}, partition_{i}, {record})")
+        return
+    inner = getattr(node.key or options.default_key, "inner_bytes", None)
+    if inner is None:
+        w.line(f"send({topic}, {value}, {key}, -1, {record})")
+        return
+    # A windowed key goes where its inner key goes (Kafka Streams: `WindowedStreamPartitioner`).
+    inner = gen.constant(f"inner_bytes_{i}", inner)
+    w.line(f"sent_key_{i} = {key}")
+    w.line(f"sent_topic_{i} = {topic}")
+    w.line(f"partition_{i} = hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i})")
+    w.line(f"send(sent_topic_{i}, {value}, sent_key_{i}, partition_{i}, {record})")
+
+
+def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, str]) -> None:
+    """The same step by step, so that it is known what failed."""
+    w, i = gen.writer, gen.ordinal(node)
+    key, value, topic = sent
+    inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
+    with attempt(gen, node, flow, part=f"part_{i}"):
+        w.line(f"part_{i} = None")
+        w.line(f"sent_topic_{i} = {topic}")
+        partitions = "(-1,)"
+        if node.partitioner is not None:
+            function = gen.constant(f"partitioner_{i}", node.partitioner)
+            arguments = f"sent_topic_{i}, {flow.key_object}, {flow.value_object}, partitions_of"
+            w.line(f"partitions_{i} = chosen({function}, {arguments})")
+            partitions = f"partitions_{i}"
+        w.line(f"part_{i} = 'key'")
+        w.line(f"sent_key_{i} = {key}")
+        if node.partitioner is None and inner is not None:
+            inner = gen.constant(f"inner_bytes_{i}", inner)
+            partitions = f"(hashed({inner}, sent_key_{i}, partitions_of, sent_topic_{i}),)"
+        w.line(f"part_{i} = 'value'")
+        w.line(f"sent_value_{i} = {value}")
+        w.line(f"part_{i} = 'record'")
+        with w.block(f"for partition_{i} in {partitions}:"):
+            record = f"partition_{i}, {flow.timestamp}, {flow.headers}"
+            w.line(f"send(sent_topic_{i}, sent_value_{i}, sent_key_{i}, {record})")
+
+
+def hashed(
+    inner: Callable[[bytes], bytes],
+    key: bytes | None,
+    partitions_of: Callable[[str], int],
+    topic: str,
+) -> int:
+    """The partition of a windowed key, by its inner key; -1 for a null key."""
+    return -1 if key is None else partition_for_key(inner(key), partitions_of(topic))
+
+
+def chosen(
+    partitioner: Function,
+    topic: str,
+    key: Any,
+    value: Any,
+    partitions_of: Callable[[str], int],
+) -> Iterable[int]:
+    """The partitions that a user's function names: one, several, none, or -1 for its None."""
+    partitions = partitioner(topic, key, value, partitions_of(topic))
+    if partitions is None:
+        return (-1,)
+    return (partitions,) if isinstance(partitions, int) else tuple(partitions)

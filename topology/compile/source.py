@@ -1,0 +1,136 @@
+"""Reading a record: decode what is needed, refuse what cannot be processed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
+from headrace.topology.compile.needs import needs_key, needs_value
+from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
+from headrace.topology.graph.graph import AnySerde, Source, SubTopology
+from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
+
+
+def emit(gen: Generator, node: Source) -> Flow:
+    """Write the reading of one message `m`; returns the flow of its record."""
+    w, options = gen.writer, gen.options
+    key_serde = node.key or options.default_key
+    value_serde = node.value or options.default_value
+    flow = Flow(
+        key=None,
+        key_bytes="key_bytes",
+        key_serde=key_serde,
+        value=None,
+        value_bytes="value_bytes",
+        value_serde=value_serde,
+        key_is_own=node.internal,
+    )
+    w.line("key_bytes = m.key()")
+    w.line("value_bytes = m.value()")
+    if extractor_of(node, options) is not None:
+        w.line("headers = m.headers()")
+        with _decoding(gen, node):
+            w.line("key, value = m.objects()")
+        w.line("timestamp = m.time()")
+        _take_time(gen, node)
+        return replace(flow, key="key", value="value")
+    w.line("timestamp = m.timestamp()[1]")
+    w.line("headers = m.headers()")
+    _take_time(gen, node)
+    with _decoding(gen, node):
+        return _decode(gen, node, flow)
+
+
+def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | None:
+    """What tells the time of a source's records, where it is not their own timestamp."""
+    # What this application wrote itself has the time that it gave (Kafka Streams does so too).
+    return None if node.internal else needed(node.timestamps, options.timestamps)
+
+
+def stampers(
+    sub: SubTopology, options: CompileOptions, now_ms: Callable[[], int]
+) -> dict[str, Callable[[int], Stamper]]:
+    """By topic: what makes the stamper of one partition, given its time so far."""
+    found: dict[str, Callable[[int], Stamper]] = {}
+    for node in sub.sources:
+        extractor = extractor_of(node, options)
+        if extractor is not None:
+            key = decoder_of(node.key or options.default_key)
+            value = decoder_of(node.value or options.default_value)
+            make = partial(Stamper, extractor, key, value, now_ms)
+            found.update(dict.fromkeys(node.topics, make))
+    return found
+
+
+def _take_time(gen: Generator, node: Source) -> None:
+    w = gen.writer
+    with w.block("if timestamp > stream_time:"):
+        with w.block(f"if timestamp > {LAST_TIME_MS}:"):
+            w.line("raise FutureTimestampError(timestamp)")
+        w.line("stream_time = timestamp")
+    with w.block("elif timestamp < 0:"):
+        if extractor_of(node, gen.options) is None:
+            w.line("raise NegativeTimestampError(timestamp)")
+        else:
+            w.line(f"dropped({node.name!r}, 'negative timestamp')")
+            w.line("continue")
+
+
+@contextmanager
+def _decoding(gen: Generator, node: Source) -> Iterator[None]:
+    """Write what decodes, and who is told where it fails."""
+    w = gen.writer
+    if not gen.options.skips_undecodable:
+        yield
+        return
+    with w.block("try:"):
+        w.line("pass")
+        yield
+    with w.block("except Exception as error:"):
+        w.line(f"undecodable({node.name!r}, error, m)")
+        w.line("continue")
+
+
+def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
+    w, i = gen.writer, gen.ordinal(node)
+    key_serde, value_serde = flow.key_serde, flow.value_serde
+    assert key_serde is not None
+    assert value_serde is not None
+    # What this application wrote itself is decoded only where somebody reads it.
+    if not node.internal or needs_key(gen, node, key_serde):
+        decode = gen.constant(f"decode_key_{i}", decoder_of(key_serde))
+        w.line(f"key = None if key_bytes is None else {decode}(key_bytes)")
+        flow = replace(flow, key="key")
+    if not node.internal or needs_value(gen, node, value_serde):
+        decode = gen.constant(f"decode_value_{i}", decoder_of(value_serde))
+        w.line(f"value = None if value_bytes is None else {decode}(value_bytes)")
+        flow = replace(flow, value="value")
+    return flow
+
+
+def decoder_of(serde: AnySerde) -> Callable[[bytes], Any]:
+    """The quickest way to decode: a serde's `decoder` where it has one (see `Serde`)."""
+    decoder: Callable[[bytes], Any] = getattr(serde, "decoder", None) or serde.deserialize
+    return decoder
+
+
+def decoding_error(
+    node: Source, defaults: tuple[AnySerde, AnySerde], message: Any
+) -> Exception | None:
+    """Decode a message again with the checked methods, to say what is wrong with it."""
+    parts: tuple[tuple[Part, AnySerde, bytes | None], ...] = (
+        ("key", node.key or defaults[0], message.key()),
+        ("value", node.value or defaults[1], message.value()),
+    )
+    for part, serde, data in parts:
+        try:
+            if data is not None:
+                serde.deserialize(data)
+        except SerdeError as error:
+            error.part = part
+            return error
+    return None

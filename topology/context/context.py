@@ -1,0 +1,147 @@
+"""Operators that are objects: what one is made with, and what the compiled code asks of it.
+
+Maps, filters and the folds of whole streams are lines of the generated code. A step that keeps
+windows, waits for time, joins or runs a user's processor is an object instead, one for each task
+and node: the generated code calls its `process` for each record, and it calls `forward` for each
+result. It sees time only through its context, and keeps what must outlast it in buffers and in
+numbers that are committed beside the input offsets: after an abort a new one is made from those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from headrace.state.buffer import Buffer
+from headrace.topology.context.number import Number
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.serdes import Serde
+
+__all__ = [
+    "Headers",
+    "Number",
+    "Operator",
+    "OperatorContext",
+    "OperatorSpec",
+    "Receive",
+    "StreamSpec",
+    "TableView",
+    "TaskFacts",
+]
+
+Headers = Sequence[tuple[str, "bytes | None"]] | None
+
+Receive = Callable[[Any, Any, Any, int, Headers], None]
+"""Takes key, value, old value, timestamp in ms and headers.
+
+The old value is the one that was forwarded before for the key, where a table forwards; a stream
+gives None.
+"""
+
+
+class TableView(Protocol):
+    """The present rows of a table, stored or computed from those of another."""
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+
+
+class Operator(Protocol):
+    """A step of one task while it runs."""
+
+    @property
+    def pending(self) -> MutableMapping[Any, Any]:
+        """What is held back until the next flush; always the same object."""
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take one record."""
+
+    def flush(self) -> None:
+        """Forward everything that is held back."""
+
+
+def no_stores(name: str) -> Any:
+    """Say that there are no stores to open."""
+    raise LookupError(f"no store {name!r} can be opened here")
+
+
+def stop(error: Exception, *_: Any) -> None:
+    """Raise an error: no handler lets other records go on."""
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """What one operator of one task works with.
+
+    Args:
+        node: the node's name.
+        forward: hands a result to all that follow, in declaration order.
+        children: the same for each of those that follow, by its name.
+        buffers: the stores of the sub-topology by name; an operator uses those of its node.
+        serdes: the key and value serdes of a store.
+        view: the rows of a table by its node's name.
+        number: a number that is kept, by its name within the node; nodes that give the same
+            `owner` share it. It begins at -1.
+        shared: objects that the nodes of this task share, by what they agree on.
+        dropped: to be called with the reason for each record that is left out.
+        caching: whether updates may be held back until the next flush.
+        task: what the runtime offers to processors.
+        old_is_read: whether anything that follows reads the old values of the results.
+        open_store: a store of the node as processors see it, by its name.
+        failed: to be called with the error of a user's function, and key, value, timestamp and
+            headers of the record, where the step goes on if a handler lets it. Where no handler
+            does, it raises the error.
+    """
+
+    node: str
+    forward: Receive
+    children: Mapping[str, Receive]
+    buffers: Mapping[str, Buffer]
+    serdes: Callable[[str], tuple[Serde[Any], Serde[Any]]]
+    view: Callable[[str], TableView]
+    number: Callable[..., Number]
+    shared: MutableMapping[Any, Any]
+    dropped: Callable[[str], None]
+    caching: bool
+    task: TaskFacts
+    old_is_read: bool = True
+    open_store: Callable[[str], Any] = no_stores
+    failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
+
+
+class OperatorSpec(Protocol):
+    """What a node says of its operator: frozen, compared by value, shared by all tasks."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether its results are changes of a table, with old values."""
+
+    @property
+    def needs_old(self) -> bool:
+        """Whether it reads the old values that a table above it forwards."""
+
+    @property
+    def needs_record(self) -> bool:
+        """Whether it asks `OperatorContext.task` for the record that is being processed."""
+
+    def make(self, context: OperatorContext, /) -> Operator:
+        """Make the operator of one task."""
+
+    def view(self, context: OperatorContext, /) -> TableView | None:
+        """The rows of the table that it makes, or None where it makes none."""
+
+
+class StreamSpec:
+    """What steps whose results are a stream's have in common, if they read the record alone."""
+
+    __slots__ = ()
+
+    is_table: ClassVar[bool] = False
+    needs_old: ClassVar[bool] = False
+    needs_record: ClassVar[bool] = False
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """There are no rows to read."""
+        return None

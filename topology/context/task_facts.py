@@ -1,0 +1,135 @@
+"""What the processors of one task share: the record under way, the times, and their schedules.
+
+Hot path: `begin` and `end` run for each record, in sub-topologies with processors alone.
+
+Who owns what: the generated code says which record is under way, `Processor` operators which time
+the record at hand has, the schedules when punctuators run. All of it dies with the task; what must
+outlast it is in numbers that are committed beside the input offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.topology.context.punctuation import Schedule, Schedules
+from headrace.topology.first_result import refuse_never_run
+
+__all__ = ["Close", "Start", "TaskFacts", "TimeKind"]
+
+TimeKind = Literal["stream_time", "wall_clock"]
+Start = Callable[[], None]
+Close = Callable[[], None]
+
+
+def _no_clock() -> int:
+    raise LookupError("nobody told the processors of this task what time it is")
+
+
+def _fail(node: str, error: Exception) -> None:  # noqa: ARG001
+    raise error
+
+
+@dataclass(slots=True, eq=False)
+class TaskFacts:
+    """See the module.
+
+    Args:
+        application_id: the application's.
+        task_id: sub-topology and partition, as ``0_3``.
+        partition: the number of the input partitions.
+        settings: of the application, as they were given.
+        now_ms: tells the wall-clock time in milliseconds since 1970.
+        request_commit: asks for a commit soon.
+        stream_time: the largest timestamp that the task has seen, in milliseconds, or -1.
+        failed: called with the node and the error where a punctuator fails; returns where the
+            task is to go on.
+    """
+
+    application_id: str = ""
+    task_id: str = ""
+    partition: int = 0
+    settings: Mapping[str, object] = field(default_factory=dict)
+    now_ms: Callable[[], int] = _no_clock
+    request_commit: Callable[[], None] = lambda: None
+    stream_time: int = -1
+    failed: Callable[[str, Exception], None] = _fail
+    record: Any = None
+    """The message that is processed now; None in punctuators and while caches are flushed."""
+    timestamp: int = -1
+    """The time of the record, or of the punctuation, that is at hand in a processor now."""
+    is_punctuating: bool = False
+    """Whether a punctuator runs now."""
+    node: str | None = None
+    """The processor whose `init` runs, or has just failed."""
+    _by_stream_time: Schedules = field(default_factory=Schedules)
+    _by_wall_clock: Schedules = field(default_factory=Schedules)
+    _processors: list[tuple[str, Start, Close]] = field(default_factory=list)
+    _started: int = 0
+
+    # -- around each record ------------------------------------------------------------------
+
+    def begin(self, record: Any, timestamp: int, /) -> None:
+        """A record is processed now."""
+        self.record = record
+        self.timestamp = timestamp
+        if timestamp > self.stream_time:
+            self.stream_time = timestamp
+
+    def end(self) -> None:
+        """The record is done, with all that followed from it: let punctuators run that are due."""
+        self.record = None
+        if self._by_stream_time.due_ms <= self.stream_time >= 0:
+            self._by_stream_time.run(self.stream_time, self._call)
+
+    # -- the life of the processors ------------------------------------------------------------
+
+    def add(self, node: str, start: Start, close: Close) -> None:
+        """Have a processor started and closed with the task."""
+        self._processors.append((node, start, close))
+
+    def start(self) -> None:
+        """Start the processors: the state is complete, and records come next."""
+        for node, start, _ in self._processors:
+            self.node = node
+            self._started += 1
+            start()
+        self.node = None
+
+    def close(self) -> list[tuple[str, Exception]]:
+        """Close the processors that were started; returns what went wrong, by node."""
+        failures = []
+        for node, _, close in self._processors[: self._started]:
+            try:
+                close()
+            except Exception as error:  # nothing may keep a task from ending
+                failures.append((node, error))
+        self._started = 0
+        return failures
+
+    # -- punctuation ---------------------------------------------------------------------------
+
+    def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
+        """Have a punctuator called from its due time on."""
+        (self._by_stream_time if kind == "stream_time" else self._by_wall_clock).add(schedule)
+
+    @property
+    def wall_due_ms(self) -> int:
+        """When `punctuate` has something to do next."""
+        return self._by_wall_clock.due_ms
+
+    def punctuate(self, now_ms: int) -> None:
+        """Call the punctuators that are due by the wall clock."""
+        self._by_wall_clock.run(now_ms, self._call)
+
+    def _call(self, schedule: Schedule, now_ms: int) -> None:
+        self.record = None
+        self.timestamp = now_ms
+        self.is_punctuating = True
+        try:
+            refuse_never_run(schedule.callback(now_ms))
+        except Exception as error:
+            self.failed(schedule.node, error)
+        finally:
+            self.is_punctuating = False

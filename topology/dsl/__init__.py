@@ -1,0 +1,1 @@
+"""What users call, one file a face."""

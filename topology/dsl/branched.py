@@ -1,0 +1,105 @@
+"""A stream that is being split: each record goes to the first branch whose predicate holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import kstream
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import Branch, Stateless
+from headrace.topology.naming import legal
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@checked
+class BranchedKStream(Generic[K, V]):
+    """What `KStream.split` returns; end it with `default_branch` or `no_default_branch`.
+
+    A branch is found in the result under the split's name and the branch's name together. A branch
+    that was given no name has its place as one: "1", "2" and so on, "0" for the default.
+
+    >>> from headrace.topology.dsl.builder import StreamsBuilder
+    >>> parts = (
+    ...     StreamsBuilder()
+    ...     .stream("orders")
+    ...     .split(name="orders-")
+    ...     .branch(lambda _, order: order["total"] > 100, name="large")
+    ...     .branch(lambda _, order: order["total"] > 0)
+    ...     .default_branch(name="odd")
+    ... )
+    >>> list(parts)
+    ['orders-large', 'orders-2', 'orders-odd']
+    """
+
+    __slots__ = ("_done", "_edge", "_name", "_streams")
+
+    def __init__(self, edge: Edge, name: str | None) -> None:
+        self._edge = edge
+        self._name = edge.draft.names.node("KSTREAM-BRANCH-", name)
+        self._streams: dict[str, kstream.KStream[K, V]] = {}
+        self._done = False
+        edge.draft.add(Branch(self._name, (edge.node,)))
+
+    def __repr__(self) -> str:
+        return f"<BranchedKStream of {self._edge}>"
+
+    def branch(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> BranchedKStream[K, V]:
+        """Add a stream of the records for which the predicate holds and no earlier one did.
+
+        Args:
+            predicate: called as ``predicate(key, value)``.
+            name: the rest of the branch's name; None takes its place.
+
+        Returns:
+            The same split, to be gone on with.
+
+        Raises:
+            TopologyError: the name is not legal or is taken, or the split has ended.
+        """
+        self._add(predicate, str(len(self._streams) + 1) if name is None else name)
+        return self
+
+    def default_branch(self, *, name: str | None = None) -> dict[str, kstream.KStream[K, V]]:
+        """End the split with a stream of the records for which no predicate held.
+
+        Args:
+            name: the rest of the branch's name; None takes "0".
+
+        Returns:
+            The streams by name, in the order in which they were added.
+
+        Raises:
+            TopologyError: the name is not legal or is taken, or the split has ended.
+        """
+        self._add(None, "0" if name is None else name)
+        return self.no_default_branch()
+
+    def no_default_branch(self) -> dict[str, kstream.KStream[K, V]]:
+        """End the split; records for which no predicate held are dropped.
+
+        Returns:
+            The streams by name, in the order in which they were added.
+        """
+        self._done = True
+        return dict(self._streams)
+
+    def _add(self, predicate: Callable[[K, V], object] | None, suffix: str) -> None:
+        if self._done:
+            raise TopologyError(
+                f"split {self._name!r} has ended; add branches before default_branch() and "
+                "no_default_branch()"
+            )
+        draft = self._edge.draft
+        child = legal(self._name + suffix)
+        draft.names.node(child)  # uses up a number, as in Kafka Streams
+        draft.add(Stateless(child, (self._name,), op="pass"))
+        draft.extend_branch(self._name, predicate, child)
+        self._streams[child] = kstream.KStream(replace(self._edge, node=child))

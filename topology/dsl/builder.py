@@ -1,0 +1,356 @@
+"""Where a topology begins: streams and tables read from topics, and `build` in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, overload
+
+from headrace.topology.arguments import checked
+from headrace.topology.checks.loops import refuse_loops
+from headrace.topology.dsl.global_table import GlobalKTable, global_table
+from headrace.topology.dsl.kstream import KStream
+from headrace.topology.dsl.ktable import KTable
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.table_nodes import table_node
+from headrace.topology.graph.draft import Draft, Edge
+from headrace.topology.graph.graph import AnySerde, OffsetReset, Source
+from headrace.topology.naming import legal_topics
+from headrace.topology.processors.stores import StoreBuilder
+from headrace.topology.serdes import Serde
+from headrace.topology.timestamps import TimestampExtractor
+from headrace.topology.topology import Topology
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@checked
+class StreamsBuilder:
+    """Collects the steps of a topology.
+
+    >>> from headrace import serdes
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", value=serdes.string)
+    >>> lines.filter(lambda _, line: line != "").to("kept", value=serdes.string)
+    >>> print(builder.build().describe().rstrip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+          --> KSTREAM-FILTER-0000000001
+        Processor: KSTREAM-FILTER-0000000001 (stores: [])
+          --> KSTREAM-SINK-0000000002
+          <-- KSTREAM-SOURCE-0000000000
+        Sink: KSTREAM-SINK-0000000002 (topic: kept)
+          <-- KSTREAM-FILTER-0000000001
+    """
+
+    __slots__ = ("_draft",)
+
+    def __init__(self) -> None:
+        self._draft = Draft()
+
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        value: Serde[V],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, V]: ...
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: Serde[K],
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[K, Any]: ...
+    @overload
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
+
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Read one or several topics as a stream of records.
+
+        Reading the same topics twice gives one source with two followers.
+
+        Args:
+            topics: one topic, or several that are partitioned alike.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
+                takes the setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
+                was committed; None takes the setting ``consumer.auto.offset.reset``.
+            name: name of the source node; None generates one.
+
+        Returns:
+            The stream.
+
+        Raises:
+            TopologyError: a name is not legal, or no topic is given.
+        """
+        node = Source(
+            self._draft.names.node("KSTREAM-SOURCE-", name),
+            topics=legal_topics(topics, "stream()"),
+            key=key,
+            value=value,
+            timestamps=timestamps,
+            offset_reset=offset_reset,
+        )
+        return KStream(Edge(self._draft, self._draft.add(node), key, value))
+
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, V]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[K, Any]: ...
+    @overload
+    def table(
+        self,
+        topic: str,
+        *,
+        store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]: ...
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        store: str | Materialized | None = None,
+        timestamps: TimestampExtractor | None = None,
+        offset_reset: OffsetReset | None = None,
+        name: str | None = None,
+    ) -> KTable[Any, Any]:
+        """Read a topic as a table: the last value of each key, a null value deletes the row.
+
+        Args:
+            topic: the topic.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            store: name or options of the store; a table that is given no name is not stored.
+            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
+                takes the setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
+                was committed; None takes the setting ``consumer.auto.offset.reset``.
+            name: name of the table node; None generates one.
+
+        Returns:
+            The table.
+
+        Raises:
+            TopologyError: a name is not legal.
+        """
+        (topic,) = legal_topics(topic, "table()")
+        names = self._draft.names
+        kept = materialized(store)
+        reserved = names.store(f"{topic}-") if kept.store is None else kept.store
+        source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
+        source = Source(
+            source_name,
+            topics=(topic,),
+            key=key,
+            value=value,
+            timestamps=timestamps,
+            offset_reset=offset_reset,
+        )
+        node_name = names.node("KTABLE-SOURCE-", name)
+        table, rows, stored = table_node(node_name, source_name, kept, reserved, key, value)
+        if not stored:
+            self._draft.reserve(table.name, rows)
+            return KTable(Edge(self._draft, self._draft.add(source, table), key, value))
+        return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))
+
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        value: Serde[V],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, V]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde[K],
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[K, Any]: ...
+    @overload
+    def global_table(
+        self,
+        topic: str,
+        *,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]: ...
+
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: AnySerde | None = None,
+        value: AnySerde | None = None,
+        store: str | Materialized | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable[Any, Any]:
+        """Read all of a topic in every process, as a table that streams look up by any key.
+
+        The rows are read to the topic's end before the first record of a stream is processed, and
+        are kept up to date from then on. They are no part of the commits: a record finds them as
+        they happen to be, and may find others when it is processed again after a failure.
+
+        Args:
+            topic: the topic; nothing else of the topology may read it.
+            key: serde of keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes the setting ``default.value.serde``.
+            store: name or options of the store that keeps the rows; None generates a name.
+            name: name of the table node; None generates one.
+
+        Returns:
+            The table, for `KStream.join` and `KStream.left_join`.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> builder = StreamsBuilder()
+            >>> countries = builder.global_table("countries", store="countries")
+            >>> print(builder.build().describe().rstrip())
+            Topologies:
+               Sub-topology: 0 for global store (will not generate tasks)
+                Source: KSTREAM-SOURCE-0000000000 (topics: [countries])
+                  --> KTABLE-SOURCE-0000000001
+                Processor: KTABLE-SOURCE-0000000001 (stores: [countries])
+                  --> none
+                  <-- KSTREAM-SOURCE-0000000000
+        """
+        (topic,) = legal_topics(topic, "global_table()")
+        return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
+
+    def add_state_store(self, store: StoreBuilder[Any]) -> None:
+        """Add a store for processors; each of them names those that it works with.
+
+        Args:
+            store: made by `Stores`. The same one may be added again.
+
+        Raises:
+            TopologyError: another store of that name was added.
+
+        >>> from headrace import serdes
+        >>> from headrace.topology.processors.stores import Stores
+        >>> builder = StreamsBuilder()
+        >>> seen = Stores.key_value("seen", key=serdes.string, value=serdes.long)
+        >>> builder.add_state_store(seen)
+        >>> def once(record, context):
+        ...     if context.store(seen).put_if_absent(record.key, record.timestamp) is None:
+        ...         context.forward(record)
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process_values(once, stores=[seen], name="once").to("kept", value=serdes.string)
+        >>> print(builder.build().describe().rstrip())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+              --> once
+            Processor: once (stores: [seen])
+              --> KSTREAM-SINK-0000000001
+              <-- KSTREAM-SOURCE-0000000000
+            Sink: KSTREAM-SINK-0000000001 (topic: kept)
+              <-- once
+        """
+        self._draft.add_state_stores((store,))
+
+    def build(self) -> Topology:
+        """Check and return what was written so far.
+
+        Returns:
+            The topology; later calls on the builder do not change it.
+
+        Raises:
+            TopologyError: two stores or nodes have one name, topics are read in two ways that do
+                not go together, or records come round to the topic that they were read from.
+        """
+        steps = list(self._draft.steps())
+        nodes = tuple(node for step in steps for node in step.nodes)
+        refuse_loops(nodes)
+        return Topology(
+            nodes,
+            (*(store for step in steps for store in step.stores), *self._draft.state_stores),
+        )

@@ -1,0 +1,368 @@
+"""Several grouped streams that are folded into one table, each by an aggregator of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, overload
+
+from headrace.topology.arguments import checked
+from headrace.topology.context.context import OperatorSpec
+from headrace.topology.dsl import grouped, ktable
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.session_windowed import session_store
+from headrace.topology.dsl.time_windowed import TimeWindowedKStream
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.naming import legal
+from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
+from headrace.topology.operators.keyed_fold import KeyedFold
+from headrace.topology.operators.windows.sessions import SessionFold
+from headrace.topology.operators.windows.window_rows import Fold
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
+from headrace.topology.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windowed,
+)
+
+__all__ = [
+    "CogroupedKStream",
+    "SessionWindowedCogroupedKStream",
+    "TimeWindowedCogroupedKStream",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+Group = tuple["grouped.KGroupedStream[Any, Any]", Callable[[Any, Any, Any], Any]]
+Made = tuple[Store, OperatorSpec]
+"""A store, and the fold over it."""
+
+_AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
+_MERGE = "COGROUPKSTREAM-MERGE-"
+
+
+@checked
+class CogroupedKStream(Generic[K, A]):
+    """What `KGroupedStream.cogroup` returns: streams of one key, each with its aggregator.
+
+    They share one store. A null value is left out, as with any fold of whole streams.
+    """
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: tuple[Group, ...]) -> None:
+        self._groups = groups
+
+    def __repr__(self) -> str:
+        return f"<CogroupedKStream of {[group for group, _ in self._groups]}>"
+
+    def cogroup(
+        self, other: grouped.KGroupedStream[K, V], aggregator: Callable[[K, V, A], A]
+    ) -> CogroupedKStream[K, A]:
+        """Add one more stream.
+
+        Args:
+            other: the stream, grouped by the same kind of key; one that is there already is given
+                the new aggregator.
+            aggregator: called as ``aggregator(key, value, aggregate)`` with its values; None
+                deletes the row.
+
+        Returns:
+            All of them; this object stays as it is.
+
+        Raises:
+            TopologyError: the stream comes from another builder.
+        """
+        if other._edge.draft is not self._groups[0][0]._edge.draft:
+            raise TopologyError("cogroup() was given a stream of another builder; use one builder")
+        # The same stream stays at its place, as in Kafka Streams.
+        return CogroupedKStream(tuple({**dict(self._groups), other: aggregator}.items()))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, A]:
+        """Fold the values of all streams into one aggregate a key.
+
+        Args:
+            initializer: makes the aggregate of a key that has none.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the groups, where they have the same.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: what the names of the nodes begin with; None generates them.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = (
+            ...     bought.cogroup(lambda customer, price, total: total + price)
+            ...     .cogroup(returned, lambda customer, price, total: total - price)
+            ...     .aggregate(lambda: 0, store="balance")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("bought").send("ann", 10)
+            >>> driver.input("returned").send("ann", 3)
+            >>> dict(driver.store("balance"))
+            {'ann': 7}
+        """
+        kept = materialized(store)
+        row_key = key or _shared_key(self._groups)
+
+        def make(store_name: str) -> Made:
+            rows = Store(kept.spec(store_name), row_key, value)
+            return rows, KeyedFold(store_name, initializer, aggregate_tagged)
+
+        edge = _cogroup(self._groups, kept, name, make, folds_nulls=False)
+        return ktable.KTable(replace(edge, key=row_key, value=value))
+
+    @overload
+    def windowed_by(
+        self, windows: TimeWindows | SlidingWindows | UnlimitedWindows
+    ) -> TimeWindowedCogroupedKStream[K, A]: ...
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
+
+    def windowed_by(
+        self, windows: TimeWindows | SlidingWindows | UnlimitedWindows | SessionWindows
+    ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
+        """Fold each window of a key for itself; the streams share one stream time.
+
+        Args:
+            windows: what the windows are.
+        """
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedCogroupedKStream(self._groups, windows)
+        return TimeWindowedCogroupedKStream(self._groups, windows)
+
+
+@checked
+class TimeWindowedCogroupedKStream(Generic[K, A]):
+    """What `CogroupedKStream.windowed_by` returns for time, sliding and unlimited windows."""
+
+    __slots__ = ("_groups", "_windows")
+
+    def __init__(
+        self,
+        groups: tuple[Group, ...],
+        windows: TimeWindows | SlidingWindows | UnlimitedWindows,
+    ) -> None:
+        self._groups = groups
+        self._windows = windows
+
+    def __repr__(self) -> str:
+        return f"<TimeWindowedCogroupedKStream of {[group for group, _ in self._groups]}>"
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], A]:
+        """Fold the values of all streams into one aggregate for each key and window.
+
+        Args:
+            initializer: makes the aggregate of a window that has none.
+            store: name or options of the store; None generates a name.
+            key: serde of the keys within the store's windowed keys; None takes that of the groups,
+                where they have the same.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: what the names of the nodes begin with; None generates them.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = (
+            ...     bought.cogroup(lambda customer, price, total: total + price)
+            ...     .cogroup(returned, lambda customer, price, total: total - price)
+            ...     .windowed_by(TimeWindows(size=timedelta(milliseconds=10)))
+            ...     .aggregate(lambda: 0, store="balance")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("bought").send("ann", 10, timestamp=5)
+            >>> driver.input("returned").send("ann", 3, timestamp=8)
+            >>> [(key.window.start_ms, total) for key, total in driver.store("balance").items()]
+            [(0, 7)]
+        """
+        kept = materialized(store)
+        shape: TimeWindowedKStream[K, Any] = TimeWindowedKStream(
+            self._groups[0][0]._edge, None, self._windows, "on_window_update", None
+        )
+        windowed: TimeWindowedSerde[K] = TimeWindowedSerde(
+            key or _shared_key(self._groups), shape._size_ms
+        )
+        fold = Fold("aggregate", initializer, aggregate_tagged)
+
+        def make(store_name: str) -> Made:
+            spec = kept.timed_spec(store_name, "window", least_ms=shape._least_ms)
+            rows = Store(spec, WindowStoreSerde(windowed), value)
+            return rows, shape._operator(store_name, fold, spec.retention_ms)
+
+        folds_nulls = not isinstance(self._windows, SlidingWindows)
+        edge = _cogroup(self._groups, kept, name, make, folds_nulls=folds_nulls)
+        return ktable.KTable(replace(edge, key=windowed, value=value))
+
+
+@checked
+class SessionWindowedCogroupedKStream(Generic[K, A]):
+    """What `CogroupedKStream.windowed_by` returns for sessions."""
+
+    __slots__ = ("_groups", "_windows")
+
+    def __init__(self, groups: tuple[Group, ...], windows: SessionWindows) -> None:
+        self._groups = groups
+        self._windows = windows
+
+    def __repr__(self) -> str:
+        return f"<SessionWindowedCogroupedKStream of {[group for group, _ in self._groups]}>"
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        merger: Callable[[K, A, A], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], A]:
+        """Fold the values of all streams into one aggregate for each session of a key.
+
+        Args:
+            initializer: makes an empty aggregate.
+            merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
+            store: name or options of the store; None generates a name.
+            key: serde of the keys within the store's windowed keys; None takes that of the groups,
+                where they have the same.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: what the names of the nodes begin with; None generates them.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> seen = builder.stream("seen", key=serdes.string).group_by_key()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> visits = (
+            ...     seen.cogroup(lambda customer, page, path: [*path, page])
+            ...     .cogroup(bought, lambda customer, price, path: [*path, price])
+            ...     .windowed_by(SessionWindows(inactivity_gap=timedelta(milliseconds=5)))
+            ...     .aggregate(list, lambda customer, one, other: one + other, store="visits")
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("seen").send("ann", "tea", timestamp=10)
+            >>> driver.input("bought").send("ann", 3, timestamp=14)
+            >>> [(*key.window, path) for key, path in driver.store("visits").items()]
+            [(10, 14, ['tea', 3])]
+        """
+        kept = materialized(store)
+        windowed = SessionWindowedSerde(key or _shared_key(self._groups))
+        windows = self._windows
+
+        def make(store_name: str) -> Made:
+            rows = session_store(kept, store_name, windows, windowed, value)
+            assert rows.spec.retention_ms is not None
+            return rows, SessionFold(
+                store_name,
+                windows,
+                initializer,
+                aggregate_tagged,
+                merger,
+                retention_ms=rows.spec.retention_ms,
+            )
+
+        edge = _cogroup(self._groups, kept, name, make, folds_nulls=True)
+        return ktable.KTable(replace(edge, key=windowed, value=value))
+
+
+def _cogroup(
+    groups: tuple[Group, ...],
+    kept: Materialized,
+    name: str | None,
+    make: Callable[[str], Made],
+    *,
+    folds_nulls: bool,
+) -> Edge:
+    """Add the repartitions, a step for each stream and the one behind them, in Kafka's order."""
+    first = groups[0][0]._edge
+    draft, names = first.draft, first.draft.names
+    store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
+    rows, fold = make(store_name)
+    edges = [_partitioned(group, groups, store_name) for group, _ in groups]
+    nodes: list[str] = []
+    for number, (edge, (_, aggregator)) in enumerate(zip(edges, groups, strict=True)):
+        given = None if name is None else legal(f"{name}-cogroup-agg-{number}")
+        node = Operator(
+            names.node(_AGGREGATE, given),
+            (edge.node,),
+            spec=CogroupInput(store_name, fold, aggregator, folds_nulls),
+            uses=(store_name,),
+            view_uses=(store_name,),
+            needs_key=True,
+        )
+        nodes.append(draft.add(node, store=None if nodes else rows))
+    given = None if name is None else legal(f"{name}-cogroup-merge")
+    merge = Operator(
+        names.node(_MERGE, given), tuple(nodes), spec=CogroupMerge(fold), view_uses=(store_name,)
+    )
+    return replace(first, node=draft.add(merge), rekeyed=False)
+
+
+def _partitioned(
+    group: grouped.KGroupedStream[Any, Any], groups: tuple[Group, ...], store: str
+) -> Edge:
+    """A stream as its fold reads it; new keys without a serde have that of the other streams."""
+    edge = group._edge
+    if not edge.rekeyed:
+        return edge
+    edge = replace(edge, key=edge.key or _shared_key(groups))
+    return edge.repartitioned(store if group._name is None else group._name)
+
+
+def _shared_key(groups: tuple[Group, ...]) -> AnySerde | None:
+    """The serde of the streams' keys; new keys that nobody named one for take the others'."""
+    edges = [group._edge for group, _ in groups]
+    keys = [edge.key for edge in edges if edge.key is not None or not edge.rekeyed]
+    return keys[0] if keys and all(key == keys[0] for key in keys) else None

@@ -1,0 +1,71 @@
+"""A global table: all rows of a topic in every process, for streams to look up by any key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Draft
+from headrace.topology.graph.graph import AnySerde, GlobalSource, GlobalTable
+from headrace.topology.processors.store import Store
+
+__all__ = ["GlobalKTable"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalKTable(Generic[K, V]):
+    """What `StreamsBuilder.global_table` returns; streams join with it.
+
+    A table's rows are shared out among the tasks, so a record finds only rows of its own partition.
+    A global table has all rows everywhere: a record may look up any key, whatever key and
+    partition it has itself, and nothing is partitioned anew for it.
+
+    Args:
+        store: the name of the store that keeps the rows.
+    """
+
+    store: str
+    _draft: Draft = field(repr=False)
+    _node: str
+
+
+def global_table(
+    draft: Draft,
+    topic: str,
+    *,
+    key: AnySerde | None,
+    value: AnySerde | None,
+    store: str | Materialized | None,
+    name: str | None,
+) -> GlobalKTable[K, V]:
+    """Add a global table to a draft (see `StreamsBuilder.global_table`)."""
+    kept = materialized(store)
+    names = draft.names
+    store_name = names.store(f"{topic}-") if kept.store is None else kept.store
+    source = GlobalSource(
+        names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source"),
+        topic=topic,
+        key=key,
+        value=value,
+    )
+    table = GlobalTable(names.node("KTABLE-SOURCE-", name), (source.name,), store_name)
+    # The topic is the changelog, and nothing is held back: nothing flows from the table.
+    spec = replace(kept.spec(store_name), logged=False, cached=False)
+    draft.add(source, table, store=Store(spec, key, value))
+    return GlobalKTable(store_name, draft, table.name)
+
+
+def node_of(table: GlobalKTable[K, V], draft: Draft) -> str:
+    """The name of a table's node.
+
+    Raises:
+        TopologyError: the table is another builder's.
+    """
+    if table._draft is not draft:
+        raise TopologyError("join() was given a global table of another builder; use one builder")
+    return table._node

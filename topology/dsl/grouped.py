@@ -1,0 +1,252 @@
+"""A stream that is grouped by its key, ready to be folded into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, overload
+
+from headrace.topology import serdes
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import cogrouped, ktable, session_windowed, time_windowed
+from headrace.topology.dsl.late import Late
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import Aggregate, AggregateOp, AnySerde, Function
+from headrace.topology.operators.windows.windowed import Emit
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+@checked
+class KGroupedStream(Generic[K, V]):
+    """What `KStream.group_by` and `KStream.group_by_key` return.
+
+    A null value is left out by each of the folds. Where the key has changed since the records were
+    last partitioned, the fold reads them from a repartition topic, so that all records of one key
+    are folded by one task.
+    """
+
+    __slots__ = ("_edge", "_name")
+
+    def __init__(self, edge: Edge, name: str | None) -> None:
+        self._edge = edge
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<KGroupedStream of {self._edge}>"
+
+    def count(
+        self,
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[int] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, int]:
+        """Count the records of each key.
+
+        Args:
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the counts; None takes `serdes.long`.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of counts.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        kept = materialized(store)
+        options_alone = isinstance(store, Materialized) or key is not None or value is not None
+        if kept.store is None and options_alone:
+            # Kafka Streams uses up one number more for a store with options and no name.
+            self._edge.draft.names.store("KSTREAM-AGGREGATE-")
+        rows = (key or self._edge.key, value or serdes.long)
+        return ktable.KTable(self._fold("count", kept, rows, name))
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, V]:
+        """Combine the values of each key, two at a time; the first value is taken as it is.
+
+        Args:
+            reducer: called as ``reducer(old, value)``; None deletes the row.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the store's values; None takes that of the group.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of combined values.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        rows = (key or self._edge.key, value or self._edge.value)
+        edge = self._fold("reduce", materialized(store), rows, name, function=reducer)
+        return ktable.KTable(edge)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, A]:
+        """Fold the values of each key into an aggregate.
+
+        Args:
+            initializer: makes the aggregate of a key that has none.
+            aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        rows = (key or self._edge.key, value)
+        edge = self._fold(
+            "aggregate",
+            materialized(store),
+            rows,
+            name,
+            initializer=initializer,
+            function=aggregator,
+        )
+        return ktable.KTable(edge)
+
+    @overload
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> time_windowed.TimeWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(
+        self,
+        windows: SessionWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> session_windowed.SessionWindowedKStream[K, V]: ...
+
+    def windowed_by(
+        self,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows,
+        *,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> time_windowed.TimeWindowedKStream[K, V] | session_windowed.SessionWindowedKStream[K, V]:
+        """Cut the stream into windows of time, each of which is folded on its own.
+
+        Args:
+            windows: which windows there are, and how long records may come for them.
+            emit: "on_window_update" sends a result on whenever it changes, "on_window_close" once,
+                when no record can change it any more. Unlimited windows are never closed.
+            late: called with the stream of the records that came after all their windows were
+                closed; adds to it what is to happen with them. They are counted in any case.
+
+        Returns:
+            The windowed stream, to be folded.
+
+        Raises:
+            TopologyError: what was given does not go together.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string).group_by_key()
+            >>> minutes = clicks.windowed_by(
+            ...     TimeWindows(size=timedelta(minutes=1)),
+            ...     emit="on_window_close",
+            ...     late=lambda stream: stream.to("late"),
+            ... )
+            >>> minutes.count(store="clicks-per-minute").to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     for second in (10, 20, 70, 30):
+            ...         driver.input("clicks").send("home", second, timestamp=second * 1000)
+            ...     for record in driver.output("out").read_all():
+            ...         print(record.key, record.value)
+            ...     driver.output("late").as_dict()
+            Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+            {'home': 30}
+        """
+        if isinstance(windows, SessionWindows):
+            return session_windowed.SessionWindowedKStream(
+                self._edge, self._name, windows, emit, late
+            )
+        if isinstance(windows, (TimeWindows, UnlimitedWindows, SlidingWindows)):
+            return time_windowed.TimeWindowedKStream(self._edge, self._name, windows, emit, late)
+        raise TopologyError(
+            f"windowed_by takes windows such as TimeWindows, not {type(windows).__name__}"
+        )
+
+    def cogroup(self, aggregator: Callable[[K, V, A], A]) -> cogrouped.CogroupedKStream[K, A]:
+        """Begin to fold several streams into one table, each by an aggregator of its own.
+
+        Args:
+            aggregator: called as ``aggregator(key, value, aggregate)`` with this stream's values;
+                None deletes the row.
+
+        Returns:
+            What the other streams are added to.
+
+        Example:
+            >>> from headrace import StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> bought = builder.stream("bought", key=serdes.string).group_by_key()
+            >>> returned = builder.stream("returned", key=serdes.string).group_by_key()
+            >>> balance = bought.cogroup(lambda customer, price, total: total + price).cogroup(
+            ...     returned, lambda customer, price, total: total - price
+            ... )
+            >>> balance.aggregate(lambda: 0, store="balance").to_stream().to("out")
+        """
+        return cogrouped.CogroupedKStream(((self, aggregator),))
+
+    def _fold(
+        self,
+        op: AggregateOp,
+        kept: Materialized,
+        rows: tuple[AnySerde | None, AnySerde | None],
+        name: str | None,
+        *,
+        initializer: Callable[[], Any] | None = None,
+        function: Function | None = None,
+    ) -> Edge:
+        """Add the repartition, if one is needed, and the fold. The order of names matters."""
+        names = self._edge.draft.names
+        prefix = "KSTREAM-REDUCE-" if op == "reduce" else "KSTREAM-AGGREGATE-"
+        store = names.store(prefix) if kept.store is None else kept.store
+        node_name = names.node(prefix, name)
+        edge = self._edge
+        if edge.rekeyed:
+            edge = edge.repartitioned(store if self._name is None else self._name)
+        node = Aggregate(node_name, (edge.node,), op, store, initializer, function)
+        key, value = rows
+        edge.draft.add(node, store=Store(kept.spec(store), key, value))
+        return replace(edge, node=node_name, key=key, value=value)

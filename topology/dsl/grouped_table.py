@@ -1,0 +1,232 @@
+"""A table that is grouped anew, ready to be folded into another table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from headrace.topology import serdes
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import ktable
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Operator, Sink, Source
+from headrace.topology.operators.table_group import TableFold
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.changed import ChangedSerde
+
+__all__ = ["KGroupedTable"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+_AGGREGATE = "KTABLE-AGGREGATE-"
+
+
+@checked
+class KGroupedTable(Generic[K, V]):
+    """What `KTable.group_by` returns.
+
+    A row counts once in its group: where it changes, its old value is taken away again and its new
+    one is added, and where it is deleted it is taken away. Both go through a repartition topic, so
+    that one task has all of a group. A fold must not mind in which order rows come: those of
+    several partitions come in any.
+    """
+
+    __slots__ = ("_edge", "_name", "_source")
+
+    def __init__(self, edge: Edge, name: str | None) -> None:
+        self._edge = edge
+        self._name = name
+        self._source: str | None = None
+        """The source of the repartition topic, once it is there."""
+
+    def __repr__(self) -> str:
+        return f"<KGroupedTable of {self._edge}>"
+
+    def count(
+        self,
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[int] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, int]:
+        """Count the rows of each group.
+
+        Args:
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the counts; None takes `serdes.long`.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of counts. A group that has lost all its rows counts 0.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+            >>> by_city = homes.group_by(
+            ...     lambda person, city: (city, person),
+            ...     key=serdes.string,
+            ...     value=serdes.string,
+            ...     name="by-city",
+            ... )
+            >>> by_city.count(store="people").to_stream().to("out")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+            ...     driver.input("homes").send("Ben", "Oslo")
+            ...     dict(driver.store("people"))
+            {'Oslo': 1, 'Rome': 1}
+        """
+        fold = TableFold("count", "")
+        return ktable.KTable(self._fold(_AGGREGATE, fold, store, key, value or serdes.long, name))
+
+    def reduce(
+        self,
+        adder: Callable[[V, V], V | None],
+        subtractor: Callable[[V, V], V | None],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, V]:
+        """Combine the values of each group, two at a time; the first is taken as it is.
+
+        Args:
+            adder: called as ``adder(aggregate, value)`` for a row that joins the group; None
+                deletes the group's row.
+            subtractor: called as ``subtractor(aggregate, value)`` for a row that leaves it; None
+                deletes the group's row.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the store's values; None takes that of the group.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of combined values.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> stock = builder.table("stock", key=serdes.string)
+            >>> by_shelf = stock.group_by(
+            ...     lambda item, row: (row["shelf"], row["pieces"]),
+            ...     key=serdes.string,
+            ...     value=serdes.long,
+            ... )
+            >>> pieces = by_shelf.reduce(lambda a, b: a + b, lambda a, b: a - b, store="pieces")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 3})
+            ...     driver.input("stock").send("jam", {"shelf": "left", "pieces": 4})
+            ...     driver.input("stock").send("tea", {"shelf": "left", "pieces": 2})
+            ...     dict(driver.store("pieces"))
+            {'left': 6}
+        """
+        fold = TableFold("reduce", "", adder, subtractor)
+        value = value or self._edge.value
+        return ktable.KTable(self._fold("KTABLE-REDUCE-", fold, store, key, value, name))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        adder: Callable[[K, V, A], A | None],
+        subtractor: Callable[[K, V, A], A | None],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, A]:
+        """Fold the values of each group into an aggregate.
+
+        Args:
+            initializer: makes the aggregate of a group that has none.
+            adder: called as ``adder(key, value, aggregate)`` for a row that joins the group; None
+                deletes the group's row.
+            subtractor: called as ``subtractor(key, value, aggregate)`` for a row that leaves it;
+                None deletes the group's row.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys; None takes that of the group.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> homes = builder.table("homes", key=serdes.string, value=serdes.string)
+            >>> names = homes.group_by(
+            ...     lambda person, city: (city, person), key=serdes.string, value=serdes.string
+            ... ).aggregate(
+            ...     list,
+            ...     lambda city, person, people: sorted([*people, person]),
+            ...     lambda city, person, people: [one for one in people if one != person] or None,
+            ...     store="names",
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("homes").send_many([("Ann", "Rome"), ("Ben", "Rome")])
+            ...     driver.input("homes").send_many([("Ben", None), ("Cleo", "Oslo")])
+            ...     dict(driver.store("names"))
+            {'Oslo': ['Cleo'], 'Rome': ['Ann']}
+        """
+        fold = TableFold("aggregate", "", adder, subtractor, initializer)
+        return ktable.KTable(self._fold(_AGGREGATE, fold, store, key, value, name))
+
+    def _fold(
+        self,
+        prefix: str,
+        fold: TableFold,
+        store: str | Materialized | None,
+        key: AnySerde | None,
+        value: AnySerde | None,
+        name: str | None,
+    ) -> Edge:
+        """Add the repartition topic and the fold. The order of names matters."""
+        edge, kept = self._edge, materialized(store)
+        names = edge.draft.names
+        store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
+        sink = names.node("KSTREAM-SINK-", None if name is None else f"{name}-sink")
+        source = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
+        node_name = names.node(prefix, name)
+        if self._source is None or self._name is None:
+            self._repartition(store_name, sink, source)
+        else:
+            source = self._source
+        node = Operator(
+            node_name,
+            (source,),
+            spec=replace(fold, store=store_name),
+            uses=(store_name,),
+            view_uses=(store_name,),
+            needs_key=True,
+        )
+        result = replace(edge, node=node_name, key=key or edge.key, value=value)
+        edge.draft.add(node, store=Store(kept.spec(store_name), result.key, value))
+        return result
+
+    def _repartition(self, store: str, sink: str, source: str) -> None:
+        edge = self._edge
+        topic = f"{self._name or store}-repartition"
+        both: tuple[Any, Any] = edge.key, ChangedSerde(edge.value)
+        edge.draft.add(
+            Sink(sink, (edge.node,), topic, *both, internal=True),
+            Source(source, topics=(topic,), key=edge.key, value=both[1], internal=True),
+        )
+        self._source = source

@@ -1,0 +1,554 @@
+"""A stream of records, and what can be done with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, overload
+
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import branched, grouped, ktable
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.process_step import process_step
+from headrace.topology.dsl.steps.table_nodes import table_node
+from headrace.topology.dsl.stream_joins import StreamJoins
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import Function, Sink, Stateless, StatelessOp
+from headrace.topology.naming import legal
+from headrace.topology.processors.processors import (
+    FixedKeyProcessor,
+    FixedKeyProcessorContext,
+    FixedKeyRecord,
+    Processor,
+    ProcessorContext,
+    Record,
+)
+from headrace.topology.processors.stores import StoreBuilder
+from headrace.topology.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+
+
+@checked
+class KStream(StreamJoins[K, V]):
+    """Records, one after the other; each method adds a step behind this stream.
+
+    Functions take ``(key, value)``; those of the ``*_values`` steps take the value alone, unless
+    ``with_key`` is set. They must not change what they are given. A stream may have several
+    followers: each of them sees every record.
+
+    >>> from headrace import serdes
+    >>> from headrace.topology.dsl.builder import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", value=serdes.string)
+    >>> words = lines.flat_map_values(str.split, name="split")
+    >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+    >>> counts = by_word.count(store="counts", name="count")
+    >>> counts.to_stream(name="changes").to("out", name="write")
+    >>> print(builder.build().describe().rstrip())
+    Topologies:
+       Sub-topology: 0
+        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+          --> split
+        Processor: split (stores: [])
+          --> by-word
+          <-- KSTREAM-SOURCE-0000000000
+        Processor: by-word (stores: [])
+          --> by-word-repartition-filter
+          <-- split
+        Processor: by-word-repartition-filter (stores: [])
+          --> by-word-repartition-sink
+          <-- by-word
+        Sink: by-word-repartition-sink (topic: by-word-repartition)
+          <-- by-word-repartition-filter
+    <BLANKLINE>
+      Sub-topology: 1
+        Source: by-word-repartition-source (topics: [by-word-repartition])
+          --> count
+        Processor: count (stores: [counts])
+          --> changes
+          <-- by-word-repartition-source
+        Processor: changes (stores: [])
+          --> write
+          <-- count
+        Sink: write (topic: out)
+          <-- changes
+    """
+
+    __slots__ = ("_edge",)
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    def __repr__(self) -> str:
+        return f"<KStream of {self._edge}>"
+
+    def filter(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> KStream[K, V]:
+        """Keep the records for which the predicate holds.
+
+        Args:
+            predicate: called as ``predicate(key, value)``.
+            name: name of the node; None generates one.
+        """
+        return KStream(self._added("filter", "FILTER", predicate, name))
+
+    def filter_not(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None
+    ) -> KStream[K, V]:
+        """Keep the records for which the predicate does not hold.
+
+        Args:
+            predicate: called as ``predicate(key, value)``.
+            name: name of the node; None generates one.
+        """
+        return KStream(self._added("filter_not", "FILTER", predicate, name))
+
+    def map(
+        self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
+    ) -> KStream[K2, V2]:
+        """Make another record of each.
+
+        Args:
+            mapper: called as ``mapper(key, value)``, returns the new key and value.
+            name: name of the node; None generates one.
+        """
+        edge = self._added("map", "MAP", mapper, name)
+        return KStream(replace(edge, key=None, value=None, rekeyed=True))
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[V], V2],
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+    @overload
+    def map_values(
+        self, mapper: Callable[[K, V], V2], *, with_key: Literal[True], name: str | None = None
+    ) -> KStream[K, V2]: ...
+
+    def map_values(
+        self, mapper: Callable[..., V2], *, with_key: bool = False, name: str | None = None
+    ) -> KStream[K, V2]:
+        """Make another value of each; the key stays, so nothing is partitioned anew.
+
+        Args:
+            mapper: called as ``mapper(value)``.
+            with_key: call ``mapper(key, value)`` instead.
+            name: name of the node; None generates one.
+        """
+        edge = self._added("map_values", "MAPVALUES", mapper, name, with_key=with_key)
+        return KStream(replace(edge, value=None))
+
+    def flat_map(
+        self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
+    ) -> KStream[K2, V2]:
+        """Make any number of records of each.
+
+        Args:
+            mapper: called as ``mapper(key, value)``, returns pairs of a key and a value.
+            name: name of the node; None generates one.
+        """
+        edge = self._added("flat_map", "FLATMAP", mapper, name)
+        return KStream(replace(edge, key=None, value=None, rekeyed=True))
+
+    @overload
+    def flat_map_values(
+        self,
+        mapper: Callable[[V], Iterable[V2]],
+        *,
+        with_key: Literal[False] = False,
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+    @overload
+    def flat_map_values(
+        self,
+        mapper: Callable[[K, V], Iterable[V2]],
+        *,
+        with_key: Literal[True],
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+
+    def flat_map_values(
+        self,
+        mapper: Callable[..., Iterable[V2]],
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, V2]:
+        """Make any number of values of each, all under the same key.
+
+        Args:
+            mapper: called as ``mapper(value)``, returns values.
+            with_key: call ``mapper(key, value)`` instead.
+            name: name of the node; None generates one.
+        """
+        edge = self._added("flat_map_values", "FLATMAPVALUES", mapper, name, with_key=with_key)
+        return KStream(replace(edge, value=None))
+
+    def select_key(
+        self, mapper: Callable[[K, V], K2], *, name: str | None = None
+    ) -> KStream[K2, V]:
+        """Give each record another key.
+
+        Args:
+            mapper: called as ``mapper(key, value)``, returns the new key.
+            name: name of the node; None generates one.
+        """
+        edge = self._added("select_key", "KEY-SELECT", mapper, name)
+        return KStream(replace(edge, key=None, rekeyed=True))
+
+    def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
+        """Do something with each record and let it pass.
+
+        Args:
+            action: called as ``action(key, value)``; called again where a record is processed
+                again after a failure.
+            name: name of the node; None generates one.
+        """
+        return KStream(self._added("peek", "PEEK", action, name))
+
+    def for_each(self, action: Callable[[K, V], object], *, name: str | None = None) -> None:
+        """Do something with each record; nothing can follow.
+
+        Args:
+            action: called as ``action(key, value)``; called again where a record is processed
+                again after a failure.
+            name: name of the node; None generates one.
+        """
+        self._added("for_each", "FOREACH", action, name)
+
+    def print(self, *, label: str | None = None, name: str | None = None) -> None:
+        """Write each record to the standard output, as ``[label]: key, value``.
+
+        Args:
+            label: what stands in front; None takes the name of the node that comes before.
+            name: name of the node; None generates one.
+        """
+        self._added(
+            "print", "PRINTER", None, name, label=self._edge.node if label is None else label
+        )
+
+    def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
+        """Put two streams into one; the order between them is not defined.
+
+        Args:
+            other: a stream of the same builder.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the other stream comes from another builder.
+        """
+        a, b = self._edge, other._edge
+        if a.draft is not b.draft:
+            raise TopologyError("merge() was given a stream of another builder; use one builder")
+        node_name = a.draft.names.node("KSTREAM-MERGE-", name)
+        parents = tuple(dict.fromkeys((a.node, b.node)))
+        return KStream(
+            Edge(
+                a.draft,
+                a.draft.add(Stateless(node_name, parents, op="pass")),
+                a.key if a.key == b.key else None,
+                a.value if a.value == b.value else None,
+                a.rekeyed or b.rekeyed,
+            )
+        )
+
+    def split(self, *, name: str | None = None) -> branched.BranchedKStream[K, V]:
+        """Begin to send each record to one of several streams.
+
+        Args:
+            name: what the names of the branches begin with; None generates it.
+
+        Returns:
+            What the branches are added to.
+        """
+        return branched.BranchedKStream(self._edge, name)
+
+    def repartition(
+        self,
+        *,
+        partitions: int | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KStream[K, V]:
+        """Send the records through an internal topic, so that equal keys come together.
+
+        Args:
+            partitions: partition count of the topic; None takes it from upstream.
+            key: serde of the topic's keys; None takes that of the stream.
+            value: serde of the topic's values; None takes that of the stream.
+            name: what the topic is named after; None generates it.
+
+        Raises:
+            TopologyError: the name is not legal or is taken, or the count is not positive.
+        """
+        if partitions is not None and partitions < 1:
+            raise TopologyError(f"repartition() was given {partitions} partitions; give at least 1")
+        edge = self._with_serdes(key, value)
+        # Unlike elsewhere, a given name uses up no number here.
+        prefix = edge.draft.names.node("KSTREAM-REPARTITION-") if name is None else legal(name)
+        return KStream(edge.repartitioned(prefix, partitions=partitions))
+
+    def to(
+        self,
+        topic: str | Callable[[K, V], str],
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        partitioner: Function | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the records to a topic, under their own timestamps and headers.
+
+        Args:
+            topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
+            key: serde of keys; None takes that of the stream.
+            value: serde of values; None takes that of the stream.
+            partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
+                partition, several, none, or None for that of the key.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        edge = self._with_serdes(key, value)
+        node_name = edge.draft.names.node("KSTREAM-SINK-", name)
+        target = topic if callable(topic) else legal(topic, "topic")
+        edge.draft.add(
+            Sink(node_name, (edge.node,), target, edge.key, edge.value, partitioner=partitioner)
+        )
+
+    def to_table(
+        self,
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[K, V]:
+        """Read the stream as a table: the last value of each key, a null value deletes the row.
+
+        Args:
+            store: name or options of the store; a table that is given no name is not stored.
+            key: serde of keys; None takes that of the stream.
+            value: serde of values; None takes that of the stream.
+            name: name of the node, and of the topic if the key has changed; None generates it.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        edge = self._with_serdes(key, value)
+        names, kept = edge.draft.names, materialized(store)
+        node_name = names.node("KSTREAM-TOTABLE-", name)
+        reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
+        if edge.rekeyed:
+            edge = edge.repartitioned(node_name)
+        node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
+        if not stored:
+            edge.draft.reserve(node_name, rows)
+            return ktable.KTable(replace(edge, node=edge.draft.add(node)))
+        return ktable.KTable(replace(edge, node=edge.draft.add(node, store=rows)))
+
+    def group_by_key(
+        self,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> grouped.KGroupedStream[K, V]:
+        """Group the records by the key that they have.
+
+        Args:
+            key: serde of keys; None takes that of the stream.
+            value: serde of values; None takes that of the stream.
+            name: what a repartition topic is named after; None takes the store's name.
+
+        Raises:
+            TopologyError: the name is not legal.
+        """
+        given = None if name is None else legal(name)
+        return grouped.KGroupedStream(self._with_serdes(key, value), given)
+
+    def group_by(
+        self,
+        selector: Callable[[K, V], K2],
+        *,
+        key: Serde[K2] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> grouped.KGroupedStream[K2, V]:
+        """Give each record another key and group the records by it.
+
+        Args:
+            selector: called as ``selector(key, value)``, returns the new key.
+            key: serde of the new keys; None takes the setting ``default.key.serde``.
+            value: serde of values; None takes that of the stream.
+            name: name of the node, and of the repartition topic; None generates the one and takes
+                the store's name for the other.
+
+        Raises:
+            TopologyError: the name is not legal or is taken.
+        """
+        rekeyed: KStream[K2, V] = self.select_key(selector, name=name)
+        return grouped.KGroupedStream(rekeyed._with_serdes(key, value), name)
+
+    @overload
+    def process(
+        self,
+        supplier: Callable[[], Processor[K, V, K2, V2]],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def process(
+        self,
+        supplier: Callable[[Record[K, V], ProcessorContext[K2, V2]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K2, V2]: ...
+    @overload  # for a lambda, of whose results nothing is known
+    def process(
+        self,
+        supplier: Callable[[Record[K, V], ProcessorContext[Any, Any]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[Any, Any]: ...
+
+    def process(
+        self,
+        supplier: Callable[..., Any],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Have a processor of one's own take each record; what it forwards is the result.
+
+        It may change keys, so what needs equal keys together is repartitioned behind it.
+
+        Args:
+            supplier: makes a new processor in each call, one for each task; a class will do. Or a
+                function that is called as ``function(record, context)``. One with an attribute
+                `stores` brings those and is connected with them.
+            stores: what the processor works with: names of stores, those of tables included, or
+                what describes them, which are added.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the supplier makes no processors, or the same one twice; a name is not
+                legal or is taken.
+
+        >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
+        >>> from headrace.topology.dsl.builder import StreamsBuilder
+        >>> class Numbered(Processor[str, str, str, str]):
+        ...     stores = [Stores.key_value("lines-of", key=serdes.string, value=serdes.long)]
+        ...     def init(self, context):
+        ...         self.context = context
+        ...         self.lines_of = context.store("lines-of")
+        ...     def process(self, record):
+        ...         number = (self.lines_of.get(record.key) or 0) + 1
+        ...         self.lines_of.put(record.key, number)
+        ...         self.context.forward(record.with_value(f"{number}: {record.value}"))
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process(Numbered, name="number").to("out", key=serdes.string, value=serdes.string)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or"), ("a", "not")])
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('a', '1: to be'), ('b', '1: or'), ('a', '2: not')]
+        """
+        return KStream(process_step(self._edge, supplier, stores, name, fixed_key=False))
+
+    @overload
+    def process_values(
+        self,
+        supplier: Callable[[], FixedKeyProcessor[K, V, V2]],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+    @overload
+    def process_values(
+        self,
+        supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[K, V2]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, V2]: ...
+    @overload  # for a lambda, of whose results nothing is known
+    def process_values(
+        self,
+        supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[Any, Any]], object],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, Any]: ...
+
+    def process_values(
+        self,
+        supplier: Callable[..., Any],
+        *,
+        stores: Iterable[StoreBuilder[Any] | str] = (),
+        name: str | None = None,
+    ) -> KStream[K, Any]:
+        """Have a processor of one's own take each record, which leaves keys as they are.
+
+        So nothing is repartitioned behind it. See `process` for the rest.
+
+        Args:
+            supplier: makes a new `FixedKeyProcessor` in each call, or is a function that is called
+                as ``function(record, context)``; records are `FixedKeyRecord`.
+            stores: what the processor works with.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the supplier makes no processors, or the same one twice; a name is not
+                legal or is taken.
+
+        >>> from headrace import TopologyTestDriver, serdes
+        >>> from headrace.topology.dsl.builder import StreamsBuilder
+        >>> def where(record, context):
+        ...     context.forward(record.with_value(context.record_metadata.offset))
+        >>> builder = StreamsBuilder()
+        >>> lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        >>> lines.process_values(where).to("out", value=serdes.long)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("lines").send_many([("a", "to be"), ("b", "or")])
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('a', 0), ('b', 1)]
+        """
+        return KStream(process_step(self._edge, supplier, stores, name, fixed_key=True))
+
+    def _added(
+        self,
+        op: StatelessOp,
+        kind: str,
+        function: Function | None,
+        name: str | None,
+        *,
+        with_key: bool = True,
+        label: str | None = None,
+    ) -> Edge:
+        node_name = self._edge.draft.names.node(f"KSTREAM-{kind}-", name)
+        return self._edge.then(
+            Stateless(node_name, (self._edge.node,), op, function, with_key, label)
+        )
+
+    def _with_serdes(self, key: Serde[Any] | None, value: Serde[Any] | None) -> Edge:
+        edge = self._edge
+        return replace(
+            edge,
+            key=edge.key if key is None else key,
+            value=edge.value if value is None else value,
+        )

@@ -1,0 +1,662 @@
+"""A table: the last value of each key, and the stream of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import grouped_table, kstream
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.dsl.steps.foreign_key_join import Partitioner, foreign_key_join
+from headrace.topology.dsl.steps.primary_key_join import primary_key_join
+from headrace.topology.dsl.steps.process_step import AnyStore
+from headrace.topology.dsl.steps.table_steps import (
+    FILTER,
+    MAP_VALUES,
+    mapped_table,
+    transformed_table,
+)
+from headrace.topology.dsl.suppressed import Suppressed, close_wait_ms
+from headrace.topology.errors import TopologyError
+from headrace.topology.first_result import holds
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import (
+    AnySerde,
+    Function,
+    Operator,
+    Stateless,
+    by_name,
+    is_versioned,
+)
+from headrace.topology.naming import legal
+from headrace.topology.operators.table_group import SelectGroup
+from headrace.topology.operators.transform_values import ValueTransformerWithKey
+from headrace.topology.operators.windows.buffered import BufferedSerde
+from headrace.topology.operators.windows.suppress import Suppress
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+VO = TypeVar("VO")
+R = TypeVar("R")
+
+
+@checked
+class KTable(Generic[K, V]):
+    """Rows by key. What flows from it is each change: the new value, None where the row is gone."""
+
+    __slots__ = ("_edge",)
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    def __repr__(self) -> str:
+        return f"<KTable of {self._edge}>"
+
+    def filter(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]:
+        """Keep the rows for which the predicate holds; another row counts as deleted.
+
+        Args:
+            predicate: called as ``predicate(key, value)``, never with None as the value.
+            store: name or options of a store for the rows that are kept; None computes them from
+                the rows of this table where somebody reads them.
+            key: serde of the rows' keys; None takes that of this table.
+            value: serde of the rows' values; None takes that of this table.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of the rows that are kept.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> dear = prices.filter(lambda item, price: price > 9, store="dear")
+            >>> dear.to_stream().print(label="dear")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send_many([("tea", 12), ("tea", 3), ("jam", 4)])
+            [dear]: tea, 12
+            [dear]: tea, None
+        """
+
+        def kept(key: K, value: V | None) -> V | None:
+            return value if value is not None and holds(predicate(key, value)) else None
+
+        return self._mapped(FILTER, kept, store, key, value, name)
+
+    def filter_not(
+        self,
+        predicate: Callable[[K, V], object],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V]:
+        """Keep the rows for which the predicate does not hold; another row counts as deleted.
+
+        Args:
+            predicate: called as ``predicate(key, value)``, never with None as the value.
+            store: name or options of a store for the rows that are kept; None computes them from
+                the rows of this table where somebody reads them.
+            key: serde of the rows' keys; None takes that of this table.
+            value: serde of the rows' values; None takes that of this table.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of the rows that are kept.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> cheap = prices.filter_not(lambda item, price: price > 9, store="cheap")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("prices").send_many([("tea", 12), ("jam", 4)])
+            ...     dict(driver.store("cheap"))
+            {'jam': 4}
+        """
+
+        def kept(key: K, value: V | None) -> V | None:
+            return None if value is None or holds(predicate(key, value)) else value
+
+        return self._mapped(FILTER, kept, store, key, value, name)
+
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[V], V2 | None],
+        *,
+        with_key: Literal[False] = False,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]: ...
+    @overload
+    def map_values(
+        self,
+        mapper: Callable[[K, V], V2 | None],
+        *,
+        with_key: Literal[True],
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]: ...
+
+    def map_values(
+        self,
+        mapper: Callable[..., V2 | None],
+        *,
+        with_key: bool = False,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]:
+        """Compute each row's value anew; a deleted row stays deleted.
+
+        Args:
+            mapper: called as ``mapper(value)``, never with None; None deletes the row.
+            with_key: call ``mapper(key, value)`` instead.
+            store: name or options of a store for the new rows; None computes them from the rows
+                of this table where somebody reads them.
+            key: serde of the rows' keys; None takes that of this table.
+            value: serde of the new values; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of the new values.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> lines = builder.table("lines", key=serdes.string, value=serdes.string)
+            >>> lengths = lines.map_values(len, store="lengths", value=serdes.long)
+            >>> lengths.to_stream().print(label="n")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("lines").send_many([("a", "tea"), ("a", "jam"), ("a", "bread")])
+            [n]: a, 3
+            [n]: a, 5
+        """
+        if with_key:
+
+            def mapped(key: K, value: V | None) -> V2 | None:
+                return None if value is None else mapper(key, value)
+
+        else:
+
+            def mapped(key: K, value: V | None) -> V2 | None:  # noqa: ARG001
+                return None if value is None else mapper(value)
+
+        return self._mapped(MAP_VALUES, mapped, store, key, value, name)
+
+    def _mapped(
+        self,
+        prefix: str,
+        function: Function,
+        store: str | Materialized | None,
+        key: AnySerde | None,
+        value: AnySerde | None,
+        name: str | None,
+    ) -> KTable[K, Any]:
+        options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
+        return KTable(mapped_table(self._edge, prefix, function, **options))
+
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformerWithKey[K, V, V2]],
+        *,
+        stores: Iterable[AnyStore] = (),
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, V2]:
+        """Compute each row's value anew with an object that may keep stores of its own.
+
+        The object has ``transform(key, value)``, which is called with None for a row that is gone
+        and returns None for one that is to be gone. It may have ``init(context)``, called before
+        the first row with what gives it its stores, and ``close()``.
+
+        Args:
+            supplier: a class or a function without arguments that makes a new object for each task.
+            stores: those that it works with, by name or as `Stores` describes them.
+            store: name or options of a store for the results; without one they are stored only
+                where somebody reads them, or what they were.
+            key: serde of the rows' keys; None takes that of this table.
+            value: serde of the results; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of the results.
+
+        Raises:
+            TopologyError: the supplier makes something else, or a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
+            >>> class Rise:
+            ...     def init(self, context):
+            ...         self.before = context.store("before")
+            ...     def transform(self, item, price):
+            ...         before = self.before.get(item)
+            ...         self.before.put(item, price)
+            ...         return None if None in (before, price) else price - before
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> before = Stores.key_value("before", key=serdes.string, value=serdes.long)
+            >>> rises = prices.transform_values(Rise, stores=[before], value=serdes.long)
+            >>> rises.to_stream().print(label="rise")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> driver.input("prices").send_many([("tea", 5), ("tea", 7)])
+            [rise]: tea, None
+            [rise]: tea, 2
+        """
+        options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
+        return KTable(transformed_table(self._edge, supplier, stores=stores, **options))
+
+    def group_by(
+        self,
+        mapper: Callable[[K, V], tuple[K2, V2]],
+        *,
+        key: Serde[K2] | None = None,
+        value: Serde[V2] | None = None,
+        name: str | None = None,
+    ) -> grouped_table.KGroupedTable[K2, V2]:
+        """Group the rows anew, by a key and a value that are made of each row.
+
+        A row for which either is None belongs to no group.
+
+        Args:
+            mapper: called as ``mapper(key, value)``, never with None as the value, returns the
+                group's key and the row's value in the group. It must return the same for the same
+                row each time.
+            key: serde of the groups' keys; None takes the setting ``default.key.serde``.
+            value: serde of the values; None takes the setting ``default.value.serde``.
+            name: name of the node and of the repartition topic; None generates them.
+
+        Returns:
+            The grouped table, to be folded.
+
+        Raises:
+            TopologyError: the name is not legal or is taken.
+        """
+        draft = self._edge.draft
+        node_name = draft.names.node("KTABLE-SELECT-", name)
+        draft.readable(self._edge.node)
+        spec = SelectGroup(mapper, key, node_name)
+        node = draft.add(Operator(node_name, (self._edge.node,), spec=spec))
+        grouped = replace(self._edge, node=node, key=key, value=value)
+        return grouped_table.KGroupedTable(grouped, name)
+
+    @overload
+    def join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO], R | None],
+        *,
+        foreign_key: None = None,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K2, VO],
+        joiner: Callable[[V, VO], R],
+        *,
+        foreign_key: Callable[[V], K2 | None],
+        with_key: Literal[False] = False,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[K2, VO],
+        joiner: Callable[[K, V, VO], R],
+        *,
+        foreign_key: Callable[[K, V], K2 | None],
+        with_key: Literal[True],
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable[K, R]: ...
+
+    def join(
+        self,
+        other: KTable[Any, Any],
+        joiner: Callable[..., R | None],
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> KTable[K, R]:
+        """Join each row with another table's row: of the same key, or of the one that it names.
+
+        Either row's change makes a new result, with the later of the two rows' timestamps. A row
+        without one on the other side has no result.
+
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> names = builder.table("names", key=serdes.string, value=serdes.string)
+        >>> tags = prices.join(names, lambda price, name: f"{name}: {price}")
+        >>> tags.to_stream().print(label="tag")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("prices").send("t", 5)
+        >>> driver.input("names").send("t", "tea")
+        [tag]: t, tea: 5
+        >>> driver.input("prices").send("t", None)
+        [tag]: t, None
+
+        With ``foreign_key`` each row names the key of the other table's row.
+
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.table("orders", key=serdes.string)
+        >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
+        >>> named = orders.join(
+        ...     customers,
+        ...     lambda order, customer: f"{order['what']} for {customer}",
+        ...     foreign_key=lambda order: order["customer"],
+        ...     store="named-orders",
+        ...     name="by-customer",
+        ... )
+        >>> named.to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("orders").send("o1", {"customer": "c1", "what": "tea"})
+        ...     driver.input("customers").send("c1", "Ann")
+        ...     driver.input("customers").send("c1", "Anna")
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('o1', 'tea for Ann'), ('o1', 'tea for Anna')]
+
+        Args:
+            other: the other table.
+            joiner: called as ``joiner(value, other value)``.
+            foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
+                without it, rows of equal keys are joined.
+            **options: ``store``: name or options of the store of the results. ``key``, ``value``:
+                their serdes. ``name``: what the topics and steps are named after. With a foreign
+                key besides, ``with_key``: call both functions with the row's key in front;
+                ``partitioner``, ``other_partitioner``: where keys of this table, and of the other
+                one, are, called as ``partitioner(topic, key, None, partitions)``.
+
+        Returns:
+            The table of the results, by the keys of this one.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        if foreign_key is None:
+            return KTable(primary_key_join(self._edge, other._edge, joiner, **options))
+        edge = foreign_key_join(self._edge, other._edge, joiner, foreign_key=foreign_key, **options)
+        return KTable(edge)
+
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO | None], R | None],
+        *,
+        foreign_key: None = None,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K2, VO],
+        joiner: Callable[[V, VO | None], R],
+        *,
+        foreign_key: Callable[[V], K2 | None],
+        with_key: Literal[False] = False,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[K2, VO],
+        joiner: Callable[[K, V, VO | None], R],
+        *,
+        foreign_key: Callable[[K, V], K2 | None],
+        with_key: Literal[True],
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable[K, R]: ...
+
+    def left_join(
+        self,
+        other: KTable[Any, Any],
+        joiner: Callable[..., R | None],
+        *,
+        foreign_key: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> KTable[K, R]:
+        """Join each row with the row of another table, by key or the one it names, or with None.
+
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+        >>> names = builder.table("names", key=serdes.string, value=serdes.string)
+        >>> tags = prices.left_join(names, lambda price, name: [name, price])
+        >>> tags.to_stream().print(label="tag")
+        >>> driver = TopologyTestDriver(builder.build())
+        >>> driver.input("prices").send("t", 5)
+        [tag]: t, [None, 5]
+        >>> driver.input("names").send("t", "tea")
+        [tag]: t, ['tea', 5]
+
+        With ``foreign_key`` each row names the key of the other table's row.
+
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.table("orders", key=serdes.string, value=serdes.string)
+        >>> customers = builder.table("customers", key=serdes.string, value=serdes.string)
+        >>> pairs = orders.left_join(
+        ...     customers, lambda order, name: [order, name], foreign_key=lambda order: order
+        ... )
+        >>> pairs.to_stream().to("out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input("orders").send("o1", "c1")
+        ...     driver.input("customers").send("c1", "Ann")
+        ...     [(record.key, record.value) for record in driver.output("out").read_all()]
+        [('o1', ['c1', None]), ('o1', ['c1', 'Ann'])]
+
+        Args:
+            other: the other table.
+            joiner: called as ``joiner(value, other value)``, with None for a row that is not there.
+            foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
+                without it, rows of equal keys are joined.
+            **options: as those of `join`.
+
+        Returns:
+            The table of the results, by the keys of this one.
+
+        Raises:
+            TopologyError: a name is not legal or is taken.
+        """
+        if foreign_key is None:
+            alone = (True, False)
+            return KTable(primary_key_join(self._edge, other._edge, joiner, alone=alone, **options))
+        edge = foreign_key_join(
+            self._edge, other._edge, joiner, foreign_key=foreign_key, outer=True, **options
+        )
+        return KTable(edge)
+
+    def outer_join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V | None, VO | None], R | None],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[R] | None = None,
+        name: str | None = None,
+    ) -> KTable[K, R]:
+        """Join the rows of both tables by key; where one has no row, it joins as None.
+
+        Args:
+            other: the other table.
+            joiner: called as ``joiner(value, other value)``, either of which may be None, but not
+                both; None is no result.
+            store: name or options of the store of the results; None computes them from the rows of
+                both tables where somebody reads them.
+            key: serde of the results' keys; None takes that of this table.
+            value: serde of the results.
+            name: name of the merging node, and before the names of the other two.
+
+        Returns:
+            The table of the results.
+
+        Raises:
+            TopologyError: the tables are of two builders, or a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> here = builder.table("here", key=serdes.string, value=serdes.long)
+            >>> there = builder.table("there", key=serdes.string, value=serdes.long)
+            >>> total = here.outer_join(there, lambda a, b: (a or 0) + (b or 0), store="total")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("here").send("tea", 2)
+            ...     driver.input("there").send_many([("tea", 3), ("jam", 4)])
+            ...     dict(driver.store("total"))
+            {'jam': 4, 'tea': 5}
+        """
+        options: dict[str, Any] = {"store": store, "key": key, "value": value, "name": name}
+        alone = (True, True)
+        return KTable(primary_key_join(self._edge, other._edge, joiner, alone=alone, **options))
+
+    def suppress(self, until: Suppressed, *, name: str | None = None) -> KTable[K, V]:
+        """Hold back the changes of each row, and send on the last of them when its time has come.
+
+        Time is stream time: nothing is sent on while nothing new comes in the same partition.
+
+        Args:
+            until: when it has: `Suppressed.until_window_closes` or `Suppressed.until_time_limit`.
+            name: name of the node, and of its store with ``-store`` behind it; None generates them.
+
+        Returns:
+            The table of what was sent on.
+
+        Raises:
+            TopologyError: the table has no windows that could close, or the name is not legal or
+                is taken.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, Suppressed, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> prices = builder.table("prices", key=serdes.string, value=serdes.long)
+            >>> limit = Suppressed.until_time_limit(timedelta(milliseconds=10))
+            >>> prices.suppress(limit, name="calmer").to_stream().print(label="prices")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for price, time in ((7, 0), (8, 4), (9, 10)):
+            ...     driver.input("prices").send("tea", price, timestamp=time)
+            [prices]: tea, 9
+        """
+        edge = self._edge
+        names = edge.draft.names
+        final = until.limit_ms is None
+        nodes = by_name(node for step in edge.draft.steps() for node in step.nodes)
+        if is_versioned(nodes, edge.node):
+            raise TopologyError(
+                "suppress() holds back one change of a row, and this table keeps its versions; "
+                "suppress a table without history="
+            )
+        wait_ms = close_wait_ms(edge.draft, edge.node) if final else until.limit_ms
+        assert wait_ms is not None
+        # Unlike elsewhere, a given name uses up no number here.
+        node_name = names.node("KTABLE-SUPPRESS-") if name is None else legal(name)
+        store = names.store("KTABLE-SUPPRESS-") if name is None else legal(f"{name}-store")
+        buffer = until.buffer
+        spec = Suppress(
+            store=store,
+            table=edge.node,
+            wait_ms=wait_ms,
+            final=final,
+            max_records=buffer.max_records,
+            max_bytes=buffer.max_bytes,
+            shut_down=buffer.when_full == "shut_down",
+        )
+        table = edge.draft.readable(edge.node)
+        node = Operator(
+            node_name, (edge.node,), spec=spec, uses=(store,), view_uses=(store, *table)
+        )
+        rows = Store(buffer.spec(store), edge.key, BufferedSerde(edge.value))
+        return KTable(replace(edge, node=edge.draft.add(node, store=rows)))
+
+    @overload
+    def to_stream(
+        self, key_mapper: None = None, *, name: str | None = None
+    ) -> kstream.KStream[K, V]: ...
+    @overload
+    def to_stream(
+        self, key_mapper: Callable[[K, V], K2], *, name: str | None = None
+    ) -> kstream.KStream[K2, V]: ...
+
+    def to_stream(
+        self, key_mapper: Callable[[K, V], Any] | None = None, *, name: str | None = None
+    ) -> kstream.KStream[Any, V]:
+        """Read the table's changes as a stream.
+
+        Args:
+            key_mapper: gives each change another key, called as ``key_mapper(key, value)`` with
+                None as the value of a row that is gone.
+            name: name of the node; None generates one.
+
+        Returns:
+            The stream of changes.
+
+        Raises:
+            TopologyError: the name is not legal or is taken.
+        """
+        edge = self._edge
+        node_name = edge.draft.names.node("KTABLE-TOSTREAM-", name)
+        node = Stateless(node_name, (edge.node,), op="pass", stream=False)
+        stream: kstream.KStream[K, V] = kstream.KStream(edge.then(node))
+        return stream if key_mapper is None else stream.select_key(key_mapper)

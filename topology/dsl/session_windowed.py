@@ -1,0 +1,297 @@
+"""A grouped stream in sessions, ready to be folded into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, Literal, TypeVar
+
+from headrace.topology import serdes
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import ktable
+from headrace.topology.dsl.late import Late, add_late
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.folding import add_fold
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AggregateOp, AnySerde, Node, Operator
+from headrace.topology.operators.windows.sessions import SessionFold
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde
+from headrace.topology.windows import SessionWindows, Windowed
+
+__all__ = ["SessionWindowedKStream", "session_store"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+Emit = Literal["on_window_update", "on_window_close"]
+
+
+@checked
+class SessionWindowedKStream(Generic[K, V]):
+    """What `KGroupedStream.windowed_by` returns for `SessionWindows`.
+
+    A record joins the sessions of its key that lie within the gap: they become one, and each row
+    that they had is deleted. The timestamp of a row is its session's end. A record that comes too
+    late for any session is left out, and handed to ``late=`` where that was given. Unlike with a
+    fold of the whole stream, a null value is folded as any other.
+    """
+
+    __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")
+
+    def __init__(
+        self,
+        edge: Edge,
+        name: str | None,
+        windows: SessionWindows,
+        emit: Emit = "on_window_update",
+        late: Late[K, V] | None = None,
+    ) -> None:
+        self._edge = edge
+        self._name = name
+        self._windows = windows
+        self._emit: Emit = emit
+        self._late = late
+
+    def __repr__(self) -> str:
+        return f"<SessionWindowedKStream of {self._edge}, {self._windows}>"
+
+    def count(
+        self,
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[int] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], int]:
+        """Count the records of each session.
+
+        Args:
+            store: name or options of the store; None generates a name.
+            key: serde of the keys within the store's windowed keys; None takes that of the group.
+            value: serde of the counts; None takes `serdes.long`.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of counts.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> sessions = SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            >>> counts = clicks.group_by_key().windowed_by(sessions).count(store="visits")
+            >>> counts.to_stream().for_each(lambda key, count: print(key.key, *key.window, count))
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for time in (10, 18, 14):
+            ...     driver.input("clicks").send("ann", "click", timestamp=time)
+            ann 10 10 1
+            ann 18 18 1
+            ann 10 10 None
+            ann 18 18 None
+            ann 10 18 3
+        """
+        options_alone = isinstance(store, Materialized) or key is not None or value is not None
+        return ktable.KTable(
+            self._fold(
+                "count",
+                materialized(store),
+                (key or self._edge.key, value or serdes.long),
+                name,
+                (_zero, _counted, _added),
+                burn=options_alone,
+            )
+        )
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], V]:
+        """Combine the values of each session, two at a time; it merges sessions too.
+
+        Args:
+            reducer: called as ``reducer(old, value)``; None deletes the session.
+            store: name or options of the store; None generates a name.
+            key: serde of the keys within the store's windowed keys; None takes that of the group.
+            value: serde of the store's values; None takes that of the group.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of combined values.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> visits = pages.group_by_key().windowed_by(
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            ... )
+            >>> paths = visits.reduce(lambda path, page: path + page, store="paths")
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for page, time in (("a", 10), ("b", 13), ("c", 20)):
+            ...     driver.input("pages").send("ann", page, timestamp=time)
+            >>> [(*key.window, path) for key, path in driver.store("paths").items()]
+            [(10, 13, 'ab'), (20, 20, 'c')]
+        """
+
+        def fold(key: K, value: V, aggregate: V | None) -> V:  # noqa: ARG001
+            return value if aggregate is None else reducer(aggregate, value)
+
+        def merge(key: K, one: V | None, other: V) -> V:  # noqa: ARG001
+            return other if one is None else reducer(one, other)
+
+        rows = (key or self._edge.key, value or self._edge.value)
+        functions = (_nothing, fold, merge)
+        return ktable.KTable(self._fold("reduce", materialized(store), rows, name, functions))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A],
+        merger: Callable[[K, A, A], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], A]:
+        """Fold the values of each session into an aggregate.
+
+        Args:
+            initializer: makes an empty aggregate; a record's own one, which is merged with those
+                of the sessions that it joins before the record goes into it.
+            aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
+            merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
+            store: name or options of the store; None generates a name.
+            key: serde of the keys within the store's windowed keys; None takes that of the group.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import SessionWindows, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> pages = builder.stream("pages", key=serdes.string, value=serdes.string)
+            >>> ms = timedelta(milliseconds=1)
+            >>> visits = pages.group_by_key().windowed_by(
+            ...     SessionWindows(inactivity_gap=5 * ms, grace=60 * ms)
+            ... )
+            >>> seen = visits.aggregate(
+            ...     list,
+            ...     lambda key, page, pages: [*pages, page],
+            ...     lambda key, one, other: one + other,
+            ...     store="seen",
+            ... )
+            >>> driver = TopologyTestDriver(builder.build())
+            >>> for page, time in (("a", 10), ("b", 18), ("c", 14)):
+            ...     driver.input("pages").send("ann", page, timestamp=time)
+            >>> [(*key.window, pages) for key, pages in driver.store("seen").items()]
+            [(10, 18, ['a', 'b', 'c'])]
+        """
+        rows = (key or self._edge.key, value)
+        functions = (initializer, aggregator, merger)
+        return ktable.KTable(self._fold("aggregate", materialized(store), rows, name, functions))
+
+    def _fold(
+        self,
+        op: AggregateOp,
+        kept: Materialized,
+        rows: tuple[AnySerde | None, AnySerde | None],
+        name: str | None,
+        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
+        *,
+        burn: bool = False,
+    ) -> Edge:
+        windows = self._windows
+        key, value = SessionWindowedSerde(rows[0]), rows[1]
+
+        def make(node: str, parent: str, store: str) -> tuple[Node, Store]:
+            added = session_store(kept, store, windows, key, value)
+            assert added.spec.retention_ms is not None
+            spec = SessionFold(
+                store,
+                windows,
+                *functions,
+                retention_ms=added.spec.retention_ms,
+                emit=self._emit,
+                op=op,
+            )
+            counts = op == "count" and self._late is None
+            operator = Operator(
+                node,
+                (parent,),
+                spec=spec,
+                uses=(store,),
+                view_uses=(store,),
+                needs_key=True,
+                reads_value=not counts,
+            )
+            return operator, added
+
+        edge, node = add_fold(
+            self._edge, op, make, kept=kept, group=self._name, name=name, burn=burn
+        )
+        add_late(edge, node, self._late)
+        return replace(edge, node=node, key=key, value=value)
+
+
+def session_store(
+    kept: Materialized,
+    name: str,
+    windows: SessionWindows,
+    key: SessionWindowedSerde[Any],
+    value: AnySerde | None,
+) -> Store:
+    """The store of a fold over sessions.
+
+    Args:
+        kept: how it is kept.
+        name: its final name.
+        windows: the sessions.
+        key: serde of its keys.
+        value: serde of its values; None takes the setting ``default.value.serde``.
+
+    Raises:
+        TopologyError: the retention is shorter than records may come for a session.
+    """
+    least_ms = windows.gap_ms + windows.grace_ms
+    return Store(kept.timed_spec(name, "session", least_ms=least_ms), key, value)
+
+
+def _zero() -> int:
+    return 0
+
+
+def _nothing() -> None:
+    return None
+
+
+def _counted(key: Any, value: Any, count: int) -> int:  # noqa: ARG001
+    return count + 1
+
+
+def _added(key: Any, one: int, other: int) -> int:  # noqa: ARG001
+    return one + other

@@ -1,0 +1,55 @@
+"""What the folds of windows have in common with those of whole streams: names, store, repartition.
+
+The order in which names are taken is Kafka Streams': the store, the node, then the repartition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AggregateOp, Node
+from headrace.topology.processors.store import Store
+
+__all__ = ["add_fold"]
+
+Make = Callable[[str, str, str], tuple[Node, Store]]
+"""Makes the node and its store of the node's name, its parent's and the store's."""
+
+
+def add_fold(
+    edge: Edge,
+    op: AggregateOp,
+    make: Make,
+    *,
+    kept: Materialized,
+    group: str | None,
+    name: str | None,
+    burn: bool = False,
+) -> tuple[Edge, str]:
+    """Add the repartition, if one is needed, and the node that `make` makes.
+
+    Args:
+        edge: of the grouped stream.
+        op: what the fold does; its names say so.
+        make: makes the node.
+        kept: how the store is kept.
+        group: the name that was given to the group, after which its repartition is named.
+        name: of the node; None generates one.
+        burn: whether a store that is given no name uses up one number more.
+
+    Returns:
+        The edge that the node reads from, and the node's name.
+    """
+    names = edge.draft.names
+    prefix = "KSTREAM-REDUCE-" if op == "reduce" else "KSTREAM-AGGREGATE-"
+    if burn and kept.store is None:
+        names.store(prefix)
+    store = names.store(prefix) if kept.store is None else kept.store
+    node_name = names.node(prefix, name)
+    if edge.rekeyed:
+        edge = edge.repartitioned(store if group is None else group)
+    node, added = make(node_name, edge.node, store)
+    edge.draft.add(node, store=added)
+    return edge, node_name

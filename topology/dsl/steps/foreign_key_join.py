@@ -1,0 +1,236 @@
+"""The steps of a foreign-key join, and their names (see `operators.foreign_key_join`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.state.spec import StoreSpec
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Function, Operator, Sink, Source, TableSource
+from headrace.topology.naming import Names
+from headrace.topology.operators.joins.foreign_key_join import (
+    Answer,
+    Notify,
+    Receive,
+    Resolve,
+    Subscribe,
+)
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes.subscriptions import (
+    CombinedKeySerde,
+    Response,
+    ResponseSerde,
+    SubscriptionSerde,
+)
+
+__all__ = ["Partitioner", "foreign_key_join"]
+
+Partitioner = Callable[[str, Any, Any, int], Any]
+"""Called as ``partitioner(topic, key, None, partitions)``, returns a partition or None."""
+
+_JOIN = "KTABLE-FK-JOIN-"
+_RESULT = f"{_JOIN}OUTPUT-"
+
+
+def foreign_key_join(
+    left: Edge,
+    right: Edge,
+    joiner: Function,
+    *,
+    foreign_key: Function,
+    outer: bool = False,
+    with_key: bool = False,
+    store: str | Materialized | None = None,
+    key: AnySerde | None = None,
+    value: AnySerde | None = None,
+    name: str | None = None,
+    partitioner: Partitioner | None = None,
+    other_partitioner: Partitioner | None = None,
+) -> Edge:
+    """Add the steps; returns the edge of the results, a table with the left table's keys.
+
+    Args:
+        left: the table whose rows name keys of the other.
+        right: the other table.
+        joiner: called as ``joiner(left value, right value)``.
+        foreign_key: called as ``foreign_key(left value)``; None names no row.
+        outer: join left rows without a right one, with None.
+        with_key: call both functions with the left row's key in front.
+        store: name or options of the store of the results.
+        key: serde of the results' keys; None takes that of the left table.
+        value: serde of the results.
+        name: what the topics and steps are named after.
+        partitioner: finds the left table's partition of a key; None takes the one that asked.
+        other_partitioner: finds the right table's partition of a key; None hashes the key.
+
+    Raises:
+        TopologyError: the tables are of two builders, or a name is not legal or is taken.
+    """
+    if left.draft is not right.draft:
+        raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
+    draft = left.draft
+    left_stores, right_stores = draft.readable(left.node), draft.readable(right.node)
+    names, kept = _StepNames.of(draft.names, name), materialized(store)
+    result_store = draft.names.store(_RESULT) if kept.store is None else kept.store
+    _add_questions(left, right, names, _keyed(foreign_key, with_key=with_key), other_partitioner)
+    _add_other_side(left, right, names, right_stores)
+    resolve = Resolve(
+        topic=names.topic,
+        key=left.key,
+        foreign=right.key,
+        value=left.value,
+        other=right.value,
+        answers=names.answers,
+        table=left.node,
+        joiner=_keyed(joiner, with_key=with_key),
+        left=outer,
+    )
+    draft.add(
+        *_answers(left, names, partitioner),
+        Operator(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
+        TableSource(names.result, (names.resolve,), result_store),
+        store=Store(kept.spec(result_store), key or left.key, value),
+    )
+    return Edge(draft, names.result, key or left.key, value)
+
+
+def _add_questions(
+    left: Edge,
+    right: Edge,
+    names: _StepNames,
+    foreign_key: Function,
+    other_partitioner: Partitioner | None,
+) -> None:
+    """What follows the left table's changes."""
+    subscribe = Subscribe(names.topic, left.key, right.key, left.value, foreign_key)
+    left.draft.add(
+        Operator(names.subscribe, (left.node,), spec=subscribe),
+        Sink(
+            names.sink,
+            (names.subscribe,),
+            names.topic,
+            right.key,
+            SubscriptionSerde(),
+            internal=True,
+            partitioner=None if other_partitioner is None else _ByKey(other_partitioner),
+        ),
+    )
+
+
+def _add_other_side(
+    left: Edge, right: Edge, names: _StepNames, right_stores: tuple[str, ...]
+) -> None:
+    """What reads the questions, and follows the right table's changes."""
+    topic, keys = names.topic, (left.key, right.key)
+    receive = Receive(topic, *keys, names.store)
+    answer = Answer(topic, *keys, right.value, names.answers, right.node)
+    notify = Notify(topic, *keys, right.value, names.answers, names.store)
+    left.draft.add(
+        Source(
+            names.source, topics=(topic,), key=right.key, value=SubscriptionSerde(), internal=True
+        ),
+        Operator(names.receive, (names.source,), spec=receive, uses=(names.store,)),
+        Operator(names.answer, (names.receive,), spec=answer, uses=right_stores),
+        store=Store(
+            StoreSpec(names.store), CombinedKeySerde(right.key, left.key), SubscriptionSerde()
+        ),
+    )
+    left.draft.add(Operator(names.notify, (right.node,), spec=notify, uses=(names.store,)))
+
+
+def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> tuple[Sink, Source]:
+    """The topic that the answers come by."""
+    chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
+    sink = Sink(
+        names.answers_sink,
+        (names.answer, names.notify),
+        names.answers,
+        left.key,
+        ResponseSerde(),
+        internal=True,
+        partitioner=chosen,
+    )
+    source = Source(
+        names.answers_source,
+        topics=(names.answers,),
+        key=left.key,
+        value=ResponseSerde(),
+        internal=True,
+    )
+    return sink, source
+
+
+@dataclass(frozen=True, slots=True)
+class _StepNames:
+    """Kafka Streams' names; each uses up a number, whether it shows it or not."""
+
+    topic: str
+    subscribe: str
+    sink: str
+    source: str
+    store: str
+    receive: str
+    answer: str
+    notify: str
+    answers: str
+    answers_sink: str
+    answers_source: str
+    resolve: str
+    result: str
+
+    @classmethod
+    def of(cls, names: Names, given: str | None) -> _StepNames:
+        def named(prefix: str, suffix: str) -> str:
+            return names.node(prefix, None if given is None else given + suffix)
+
+        registration, response = f"{_JOIN}SUBSCRIPTION-REGISTRATION-", "-subscription-response"
+        processor = f"{_JOIN}SUBSCRIPTION-PROCESSOR-"
+        return cls(
+            topic=named(registration, "-subscription-registration") + "-topic",
+            subscribe=named(registration, "-subscription-registration-processor"),
+            sink=named("KTABLE-SINK-", "-subscription-registration-sink"),
+            source=named("KTABLE-SOURCE-", "-subscription-registration-source"),
+            store=named(f"{_JOIN}SUBSCRIPTION-STATE-STORE-", "-subscription-store"),
+            receive=named(processor, "-subscription-receive"),
+            answer=named(processor, "-subscription-join-foreign"),
+            notify=named(processor, "-foreign-join-subscription"),
+            answers=named(f"{_JOIN}SUBSCRIPTION-RESPONSE-", response) + "-topic",
+            answers_sink=named("KTABLE-SINK-", f"{response}-sink"),
+            answers_source=named("KTABLE-SOURCE-", f"{response}-source"),
+            resolve=named(
+                f"{_JOIN}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-", f"{response}-resolver"
+            ),
+            result=named(_RESULT, "-result"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ByKey:
+    """A partitioner of tables' keys for what is no row of theirs."""
+
+    partitioner: Partitioner
+
+    def __call__(self, topic: str, key: Any, _: Any, partitions: int) -> Any:
+        return self.partitioner(topic, key, None, partitions)
+
+
+def _to_who_asked(_: str, __: Any, response: Response, ___: int) -> int | None:
+    return response.partition
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutKey:
+    """A function of values, called with the key in front."""
+
+    function: Function
+
+    def __call__(self, _: Any, *values: Any) -> Any:
+        return self.function(*values)
+
+
+def _keyed(function: Function, *, with_key: bool) -> Function:
+    return function if with_key else _WithoutKey(function)

@@ -1,0 +1,301 @@
+"""The nodes of joins with a stream on the left: their names, stores and repartition topics.
+
+The order in which names are taken is Kafka Streams' (`KStreamImpl.doJoin`, `KStreamImplJoin`): the
+repartition topics, the two kept sides, the two joins, and where their results come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+from headrace.topology.dsl.late import Late, add_late
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Operator, Stateless
+from headrace.topology.naming import legal
+from headrace.topology.operators.joins.stream_join import JoinSide, KeepSide, LateMatch, Waits
+from headrace.topology.operators.joins.table_join import TableJoin
+from headrace.topology.operators.joins.table_join_grace import PostponedTableJoin
+from headrace.topology.operators.windows.buffered import BufferedSerde
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.join_serdes import (
+    KeptKeySerde,
+    PostponedKeySerde,
+    WaitingKeySerde,
+    WaitingValuesSerde,
+)
+from headrace.topology.windows import JoinWindows, duration_ms
+
+__all__ = ["JoinKind", "StreamJoin", "TableLookup", "add_stream_join", "add_table_join"]
+
+JoinKind = Literal["inner", "left", "outer"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamJoin:
+    """A join of two streams, as its caller wants it.
+
+    Args:
+        kind: which records without a match get a result too.
+        joiner: makes a result of two values.
+        with_key: whether the joiner takes the key in front.
+        windows: which records belong together.
+        key: the serde of keys; None takes that of the left side, then that of the right one.
+        value: the serde of the left side's values; None takes what it has.
+        other_value: the same of the right side's.
+        store: how both sides are kept, and what the names of their stores begin with.
+        name: what the names of the nodes begin with; None generates them.
+        late_match: whether a record still matches after its null result.
+        late: takes the records of the left side that came too late to be kept.
+        other_late: the same of the right side's.
+    """
+
+    kind: JoinKind
+    joiner: Callable[..., Any]
+    with_key: bool
+    windows: JoinWindows
+    key: AnySerde | None
+    value: AnySerde | None
+    other_value: AnySerde | None
+    store: Materialized
+    name: str | None
+    late_match: LateMatch
+    late: Late[Any, Any] | None
+    other_late: Late[Any, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLookup:
+    """A join of a stream with a table, as its caller wants it.
+
+    Args:
+        left: whether records without a row get a result too.
+        joiner: makes a result of the record's value and the row's.
+        with_key: whether the joiner takes the key in front.
+        key: the serde of keys; None takes that of the stream, or else that of the table.
+        value: the serde of the stream's values; None takes what it has.
+        name: name of the node; None generates one.
+        grace: how long a record waits for late rows; None joins it at once.
+    """
+
+    left: bool
+    joiner: Callable[..., Any]
+    with_key: bool
+    key: AnySerde | None
+    value: AnySerde | None
+    name: str | None
+    grace: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinNames:
+    """The names of the nodes of a join of two streams, and of its stores."""
+
+    keep_left: str
+    keep_right: str
+    join_left: str
+    join_right: str
+    merge: str
+    left_store: str
+    right_store: str
+    waiting_store: str
+
+
+def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
+    """Add a join of two streams; returns the edge of its results.
+
+    Raises:
+        TopologyError: the streams are not of one builder, or a name is not legal or is taken.
+    """
+    if left.draft is not right.draft:
+        raise TopologyError("join() was given a stream of another builder; use one builder")
+    is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
+    left = replace(left, value=join.value or left.value)
+    right = replace(right, value=join.other_value or right.value)
+    sides = [None if join.name is None else f"{join.name}-{side}" for side in ("left", "right")]
+    keys = left.key, right.key
+    left = _keyed(left, join.key, keys[1], sides[0])
+    right = _keyed(right, join.key, keys[0], sides[1])
+    if is_outer_left:
+        left.draft.keep_null_keys(left.node)
+    if is_outer_right:
+        left.draft.keep_null_keys(right.node)
+    key = join.key or left.key or right.key
+    names = _named(left, join)
+    windows = join.windows
+    keep_ms = windows.before_ms + windows.after_ms + windows.grace_ms
+    stores = {
+        name: Store(
+            _side_spec(join.store, name, keep_ms),
+            KeptKeySerde(key),
+            value,
+        )
+        for name, value in ((names.left_store, left.value), (names.right_store, right.value))
+    }
+    retention_ms = stores[names.left_store].spec.retention_ms
+    assert retention_ms is not None
+    for edge, node, store, late, drops_null_keys in (
+        (left, names.keep_left, names.left_store, join.late, not is_outer_left),
+        (right, names.keep_right, names.right_store, join.other_late, not is_outer_right),
+    ):
+        spec = KeepSide(store, retention_ms)
+        keep = Operator(node, (edge.node,), spec=spec, uses=(store,), needs_key=drops_null_keys)
+        edge.draft.add(keep, store=stores[store])
+        add_late(replace(edge, key=key), node, late)
+    _add_joins(left, right, join, names, retention_ms, key)
+    return replace(left, node=names.merge, key=key, value=None, rekeyed=False)
+
+
+def _keyed(edge: Edge, key: AnySerde | None, other: AnySerde | None, name: str | None) -> Edge:
+    """Partition a side anew if its key may have changed, in the other side's bytes.
+
+    Args:
+        edge: the side.
+        key: the serde that the join names; None takes that of the side, or else of the other.
+        other: that of the other side.
+        name: what a repartition topic is named after.
+    """
+    edge = replace(edge, key=key or edge.key)
+    if not edge.rekeyed:
+        return edge
+    return replace(edge, key=edge.key or other).repartitioned_for_join(name)
+
+
+def _named(left: Edge, join: StreamJoin) -> _JoinNames:
+    names, given, base = left.draft.names, join.name, join.store.store
+    is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
+
+    def node(prefix: str, suffix: str) -> str:
+        return names.node(prefix, None if given is None else given + suffix)
+
+    this = "-outer-this-join" if is_outer_right else "-this-join"
+    other = "-outer-other-join" if is_outer_left else "-other-join"
+    shared = "-outer-shared-join" if is_outer_right else "-left-shared-join"
+    keep_left = node("KSTREAM-WINDOWED-", "-this-windowed")
+    keep_right = node("KSTREAM-WINDOWED-", "-other-windowed")
+    # Stores are named after these even where the nodes are given names.
+    left_prefix = "KSTREAM-OUTERTHIS-" if is_outer_right else "KSTREAM-JOINTHIS-"
+    join_left = names.node(left_prefix)
+    join_right = names.node("KSTREAM-OUTEROTHER-" if is_outer_left else "KSTREAM-JOINOTHER-")
+    merge = node("KSTREAM-MERGE-", "-merge")
+    number = join_left.removeprefix(left_prefix)
+    return _JoinNames(
+        keep_left=keep_left,
+        keep_right=keep_right,
+        join_left=join_left if given is None else legal(given + this),
+        join_right=join_right if given is None else legal(given + other),
+        merge=merge,
+        left_store=f"{join_left if base is None else base + this}-store",
+        right_store=f"{join_right if base is None else base + other}-store",
+        waiting_store=f"{f'KSTREAM-OUTERSHARED-{number}' if base is None else base + shared}-store",
+    )
+
+
+def _side_spec(kept: Materialized, name: str, least_ms: int) -> Any:
+    spec = kept.timed_spec(name, "window", least_ms=least_ms)
+    # Nothing is ever written over, so there is nothing to compact.
+    config = {**spec.topic_config, "cleanup.policy": "delete"}
+    return replace(spec, cached=False, topic_config=config)
+
+
+def _add_joins(
+    left: Edge,
+    right: Edge,
+    join: StreamJoin,
+    names: _JoinNames,
+    retention_ms: int,
+    key: Serde[Any] | None,
+) -> None:
+    windows, draft = join.windows, left.draft
+    waits: Waits | None = None
+    waiting: tuple[Store, ...] = ()
+    if join.kind != "inner":
+        waits = Waits(
+            names.waiting_store,
+            windows.after_ms + windows.grace_ms,
+            windows.before_ms + windows.grace_ms if join.kind == "outer" else None,
+            join.late_match,
+        )
+        spec = replace(replace(join.store, retention=None).spec(names.waiting_store), cached=False)
+        values = WaitingValuesSerde(left.value, right.value)
+        waiting = (Store(spec, WaitingKeySerde(key), values),)
+    shared = () if waits is None else (waits.store,)
+    joins = [
+        Operator(
+            names.join_left if is_left else names.join_right,
+            (names.keep_left if is_left else names.keep_right,),
+            spec=JoinSide(
+                is_left=is_left,
+                own=names.left_store if is_left else names.right_store,
+                other=names.right_store if is_left else names.left_store,
+                before_ms=windows.before_ms if is_left else windows.after_ms,
+                after_ms=windows.after_ms if is_left else windows.before_ms,
+                retention_ms=retention_ms,
+                joiner=join.joiner,
+                with_key=join.with_key,
+                emits_null=join.kind == "outer" or (is_left and join.kind == "left"),
+                waits=waits,
+            ),
+            uses=(names.right_store if is_left else names.left_store, *shared),
+        )
+        for is_left in (True, False)
+    ]
+    merge = Stateless(names.merge, tuple(node.name for node in joins), op="pass")
+    draft.add(*joins, merge, stores=waiting)
+
+
+def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
+    """Add a join of a stream with a table; returns the edge of its results.
+
+    Raises:
+        TopologyError: they are not of one builder, or a name is not legal or is taken.
+    """
+    if stream.draft is not table.draft:
+        raise TopologyError("join() was given a table of another builder; use one builder")
+    edge = replace(stream, value=join.value or stream.value)
+    edge = _keyed(edge, join.key, table.key, join.name)
+    if join.left:
+        edge.draft.keep_null_keys(edge.node)
+    prefix = "KSTREAM-LEFTJOIN-" if join.left else "KSTREAM-JOIN-"
+    node_name = edge.draft.names.node(prefix, join.name)
+    uses = edge.draft.readable(table.node)
+    if join.grace is None:
+        spec = TableJoin(table.node, join.joiner, join.with_key, join.left)
+        node = Operator(node_name, (edge.node,), spec=spec, uses=uses, needs_key=not join.left)
+        return replace(edge.then(node), value=None)
+    store = f"{node_name}-Buffer"
+    late = PostponedTableJoin(
+        table.node, join.joiner, join.with_key, join.left, store, _grace_ms(edge, join.grace, uses)
+    )
+    node = Operator(
+        node_name, (edge.node,), spec=late, uses=(*uses, store), needs_key=not join.left
+    )
+    waiting = Store(
+        replace(Materialized().spec(store), cached=False),
+        PostponedKeySerde(edge.key),
+        BufferedSerde(edge.value),
+    )
+    return replace(edge, node=edge.draft.add(node, store=waiting), value=None)
+
+
+def _grace_ms(edge: Edge, grace: timedelta, uses: tuple[str, ...]) -> int:
+    grace_ms = duration_ms("grace", grace, at_least=0)
+    for store in edge.draft.stores(uses):
+        history_ms = store.spec.retention_ms
+        if store.spec.layout != "versioned" or history_ms is None:
+            raise TopologyError(
+                f"a join with a table takes grace= only where the table keeps its past; "
+                f"{store.name!r} does not: give it store=Materialized(..., history=...)"
+            )
+        if history_ms < grace_ms:
+            raise TopologyError(
+                f"the join would wait for {grace_ms} ms, and {store.name!r} keeps its past for "
+                f"{history_ms} ms; make the history as long as the grace period at least"
+            )
+    return grace_ms

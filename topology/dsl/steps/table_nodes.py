@@ -1,0 +1,44 @@
+"""The node and the store of a stream that is read as a table, with versions or without."""
+
+from __future__ import annotations
+
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.graph import AnySerde, Operator, TableSource
+from headrace.topology.operators.versioned import VersionedTable
+from headrace.topology.processors.store import Store
+from headrace.topology.processors.versioned_store import VersionedFace
+
+__all__ = ["table_node"]
+
+
+def table_node(
+    name: str,
+    parent: str,
+    kept: Materialized,
+    store: str,
+    key: AnySerde | None,
+    value: AnySerde | None,
+) -> tuple[TableSource | Operator, Store, bool]:
+    """Make the node and its store; tells also whether the store is needed in any case.
+
+    Args:
+        name: the node's name.
+        parent: the node that feeds it.
+        kept: how the table is kept.
+        store: the store's final name.
+        key: serde of the keys.
+        value: serde of the values.
+    """
+    if kept.history_ms is None:
+        node = TableSource(name, (parent,), kept.store)
+        return node, Store(kept.spec(store), key, value), kept.store is not None
+    versions = Operator(
+        name,
+        (parent,),
+        spec=VersionedTable(store),
+        uses=(store,),
+        view_uses=(store,),
+        needs_key=True,
+    )
+    face = VersionedFace(kept.history_ms)
+    return versions, Store(kept.versioned_spec(store), key, value, face), True

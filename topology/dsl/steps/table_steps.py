@@ -1,0 +1,94 @@
+"""What the steps of a table that compute another one add to a draft, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.process_step import AnyStore
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
+from headrace.topology.operators.table_mapping import StoredMapping
+from headrace.topology.operators.transform_values import TransformValues, checked_supplier
+from headrace.topology.processors.store import Store
+from headrace.topology.processors.stores import store_names
+
+__all__ = ["FILTER", "MAP_VALUES", "mapped_table", "transformed_table"]
+
+FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
+"""What the names of nodes begin with."""
+
+
+def mapped_table(
+    edge: Edge,
+    prefix: str,
+    function: Function,
+    *,
+    store: str | Materialized | None,
+    key: AnySerde | None,
+    value: AnySerde | None,
+    name: str | None,
+) -> Edge:
+    """Add a filter or a mapping; only one that is given a store's name has a store.
+
+    Args:
+        edge: the table.
+        prefix: of the node's name.
+        function: called as ``function(key, value)``, also with None for a row that is gone.
+        store: name or options of the store.
+        key: serde of the rows' keys; None takes that of the table.
+        value: serde of the new values; None takes that of the table for a filter.
+        name: name of the node; None generates one.
+    """
+    names, kept = edge.draft.names, materialized(store)
+    if kept.store is None and (store, key, value) != (None, None, None):
+        # Kafka Streams uses up one number more where a store is given options and no name.
+        names.store(prefix)
+    node_name = names.node(prefix, name)
+    given = value or (edge.value if prefix == FILTER else None)
+    result = replace(edge, key=key or edge.key, value=given)
+    if kept.store is None:
+        node = Stateless(node_name, (edge.node,), op="map_values", function=function, stream=False)
+        return result.then(node)
+    own = (kept.store,)
+    spec = StoredMapping(kept.store, function)
+    rows = Store(kept.spec(kept.store), result.key, given)
+    step = Operator(node_name, (edge.node,), spec=spec, uses=own, view_uses=own)
+    return replace(result, node=edge.draft.add(step, store=rows))
+
+
+def transformed_table(
+    edge: Edge,
+    supplier: Callable[[], Any],
+    *,
+    stores: Iterable[AnyStore],
+    store: str | Materialized | None,
+    key: AnySerde | None,
+    value: AnySerde | None,
+    name: str | None,
+) -> Edge:
+    """Add a transformer; its results are stored where a store is named, or somebody reads them.
+
+    Args:
+        edge: the table.
+        supplier: makes a transformer.
+        stores: those that it works with; those that are described are added.
+        store: name or options of the store of the results.
+        key: serde of the rows' keys; None takes that of the table.
+        value: serde of the results.
+        name: name of the node; None generates one.
+    """
+    kept, wanted, draft = materialized(store), tuple(stores), edge.draft
+    node_name = draft.names.node("KTABLE-TRANSFORMVALUES-", name)
+    result = replace(edge, key=key or edge.key, value=value)
+    spec = TransformValues(checked_supplier(supplier), kept.store)
+    draft.add_state_stores(wanted)
+    node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
+    rows = Store(kept.spec(kept.store or f"{node_name}-STATE-STORE"), result.key, value)
+    if kept.store is None:
+        draft.reserve(node_name, rows)
+        return replace(result, node=draft.add(node))
+    node = replace(node, uses=(kept.store, *node.uses), view_uses=(kept.store,))
+    return replace(result, node=draft.add(node, store=rows))

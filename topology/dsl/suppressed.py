@@ -1,0 +1,195 @@
+"""How long a table's changes are held back, and how much may be held.
+
+Specs are frozen; `KTable.suppress` takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, Protocol, runtime_checkable
+
+from headrace.state.spec import StoreSpec
+from headrace.topology.context.context import OperatorSpec
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Draft, Step
+from headrace.topology.graph.graph import Operator
+from headrace.topology.java_names import Hinting
+from headrace.topology.operators.cogroup import CogroupInput
+from headrace.topology.operators.windows.windowed import WindowedFold
+from headrace.topology.windows import duration_ms
+
+__all__ = ["BufferConfig", "Suppressed", "close_wait_ms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferConfig(metaclass=Hinting):
+    """How much a suppression may hold back, and what happens when that is reached.
+
+    Args:
+        max_records: so many rows are held at most; None for any number.
+        max_bytes: so many bytes are held at most, of keys and rows as they are stored; None for
+            any number. Each row is encoded once more to know it.
+        when_full: "emit_early" sends on the oldest rows before their time, "shut_down" stops the
+            application. Only with the second one the results are final.
+        logged: whether a changelog topic backs the buffer, so that it survives its machine.
+        topic_config: settings of the changelog topic, over the defaults.
+
+    Raises:
+        TopologyError: a bound is not possible.
+
+    Example:
+        >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
+        True
+        >>> BufferConfig().is_strict, BufferConfig(max_bytes=1 << 20).is_strict
+        (True, False)
+    """
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+    when_full: Literal["emit_early", "shut_down"] = "emit_early"
+    logged: bool = True
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, bound in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
+            if bound is not None and bound < 0:
+                raise TopologyError(f"{name} must be at least 0, not {bound}")
+        if self.when_full not in ("emit_early", "shut_down"):
+            raise TopologyError(
+                f"when_full must be 'emit_early' or 'shut_down', not {self.when_full!r}"
+            )
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether no row is ever sent on before its time."""
+        unbounded = self.max_records is None and self.max_bytes is None
+        return unbounded or self.when_full == "shut_down"
+
+    def spec(self, name: str) -> StoreSpec:
+        """The spec of the store that holds the rows.
+
+        Args:
+            name: the store's.
+        """
+        return StoreSpec(name, logged=self.logged, topic_config=self.topic_config)
+
+
+@runtime_checkable
+class ClosingFold(Protocol):
+    """A fold that knows when its windows are closed."""
+
+    @property
+    def close_wait_ms(self) -> int:
+        """How far stream time is past a window's end when it is closed."""
+
+
+_UNBOUNDED = BufferConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed(metaclass=Hinting):
+    """Until when changes are held back; made by `until_window_closes` or `until_time_limit`.
+
+    Args:
+        limit_ms: how long at most, in milliseconds of stream time; None until the window closes.
+        buffer: how much may be held back.
+    """
+
+    limit_ms: int | None
+    buffer: BufferConfig
+
+    @classmethod
+    def until_window_closes(cls, *, buffer: BufferConfig = _UNBOUNDED) -> Suppressed:
+        """Hold back the changes of a window until it can change no more: one result a window.
+
+        Args:
+            buffer: how much may be held back; it may not emit early, as the results were not final.
+
+        Raises:
+            TopologyError: the buffer emits early.
+
+        Example:
+            >>> Suppressed.until_window_closes().limit_ms is None
+            True
+        """
+        if not buffer.is_strict:
+            raise TopologyError(
+                "until_window_closes() promises final results, which a buffer that emits early "
+                "cannot give; use when_full='shut_down', or no bound, or until_time_limit()"
+            )
+        return cls(None, buffer)
+
+    @classmethod
+    def until_time_limit(cls, limit: timedelta, *, buffer: BufferConfig = _UNBOUNDED) -> Suppressed:
+        """Hold back the changes of a row for a time, and then send on the last of them.
+
+        Args:
+            limit: how long after the first change that is held back, in stream time.
+            buffer: how much may be held back.
+
+        Raises:
+            TopologyError: the limit is not possible.
+
+        Example:
+            >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
+            5000
+        """
+        return cls(duration_ms("limit", limit, at_least=0), buffer)
+
+
+def close_wait_ms(draft: Draft, node: str) -> int:
+    """How far stream time must be past the end of a table's windows until all of them are closed.
+
+    Args:
+        draft: where the table is.
+        node: the table's.
+
+    Returns:
+        Milliseconds; the largest where several windowed tables make up this one.
+
+    Raises:
+        TopologyError: the table is not windowed, or its windows never close.
+    """
+    steps = {n.name: step for step in draft.steps() for n in step.nodes}
+    makers = _windowed(steps, node)
+    if not makers:
+        raise TopologyError(
+            f"suppress() until windows close was called on {node!r}, which has no windows; fold "
+            "the records by windows, or use Suppressed.until_time_limit()"
+        )
+    return max(_wait(maker, node) for maker in makers)
+
+
+def _windowed(steps: Mapping[str, Step], name: str) -> list[Operator]:
+    """The nodes nearest above that make windows; none where one of the ways up has none."""
+    step = steps[name]
+    node = next(n for n in step.nodes if n.name == name)
+    if isinstance(node, Operator) and _makes_windows(node.spec):
+        return [node]
+    # The source of a repartition topic is fed by what feeds the other end of the topic.
+    parents = node.parents or (() if node is step.nodes[0] else step.parents)
+    above = [_windowed(steps, parent) for parent in parents]
+    return [maker for makers in above for maker in makers] if all(above) else []
+
+
+def _makes_windows(spec: OperatorSpec) -> bool:
+    if isinstance(spec, CogroupInput):
+        return _makes_windows(spec.fold)
+    return isinstance(spec, (WindowedFold, ClosingFold))
+
+
+def _wait(maker: Operator, table: str) -> int:
+    spec = maker.spec
+    if isinstance(spec, CogroupInput):
+        spec = spec.fold
+    if isinstance(spec, ClosingFold):
+        return spec.close_wait_ms
+    assert isinstance(spec, WindowedFold)
+    if spec.keep_ms is None:
+        raise TopologyError(
+            f"suppress() until windows close was called on {table!r}, whose window never closes; "
+            "use Suppressed.until_time_limit()"
+        )
+    return spec.closes_after_ms - spec.size_ms

@@ -1,0 +1,303 @@
+"""A grouped stream that is cut into windows of time, ready to be folded into a windowed table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from headrace.topology import serdes
+from headrace.topology.arguments import checked
+from headrace.topology.dsl import ktable
+from headrace.topology.dsl.late import Late, add_late
+from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.folding import add_fold
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.operators.windows.sliding import SlidingFold
+from headrace.topology.operators.windows.window_rows import Fold
+from headrace.topology.operators.windows.windowed import AlignedFold, Emit
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.windows_serde import UNLIMITED_MS, TimeWindowedSerde, WindowStoreSerde
+from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows, Windowed
+
+__all__ = ["TimeWindowedKStream"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+@checked
+class TimeWindowedKStream(Generic[K, V]):
+    """What `KGroupedStream.windowed_by` returns for windows of time.
+
+    Each fold makes a table whose rows are one window of one key. A record changes the rows of all
+    windows that it lies in and that are not closed. Each row's timestamp is the largest one of its
+    records.
+
+    Time windows and unlimited windows hand null values to the fold; sliding windows leave them out.
+
+    >>> from datetime import timedelta
+    >>> from headrace import StreamsBuilder, TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> visits = builder.stream("visits", key=serdes.string).group_by_key()
+    >>> minutes = visits.windowed_by(TimeWindows(size=timedelta(minutes=1)))
+    >>> minutes.count(store="per-minute").to_stream().to("out")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     for second in (5, 59, 61):
+    ...         driver.input("visits").send("home", "x", timestamp=second * 1000)
+    ...     for record in driver.output("out").read_all():
+    ...         print(record.key, record.value)
+    Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 1
+    Windowed(key='home', window=Window(start_ms=0, end_ms=60000)) 2
+    Windowed(key='home', window=Window(start_ms=60000, end_ms=120000)) 1
+    """
+
+    __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")
+
+    def __init__(
+        self,
+        edge: Edge,
+        name: str | None,
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        emit: Emit,
+        late: Late[K, V] | None,
+    ) -> None:
+        if emit not in ("on_window_update", "on_window_close"):
+            raise TopologyError(
+                f"emit must be 'on_window_update' or 'on_window_close', not {emit!r}"
+            )
+        if isinstance(windows, UnlimitedWindows) and emit == "on_window_close":
+            raise TopologyError(
+                "unlimited windows are never closed, so nothing would be emitted; leave out emit="
+            )
+        self._edge = edge
+        self._name = name
+        self._windows = windows
+        self._emit = emit
+        self._late = late
+
+    def __repr__(self) -> str:
+        return f"<TimeWindowedKStream of {self._edge}, {self._windows}>"
+
+    def count(
+        self,
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[int] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], int]:
+        """Count the records of each key in each window.
+
+        Args:
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys without their window; None takes that of the group.
+            value: serde of the counts; None takes `serdes.long`.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of counts.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> ms = timedelta(milliseconds=1)
+            >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
+            >>> calls = builder.stream("calls", key=serdes.string).group_by_key()
+            >>> counts = calls.windowed_by(hopping).count(store="counts")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("calls").send("a", "x", timestamp=7)
+            ...     [(key.window.start_ms, n) for key, n in driver.store("counts").items()]
+            [(0, 1), (5, 1)]
+        """
+        options_alone = isinstance(store, Materialized) or key is not None or value is not None
+        # Kafka Streams uses up one number more for a store with options and no name.
+        burn = options_alone and not isinstance(self._windows, SlidingWindows)
+        rows = (key or self._edge.key, value or serdes.long)
+        return self._folded(Fold("count"), store, rows, name, burn=burn)
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], V]:
+        """Combine the values of each key in each window, two at a time; the first is taken as is.
+
+        Args:
+            reducer: called as ``reducer(old, value)``; None deletes the row. In time windows a
+                null value is given to it too.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys without their window; None takes that of the group.
+            value: serde of the store's values; None takes that of the group.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of combined values.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
+            >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
+            >>> highest = hours.reduce(max, store="highest")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("celsius").send_many([("attic", 21), ("attic", 19)])
+            ...     list(driver.store("highest").values())
+            [21]
+        """
+        rows = (key or self._edge.key, value or self._edge.value)
+        return self._folded(Fold("reduce", function=reducer), store, rows, name)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A],
+        *,
+        store: str | Materialized | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[A] | None = None,
+        name: str | None = None,
+    ) -> ktable.KTable[Windowed[K], A]:
+        """Fold the values of each key in each window into an aggregate.
+
+        Args:
+            initializer: makes the aggregate of a window that has none.
+            aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row. In
+                time windows a null value is given to it too.
+            store: name or options of the store; None generates a name.
+            key: serde of the store's keys without their window; None takes that of the group.
+            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            name: name of the node; None generates one.
+
+        Returns:
+            The table of aggregates.
+
+        Raises:
+            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import SlidingWindows, StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> payments = builder.stream("payments", key=serdes.string).group_by_key()
+            >>> near = SlidingWindows(time_difference=timedelta(milliseconds=10))
+            >>> sums = payments.windowed_by(near).aggregate(
+            ...     lambda: 0, lambda _, amount, total: total + amount, store="sums"
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("payments").send("ann", 5, timestamp=20)
+            ...     driver.input("payments").send("ann", 7, timestamp=26)
+            ...     for (_, window), total in driver.store("sums").items():
+            ...         print(window.start_ms, window.end_ms, total)
+            10 20 5
+            16 26 12
+            21 31 7
+        """
+        fold = Fold("aggregate", initializer, aggregator)
+        return self._folded(fold, store, (key or self._edge.key, value), name)
+
+    def _folded(
+        self,
+        fold: Fold,
+        store: str | Materialized | None,
+        rows: tuple[AnySerde | None, AnySerde | None],
+        name: str | None,
+        *,
+        burn: bool = False,
+    ) -> ktable.KTable[Windowed[K], Any]:
+        windowed: TimeWindowedSerde[K] = TimeWindowedSerde(rows[0], self._size_ms)
+        kept = materialized(store)
+
+        def make(node: str, parent: str, store_name: str) -> tuple[Operator, Store]:
+            spec = kept.timed_spec(store_name, "window", least_ms=self._least_ms)
+            if self._emit == "on_window_close":
+                spec = replace(spec, cached=False)
+            operator = Operator(
+                node,
+                (parent,),
+                spec=self._operator(store_name, fold, spec.retention_ms),
+                uses=(store_name,),
+                view_uses=(store_name,),
+                needs_key=True,
+                reads_value=fold.op != "count" or self._late is not None,
+            )
+            return operator, Store(spec, WindowStoreSerde(windowed), rows[1])
+
+        edge, node = add_fold(
+            self._edge, fold.op, make, kept=kept, group=self._name, name=name, burn=burn
+        )
+        add_late(edge, node, self._late)
+        return ktable.KTable(replace(edge, node=node, key=windowed, value=rows[1]))
+
+    @property
+    def _size_ms(self) -> int:
+        windows = self._windows
+        if isinstance(windows, UnlimitedWindows):
+            return UNLIMITED_MS
+        if isinstance(windows, SlidingWindows):
+            return windows.time_difference_ms
+        return windows.size_ms
+
+    @property
+    def _least_ms(self) -> int | None:
+        """How long rows are needed from their start on, in stream time; None for ever."""
+        windows = self._windows
+        if isinstance(windows, UnlimitedWindows):
+            return None
+        if isinstance(windows, SlidingWindows):
+            # The windows of a record are made of those of records up to as long before it.
+            return 2 * windows.time_difference_ms + windows.grace_ms
+        return windows.size_ms + windows.grace_ms
+
+    def _operator(
+        self, store: str, fold: Fold, retention_ms: int | None
+    ) -> AlignedFold | SlidingFold:
+        windows = self._windows
+        if isinstance(windows, SlidingWindows):
+            difference_ms = windows.time_difference_ms
+            assert retention_ms is not None
+            return SlidingFold(
+                store=store,
+                fold=fold,
+                size_ms=difference_ms,
+                closes_after_ms=difference_ms + windows.grace_ms + 1,
+                # The record before the earliest that counts may have a window that is needed.
+                keep_ms=retention_ms + 1,
+                emit=self._emit,
+            )
+        if isinstance(windows, UnlimitedWindows):
+            return AlignedFold(
+                store=store,
+                fold=fold,
+                size_ms=UNLIMITED_MS,
+                closes_after_ms=UNLIMITED_MS,
+                keep_ms=None,
+                advance_ms=None,
+                start_ms=windows.start_ms,
+            )
+        assert retention_ms is not None
+        return AlignedFold(
+            store=store,
+            fold=fold,
+            size_ms=windows.size_ms,
+            closes_after_ms=windows.size_ms + windows.grace_ms,
+            keep_ms=retention_ms - 1,
+            emit=self._emit,
+            advance_ms=windows.advance_ms,
+        )

@@ -1,0 +1,98 @@
+"""Tells serdes the topics that a topology uses them with, where they ask for it.
+
+A serde that works with a schema registry names its schemas after the topic. One serde object often
+serves several topics: given to a source, it goes on to the stores and sinks below. So it is told
+late, when all names are known, and each place gets the one for its own topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.topology.graph.graph import AnySerde, G, GlobalSource, Node, Operator, Sink, Source
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes._serde import for_topic
+
+
+def bound_to_topics(
+    topology: G, *, application_id: str, default_key: AnySerde, default_value: AnySerde
+) -> G:
+    """Return the topology with each serde as it is used with its topic.
+
+    Args:
+        topology: what to run.
+        application_id: stands in front of the names of internal topics.
+        default_key: the serde of keys where the topology names none.
+        default_value: the serde of values where the topology names none.
+
+    Returns:
+        The topology; the same where no serde asks for its topic. A sink that chooses the topic for
+        each record keeps its serdes as they are. A source of several topics reads as the first.
+    """
+    binder = _Binder(application_id, default_key, default_value)
+    nodes = tuple(binder.node(node) for node in topology.nodes)
+    read = {group.store.name: group.source.topic for group in topology.global_stores}
+    stores = tuple(
+        binder.store(store, read.get(store.name, store.source_topic)) for store in topology.stores
+    )
+    if nodes == topology.nodes and stores == topology.stores:
+        return topology
+    return replace(topology, nodes=nodes, stores=stores)
+
+
+class _Binder:
+    def __init__(self, application_id: str, default_key: AnySerde, default_value: AnySerde) -> None:
+        self._prefix = f"{application_id}-"
+        self._default_key = default_key
+        self._default_value = default_value
+
+    def node(self, node: Node) -> Node:
+        if isinstance(node, Source):
+            topic = self._full(node.topics[0], internal=node.internal)
+        elif isinstance(node, GlobalSource):
+            topic = node.topic
+        elif isinstance(node, Sink) and isinstance(node.topic, str):
+            topic = self._full(node.topic, internal=node.internal)
+        elif isinstance(node, Operator):
+            bound = getattr(node.spec, "bound", None)
+            return node if bound is None else replace(node, spec=bound(self.part))
+        else:
+            return node
+        key, value = self._serdes(node, topic)
+        return (
+            node if (key, value) == (node.key, node.value) else replace(node, key=key, value=value)
+        )
+
+    def store(self, store: Store, topic: str | None) -> Store:
+        """A store with the serdes of its topic; None stands for its changelog."""
+        changelog = f"{self._prefix}{store.name}-changelog"
+        key, value = self._serdes(store, changelog if topic is None else topic)
+        return replace(store, key=key, value=value)
+
+    def part(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
+        """A serde that an operator uses itself; `topic` is without the application's id."""
+        default = self._default_key if is_key else self._default_value
+        return _bound(serde, default, self._prefix + topic, is_key=is_key) or default
+
+    def _full(self, topic: str, *, internal: bool) -> str:
+        return self._prefix + topic if internal else topic
+
+    def _serdes(
+        self, place: Source | GlobalSource | Sink | Store, topic: str
+    ) -> tuple[AnySerde | None, AnySerde | None]:
+        return (
+            _bound(place.key, self._default_key, topic, is_key=True),
+            _bound(place.value, self._default_value, topic, is_key=False),
+        )
+
+
+def _bound(
+    given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
+) -> AnySerde | None:
+    """The serde for the topic; one that asks for no topic is left as it was, None included."""
+    serde = given or default
+    with_default = getattr(serde, "with_inner_default", None)
+    if with_default is not None:
+        serde = with_default(default)
+    told = for_topic(serde, topic, is_key=is_key)
+    return given if told is given or told is default else told

@@ -1,0 +1,350 @@
+"""The topology while it is being written: what the fluent faces add to, and `build` reads.
+
+A draft only grows. A `Step` is what one call adds: mostly one node, for a repartition the three
+nodes around its topic. Steps are written in the order of the calls, which decides the ids of
+sub-topologies; a repartition that is used again moves to where it was used last (both as in Kafka
+Streams).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.graph import (
+    Aggregate,
+    AnySerde,
+    Branch,
+    Function,
+    Node,
+    Operator,
+    Sink,
+    Source,
+    Stateless,
+    TableSource,
+    stores_of,
+)
+from headrace.topology.naming import Names
+from headrace.topology.processors.store import Store
+from headrace.topology.processors.stores import StoreBuilder, with_stores
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The nodes of one call, in order; others are fed by the last one."""
+
+    nodes: tuple[Node, ...]
+    stores: tuple[Store, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The node that feeds what comes after."""
+        return self.nodes[-1].name
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The nodes that feed this step."""
+        own = {node.name for node in self.nodes}
+        return tuple(p for node in self.nodes for p in node.parents if p not in own)
+
+    @property
+    def source(self) -> Source | None:
+        """The source in this step, if it has one."""
+        return next((node for node in self.nodes if isinstance(node, Source)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ForJoin:
+    """A repartition topic that a join put behind a node.
+
+    Args:
+        source: the node that reads it.
+        serdes: those of its keys and values.
+        is_named: whether the join gave it a name.
+    """
+
+    source: str
+    serdes: tuple[AnySerde | None, AnySerde | None]
+    is_named: bool
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """The steps of one builder, by name, in the order in which they are to be written."""
+
+    names: Names = field(default_factory=Names)
+    _steps: dict[str, Step] = field(default_factory=dict)
+    _nodes: set[str] = field(default_factory=set)
+    _reserved: dict[str, Store] = field(default_factory=dict)
+    state_stores: tuple[Store, ...] = ()
+    """The stores of processors, which belong to no step."""
+    _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
+
+    def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
+        """Add a step; returns the name of the node that feeds what comes after.
+
+        Args:
+            nodes: in order.
+            store: the store that they bring, if they bring one.
+            stores: the stores that they bring, if they bring several.
+
+        Raises:
+            TopologyError: a node of that name is there already.
+        """
+        step = Step(nodes, stores if store is None else (store, *stores))
+        for node in nodes:
+            if node.name in self._nodes:
+                raise TopologyError(
+                    f"two nodes are named {node.name!r}; give one of them another name="
+                )
+            self._nodes.add(node.name)
+        self._steps[step.name] = step
+        return step.name
+
+    def add_state_stores(self, stores: Iterable[StoreBuilder[Any] | str]) -> None:
+        """Add those of some stores that are described, and not only named.
+
+        Raises:
+            TopologyError: another store of the same name is there.
+        """
+        self.state_stores = with_stores(self.state_stores, stores)
+
+    def reserve(self, table: str, store: Store) -> None:
+        """Keep a store ready for a table that is stored only if somebody reads its rows."""
+        self._reserved[table] = store
+
+    def readable(self, table: str) -> tuple[str, ...]:
+        """See to it that the rows of a table can be read; returns the stores that this takes.
+
+        A table that is not stored, and not computed from one that is, is stored from now on.
+
+        Args:
+            table: the name of its node.
+        """
+        step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
+        node = next(n for n in step.nodes if n.name == table)
+        if table in self._reserved:
+            store = self._reserved.pop(table)
+            nodes = tuple(_stored(n, store.name) if n is node else n for n in step.nodes)
+            self._steps[step.name] = Step(nodes, (*step.stores, store))
+            return (store.name,)
+        if isinstance(node, Operator):
+            return node.view_uses
+        if isinstance(node, Stateless) and not node.stream:
+            return self.readable(node.parents[0])
+        return stores_of(node)
+
+    def tables_above(self, name: str) -> set[str]:
+        """The tables that a node is computed from without a topic between, itself included.
+
+        Args:
+            name: of the node.
+        """
+        nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
+        found, waiting = set[str](), [name]
+        while waiting:
+            node = nodes[waiting.pop()]
+            if node.name not in found:
+                found.add(node.name)
+                waiting.extend(node.parents)
+        return {name for name in found if _is_table(nodes[name])}
+
+    def stores(self, names: Iterable[str]) -> list[Store]:
+        """The stores of some names."""
+        wanted = set(names)
+        known = (store for step in self._steps.values() for store in step.stores)
+        return [store for store in (*known, *self.state_stores) if store.name in wanted]
+
+    def for_joins(self, node: str) -> list[ForJoin]:
+        """The repartition topics that joins put behind a node; a new one is to be added."""
+        return self._for_joins.setdefault(node, [])
+
+    def keep_null_keys(self, name: str) -> None:
+        """Let records without a key pass the repartition topics above a node.
+
+        Args:
+            name: a node that gives such records a result of their own.
+        """
+        step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
+        node = next(n for n in step.nodes if n.name == name)
+        if isinstance(node, Source):
+            kept = tuple(_unfiltered(n) for n in step.nodes)
+            self._steps[step.name] = Step(kept, step.stores)
+        elif isinstance(node, Branch) or (
+            isinstance(node, Stateless) and node.op not in ("map", "flat_map", "select_key")
+        ):
+            for parent in node.parents:
+                self.keep_null_keys(parent)
+
+    def again(self, step: Step) -> bool:
+        """Use a step again that is there already, and move it behind the others."""
+        unfiltered = Step(tuple(_unfiltered(n) for n in step.nodes), step.stores)
+        if self._steps.get(step.name) not in (step, unfiltered):
+            return False
+        self._steps[step.name] = self._steps.pop(step.name)
+        return True
+
+    def extend_branch(self, name: str, predicate: Function | None, child: str) -> None:
+        """Give a `Branch` one more child."""
+        (node,) = self._steps[name].nodes
+        assert isinstance(node, Branch)
+        node = replace(
+            node, predicates=(*node.predicates, predicate), children=(*node.children, child)
+        )
+        self._steps[name] = Step((node,))
+
+    def steps(self) -> Iterator[Step]:
+        """The steps, each behind those that feed it; sources of the same topics are one."""
+        waiting = _merge_sources(list(self._steps.values()))
+        written: set[str] = set()
+        while waiting:
+            ready = next(s for s in waiting if written.issuperset(s.parents))
+            waiting.remove(ready)
+            written.add(ready.name)
+            yield ready
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """A place in a draft where records flow: where they come from, and how they are encoded.
+
+    `rekeyed` says that the key may have changed since the records were last partitioned.
+    """
+
+    draft: Draft
+    node: str
+    key: AnySerde | None
+    value: AnySerde | None
+    rekeyed: bool = False
+
+    def __repr__(self) -> str:
+        """What is known here, for whoever looks at a stream or a table in a console."""
+        serdes = [f"{part}={serde.name}" for part, serde in self._serdes() if serde is not None]
+        return " ".join([self.node, *serdes])
+
+    def _serdes(self) -> tuple[tuple[str, AnySerde | None], ...]:
+        return (("key", self.key), ("value", self.value))
+
+    def then(self, node: Node) -> Edge:
+        """Add a node behind this edge that changes neither key nor value."""
+        return replace(self, node=self.draft.add(node))
+
+    def repartitioned(self, prefix: str, *, partitions: int | None = None) -> Edge:
+        """Add a repartition topic behind this edge, named after `prefix`.
+
+        One that was added to the same edge under the same name is used again.
+        """
+        names = self.draft.names.repartition(prefix)
+        step = Step(
+            (
+                Stateless(names.filter, (self.node,), op="null_key_filter"),
+                Sink(names.sink, (names.filter,), names.topic, self.key, self.value, internal=True),
+                Source(
+                    names.source,
+                    topics=(names.topic,),
+                    key=self.key,
+                    value=self.value,
+                    internal=True,
+                    partitions=partitions,
+                ),
+            )
+        )
+        if not self.draft.again(step):
+            self.draft.add(*step.nodes)
+        return replace(self, node=names.source, rekeyed=False)
+
+    def repartitioned_for_join(self, name: str | None) -> Edge:
+        """Add a repartition topic behind this edge for a join, or use that of an earlier join.
+
+        A join that gives a name has a topic of its own. One without takes one that is there,
+        whatever its name, if that has the same serdes.
+
+        Args:
+            name: what the topic is named after; None takes the name of the edge's node.
+        """
+        made = self.draft.for_joins(self.node)
+        serdes = (self.key, self.value)
+        again = [one.source for one in made if one.serdes == serdes]
+        if name in (None, self.node) and again:
+            self.draft.names.repartition(self.node)  # the numbers are used up all the same
+            return replace(self, node=again[-1], rekeyed=False)
+        unnamed = sum(not one.is_named for one in made)
+        prefix = self.node if unnamed == 0 else f"{self.node}-{unnamed + 1}"
+        edge = self.repartitioned(prefix if name is None else name)
+        made.append(ForJoin(edge.node, serdes, is_named=name is not None))
+        return edge
+
+
+def _is_table(node: Node) -> bool:
+    if isinstance(node, Operator):
+        return node.spec.is_table
+    return isinstance(node, (Aggregate, TableSource))
+
+
+def _stored(node: Node, store: str) -> Node:
+    """A table with a store that it was not given at first."""
+    if isinstance(node, Operator):
+        spec = node.spec.kept_in(store)  # type: ignore[attr-defined]
+        return replace(node, spec=spec, uses=(store, *node.uses), view_uses=(store,))
+    assert isinstance(node, TableSource), node
+    return replace(node, store=store)
+
+
+def _unfiltered(node: Node) -> Node:
+    if isinstance(node, Stateless) and node.op == "null_key_filter":
+        return replace(node, op="pass")
+    return node
+
+
+def _merge_sources(steps: list[Step]) -> list[Step]:
+    """Let sources of the same topics be the first of them, whose name stays."""
+    readers: dict[str, Step] = {}
+    merged: dict[str, str] = {}
+    kept = []
+    for step in steps:
+        source = step.source
+        first = None
+        if source is not None:
+            first = next((readers[t] for t in source.topics if t in readers), None)
+        if first is not None:
+            _check_mergeable(first, step)
+            merged[step.name] = first.name
+            continue
+        kept.append(step)
+        if source is not None:
+            readers.update(dict.fromkeys(source.topics, step))
+    return [_fed_by_merged(step, merged) for step in kept]
+
+
+def _check_mergeable(first: Step, second: Step) -> None:
+    a, b = first.source, second.source
+    assert a is not None
+    assert b is not None
+    both = sorted(set(a.topics) & set(b.topics))
+    what = f"topic {both[0]!r} is read by {a.name!r} and by {b.name!r}"
+    if len(first.nodes) > 1 or len(second.nodes) > 1:
+        raise TopologyError(f"{what}, and not by stream() both times; read it once and use that")
+    if set(a.topics) != set(b.topics):
+        raise TopologyError(
+            f"{what}, each with other topics besides; give stream() the same topics both times, "
+            "or one topic each, and merge() the streams"
+        )
+    if (a.key, a.value) != (b.key, b.value):
+        raise TopologyError(f"{what} with different serdes; call stream() once and use it twice")
+    if (a.timestamps, a.offset_reset) != (b.timestamps, b.offset_reset):
+        raise TopologyError(
+            f"{what} with different timestamps= or offset_reset=; call stream() once and use it "
+            "twice"
+        )
+
+
+def _fed_by_merged(step: Step, merged: dict[str, str]) -> Step:
+    node = step.nodes[0]
+    if merged.keys().isdisjoint(node.parents):
+        return step
+    kept = (p for p in node.parents if p not in merged)
+    moved = (first for second, first in merged.items() if second in node.parents)
+    parents = tuple(dict.fromkeys((*kept, *moved)))
+    return replace(step, nodes=(replace(node, parents=parents), *step.nodes[1:]))

@@ -1,0 +1,148 @@
+"""Rewrites of a topology that keep its results: plain functions from topology to topology.
+
+`BY_NAME` has them in the order in which they are applied, by their names in the setting
+``topology.optimization``. Each is small, knows nothing of the others, and leaves a topology alone
+that it has nothing to do in. What they did shows in ``optimize(topology).describe()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from headrace.topology.graph.graph import G, Node, Sink, Source, Stateless, TableSource, by_name
+
+
+class Rewrite(Protocol):
+    """Makes another graph of the same computation."""
+
+    def __call__(self, topology: G, /) -> G:
+        """The graph, of the same class."""
+
+
+def share_repartitions(topology: G) -> G:
+    """Read one repartition topic where several would carry the same records.
+
+    Two aggregations of one unnamed grouped stream write two topics with the same keys and values.
+    The first topic stays and keeps its name; the others' readers read it too (Kafka Streams:
+    ``merge.repartition.topics``).
+
+    Args:
+        topology: what was built.
+
+    Returns:
+        The same computation with fewer topics.
+
+    Example:
+        >>> from headrace import StreamsBuilder, serdes
+        >>> builder = StreamsBuilder()
+        >>> grouped = builder.stream("in").group_by(lambda key, value: value)
+        >>> _, _ = grouped.count(store="a"), grouped.reduce(max, store="b")
+        >>> topology = builder.build()
+        >>> len(topology.sub_topologies), len(share_repartitions(topology).sub_topologies)
+        (3, 2)
+    """
+    nodes = by_name(topology.nodes)
+    sinks = {n.topic: n for n in topology.nodes if isinstance(n, Sink) and n.internal}
+    first: dict[Any, Source] = {}
+    gone: set[str] = set()
+    instead: dict[str, str] = {}
+    for source in topology.nodes:
+        if not (isinstance(source, Source) and source.internal):
+            continue
+        sink = sinks[source.topics[0]]
+        origin, removed = _origin(nodes, sink)
+        same = (origin, sink.key, sink.value, source.partitions)
+        kept = first.setdefault(same, source)
+        if kept is not source:
+            gone |= {*removed, sink.name, source.name}
+            instead[source.name] = kept.name
+    if not gone:
+        return topology
+    rest = [_reading(node, instead) for node in topology.nodes if node.name not in gone]
+    return replace(topology, nodes=tuple(rest))
+
+
+def reuse_table_sources(topology: G) -> G:
+    """Let the topic that a table is read from be its changelog, where rows follow from it alone.
+
+    The topic must keep the last record of each key. Tables stay as they are whose records get their
+    times from an extractor, or that begin at the end of the topic: such rows are not found there
+    (Kafka Streams: ``reuse.ktable.source.topics``).
+
+    Args:
+        topology: what was built.
+
+    Returns:
+        The same computation with fewer topics.
+
+    Example:
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> _ = builder.table("prices", store="prices")
+        >>> [store.source_topic for store in reuse_table_sources(builder.build()).stores]
+        ['prices']
+    """
+    nodes = by_name(topology.nodes)
+    topics: dict[str, str] = {}
+    for node in topology.nodes:
+        if isinstance(node, TableSource) and node.store is not None and len(node.parents) == 1:
+            source = nodes[node.parents[0]]
+            if isinstance(source, Source) and _can_restore(source):
+                (topic,) = source.topics
+                if topic not in topics.values():
+                    topics[node.store] = topic
+    stores = tuple(
+        replace(store, source_topic=topics[store.name])
+        if store.name in topics and store.spec.logged
+        else store
+        for store in topology.stores
+    )
+    return topology if stores == topology.stores else replace(topology, stores=stores)
+
+
+def _can_restore(source: Source) -> bool:
+    plain = source.timestamps is None and source.offset_reset in (None, "earliest")
+    return plain and not source.internal and len(source.topics) == 1
+
+
+def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
+    """Where a repartition topic's records come from, past the filter that belongs to it."""
+    removed = []
+    parents: Sequence[str] = sink.parents
+    kind: str | None = None
+    if len(parents) == 1:
+        node = nodes[parents[0]]
+        if isinstance(node, Stateless) and node.op == "null_key_filter":
+            removed.append(node.name)
+            parents, kind = node.parents, node.op
+    return (tuple(parents), kind), removed
+
+
+def _reading(node: Node, instead: dict[str, str]) -> Node:
+    parents = tuple(instead.get(parent, parent) for parent in node.parents)
+    return node if parents == node.parents else replace(node, parents=parents)
+
+
+BY_NAME: Mapping[str, Rewrite] = {
+    "merge.repartition.topics": share_repartitions,
+    "reuse.ktable.source.topics": reuse_table_sources,
+}
+"""Kafka Streams' names of them."""
+REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
+
+
+def optimize(topology: G, rewrites: Sequence[Rewrite] = REWRITES) -> G:
+    """Apply rewrites one after the other.
+
+    Args:
+        topology: what was built.
+        rewrites: which ones, in order.
+
+    Returns:
+        The topology to run; the one that was built stays as it is.
+    """
+    for rewrite in rewrites:
+        topology = rewrite(topology)
+    return topology

@@ -1,0 +1,1 @@
+"""What runs of joins, one file a join."""

@@ -1,0 +1,383 @@
+"""Joining two tables where a row of the one names the key of a row of the other.
+
+The rows that are joined are in different tasks, so they talk over two topics (KIP-213):
+
+    left row changes ── Subscribe ──► subscriptions ── Receive ── Answer ──┐
+                                                          │                ▼
+    right row changes ─────────────────────────────────── Notify ──► responses ── Resolve ── result
+
+`Receive` keeps who wants to hear of which right row, `Answer` tells the present right row to who
+has just asked, `Notify` tells a changed one to all who asked. An answer carries a hash of the left
+row that asked. `Resolve` compares it with the present left row and forgets the answers to former
+ones: for those, another answer is under way.
+
+For the result to be right in the end, whatever overtakes whatever:
+
+- Each left row with a foreign key asks, always for an answer, "there is no such row" included: what
+  was forwarded for it before may be of a former left row, whose own answers come too late.
+- A left row that is gone, or names no foreign key, is joined at once and asks nobody.
+- Questions and answers between two rows keep their order, as they take the same way. So a left row
+  that returns to a former value may take answers to that: later ones follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self
+
+from headrace.state.codec import prefix_end
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.subscriptions import (
+    Instruction,
+    Response,
+    Subscription,
+    combined_key,
+    digest,
+    prefix_of,
+    primary_key,
+)
+
+__all__ = ["Answer", "Bind", "Notify", "Receive", "Resolve", "Subscribe"]
+
+AnySerde = Serde[Any]
+
+
+class Bind(Protocol):
+    """Fills in the serde of a topic: the default where none was given."""
+
+    def __call__(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
+        """The serde to use; `topic` is without the application's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What the steps have in common; `topic` is where subscriptions are sent.
+
+    Serdes that ask for a topic are told the names that Kafka Streams makes up, which end in ``-pk``
+    and so on, as these bytes are parts of other bytes.
+    """
+
+    is_table: ClassVar[bool] = False
+    needs_record: ClassVar[bool] = False
+
+    topic: str
+    key: AnySerde | None
+    """Of the left table's keys."""
+    foreign: AnySerde | None
+    """Of the right table's keys."""
+
+    @property
+    def needs_old(self) -> bool:
+        return False
+
+    def bound(self, bind: Bind) -> Self:
+        """The same spec with complete serdes."""
+        return replace(
+            self,
+            key=bind(self.key, f"{self.topic}-pk", is_key=True),
+            foreign=bind(self.foreign, f"{self.topic}-fk", is_key=True),
+        )
+
+    def view(self, _: OperatorContext, /) -> TableView | None:
+        return None
+
+
+def _given(serde: AnySerde | None) -> AnySerde:
+    assert serde is not None, "the serdes of a foreign-key join are filled in when it is planned"
+    return serde
+
+
+class _Step:
+    """What the running steps have in common: they hold nothing back."""
+
+    __slots__ = ("_forward", "pending")
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._forward = context.forward
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def flush(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe(_Spec):
+    """Follows the left table's changes with subscriptions.
+
+    Args:
+        value: the serde of the left table's values.
+        foreign_key: called as ``foreign_key(key, value)``.
+    """
+
+    value: AnySerde | None
+    foreign_key: Callable[[Any, Any], Any]
+
+    @property
+    def needs_old(self) -> bool:
+        """It takes back the subscription of the row that was there before."""
+        return True
+
+    def bound(self, bind: Bind) -> Self:
+        """The same spec with complete serdes."""
+        # Without super(): a dataclass with slots is made anew, and super() finds the first one.
+        spec = _Spec.bound(self, bind)
+        return replace(spec, value=bind(self.value, f"{self.topic}-vh", is_key=False))
+
+    def make(self, context: OperatorContext, /) -> _Subscribe:
+        """Make the operator of one task."""
+        return _Subscribe(self, context)
+
+
+class _Subscribe(_Step):
+    __slots__ = (
+        "_encode_foreign", "_encode_key", "_encode_value", "_failed", "_foreign_key",
+        "_partition", "_shared", "_topic",
+    )  # fmt: skip
+
+    def __init__(self, spec: Subscribe, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._failed = context.failed
+        self._foreign_key = spec.foreign_key
+        self._encode_key = _given(spec.key).serialize
+        self._encode_foreign = _given(spec.foreign).serialize
+        self._encode_value = _given(spec.value).serialize
+        self._partition: int | None = getattr(context.task, "partition", None)
+        self._shared = context.shared
+        self._topic = spec.topic
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        try:
+            named = None if value is None else self._foreign_key(key, value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            # The row counts as deleted: what it named before is forgotten, and its result.
+            named = value = None
+        before = None if old is None else self._named_before(key, old)
+        row = None if named is None else self._encode_foreign(named)
+        row_before = None if before is None else self._encode_foreign(before)
+        if row_before is not None and row_before != row:
+            self._tell(before, key, value, Instruction.FORGET, timestamp, headers)
+        if row is not None:
+            self._tell(named, key, value, Instruction.ANSWER, timestamp, headers)
+            return
+        resolve: _Resolve = self._shared[Resolve, self._topic]
+        resolve.settle(key, value, None, timestamp, headers)
+
+    def _named_before(self, key: Any, old: Any) -> Any:
+        try:
+            return self._foreign_key(key, old)
+        except Exception:
+            # It failed when the row came, too, so there is no subscription.
+            return None
+
+    def _tell(
+        self, named: Any, key: Any, value: Any, what: Instruction, timestamp: int, headers: Headers
+    ) -> None:
+        found = None if value is None else digest(self._encode_value(value))
+        subscription = Subscription(found, what, self._encode_key(key), self._partition)
+        self._forward(named, subscription, None, timestamp, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(_Spec):
+    """Keeps the subscriptions.
+
+    Args:
+        store: where.
+    """
+
+    store: str
+
+    def make(self, context: OperatorContext, /) -> _Receive:
+        """Make the operator of one task."""
+        return _Receive(self, context)
+
+
+class _Receive(_Step):
+    __slots__ = ("_dropped", "_encode_foreign", "_put")
+
+    def __init__(self, spec: Receive, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._encode_foreign = _given(spec.foreign).serialize
+        self._put = context.buffers[spec.store].put
+        self._dropped = context.dropped
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        if value is None:
+            self._dropped("no subscription")
+            return
+        if key is None:
+            # Kafka Streams asks so for a left row that names no key; nothing of it is kept.
+            if value.instruction is not Instruction.ANSWER:
+                self._dropped("null key")
+                return
+        else:
+            row_key = combined_key(self._encode_foreign(key), value.key)
+            self._put(row_key, None if value.instruction.forgets else value, timestamp)
+        self._forward(key, value, None, timestamp, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(_Spec):
+    """Tells who has just asked what the right row is now.
+
+    Args:
+        value: the serde of the right table's values.
+        answers: the topic of the answers.
+        table: the right table's node.
+    """
+
+    value: AnySerde | None
+    answers: str
+    table: str
+
+    def bound(self, bind: Bind) -> Self:
+        """The same spec with complete serdes."""
+        spec = _Spec.bound(self, bind)
+        return replace(spec, value=bind(self.value, self.answers, is_key=False))
+
+    def make(self, context: OperatorContext, /) -> _Answer:
+        """Make the operator of one task."""
+        return _Answer(self, context)
+
+
+class _Answer(_Step):
+    __slots__ = ("_decode_key", "_encode_value", "_rows")
+
+    def __init__(self, spec: Answer, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._decode_key = _given(spec.key).deserialize
+        self._encode_value = _given(spec.value).serialize
+        self._rows = context.view(spec.table)
+
+    def process(
+        self, key: Any, value: Subscription, _: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        if value.instruction is Instruction.FORGET:
+            return
+        found, since = None, -1
+        if key is not None and not value.instruction.forgets:
+            found, since = self._rows.get(key)
+        if found is None:
+            if value.instruction is Instruction.ANSWER_IF_THERE:
+                return
+            data = None
+        else:
+            data = self._encode_value(found)
+            timestamp = max(timestamp, since)
+        response = Response(value.hash, data, value.partition)
+        self._forward(self._decode_key(value.key), response, None, timestamp, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Notify(_Spec):
+    """Tells a right row that has changed to all who asked for it.
+
+    Args:
+        value: the serde of the right table's values.
+        answers: the topic of the answers.
+        store: where the subscriptions are.
+    """
+
+    value: AnySerde | None
+    answers: str
+    store: str
+
+    def bound(self, bind: Bind) -> Self:
+        """The same spec with complete serdes."""
+        spec = _Spec.bound(self, bind)
+        return replace(spec, value=bind(self.value, self.answers, is_key=False))
+
+    def make(self, context: OperatorContext, /) -> _Notify:
+        """Make the operator of one task."""
+        return _Notify(self, context)
+
+
+class _Notify(_Step):
+    __slots__ = ("_decode_key", "_encode_foreign", "_encode_value", "_scan")
+
+    def __init__(self, spec: Notify, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._decode_key = _given(spec.key).deserialize
+        self._encode_foreign = _given(spec.foreign).serialize
+        self._encode_value = _given(spec.value).serialize
+        self._scan = context.buffers[spec.store].scan
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        data = None if value is None else self._encode_value(value)
+        prefix = prefix_of(self._encode_foreign(key))
+        for row_key, found, since in self._scan(prefix, prefix_end(prefix)):
+            response = Response(found.hash, data, found.partition)
+            asker = self._decode_key(primary_key(row_key))
+            self._forward(asker, response, None, max(timestamp, since), headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve(_Spec):
+    """Joins a left row with what it hears of the right one.
+
+    Args:
+        value: the serde of the left table's values.
+        other: that of the right table's values.
+        answers: the topic of the answers.
+        table: the left table's node.
+        joiner: called as ``joiner(key, left, right)``.
+        left: whether a left row without a right one is joined too, with None.
+    """
+
+    value: AnySerde | None
+    other: AnySerde | None
+    answers: str
+    table: str
+    joiner: Callable[[Any, Any, Any], Any]
+    left: bool
+
+    def bound(self, bind: Bind) -> Self:
+        """The same spec with complete serdes."""
+        spec = _Spec.bound(self, bind)
+        value = bind(self.value, f"{self.topic}-vh", is_key=False)
+        return replace(spec, value=value, other=bind(self.other, self.answers, is_key=False))
+
+    def make(self, context: OperatorContext, /) -> _Resolve:
+        """Make the operator of one task."""
+        return _Resolve(self, context)
+
+
+class _Resolve(_Step):
+    __slots__ = (
+        "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
+    )  # fmt: skip
+
+    def __init__(self, spec: Resolve, context: OperatorContext) -> None:
+        super().__init__(context)
+        self._encode_value = _given(spec.value).serialize
+        self._decode_other = _given(spec.other).deserialize
+        self._dropped = context.dropped
+        self._failed = context.failed
+        self._joiner = spec.joiner
+        self._left = spec.left
+        self._rows = context.view(spec.table)
+        context.shared[Resolve, spec.topic] = self
+
+    def process(
+        self, key: Any, value: Response, _: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        row = self._rows.get(key)[0]
+        if value.hash == (None if row is None else digest(self._encode_value(row))):
+            other = None if value.value is None else self._decode_other(value.value)
+            self.settle(key, row, other, timestamp, headers)
+        else:
+            # Many of these say that a serde writes one row as other bytes each time.
+            self._dropped("answer to another row")
+
+    def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
+        """Forward what follows from the two rows; None for one that is not there."""
+        joined = row is not None and (self._left or other is not None)
+        try:
+            result = self._joiner(key, row, other) if joined else None
+        except Exception as error:
+            self._failed(error, key, (row, other), timestamp, headers)
+            result = None
+        self._forward(key, result, None, timestamp, headers)

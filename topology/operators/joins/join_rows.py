@@ -1,0 +1,163 @@
+"""What each side of a join of two streams keeps: its records, for as long as they may match.
+
+The store holds every record, equal ones included: a sequence number stands behind key and time. The
+records of one key lie next to each other, by time, then as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.codec import TIMESTAMP
+from headrace.state.timed import TimedBuffer
+from headrace.topology.context.context import Number, OperatorContext
+from headrace.topology.serdes.join_serdes import SEQUENCE, KeptKeySerde
+
+__all__ = ["KeyEncoder", "SideRows", "key_encoder"]
+
+_FIRST = bytes(SEQUENCE.size)
+_SUFFIX_BYTES = TIMESTAMP.size + SEQUENCE.size
+_SEQUENCE_MAX = 2**31 - 1
+_TIME_MAX = 2**63 - 2
+
+_pack_time = TIMESTAMP.pack
+
+
+class KeyEncoder:
+    """Encodes a key once for all steps of a join that one record goes through."""
+
+    __slots__ = ("_data", "_key", "_serialize")
+
+    def __init__(self, serialize: Callable[[Any], bytes]) -> None:
+        self._serialize = serialize
+        self._key: Any = None
+        self._data = b""
+
+    def __call__(self, key: Any) -> bytes:
+        """The bytes of a key."""
+        if key is self._key:
+            return self._data
+        data = self._serialize(key)
+        # Another object could be changed in place, and come again as another key.
+        if key.__class__ in ATOMS:
+            self._key, self._data = key, data
+        return data
+
+
+class SideRows:
+    """The records of one side of a join, within one task.
+
+    They are kept by the stream time of this side alone, as Kafka Streams keeps them: a late record
+    is joined for as long as the other side has kept what it matches. A record is kept up to and
+    with the last moment at which one in time may match it, a millisecond longer than there.
+
+    Args:
+        buffer: the store.
+        key: the serde of its rows' keys.
+        retention_ms: how long a record is kept.
+        time: the side's stream time.
+        sequence: the number of the last record.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_retention_ms",
+        "_sequence",
+        "_time",
+        "encode",
+        "is_told",
+    )
+
+    def __init__(
+        self,
+        buffer: TimedBuffer,
+        encode: KeyEncoder,
+        retention_ms: int,
+        time: Number,
+        sequence: Number,
+    ) -> None:
+        self._buffer = buffer
+        self.encode = encode
+        self._retention_ms = retention_ms
+        self._time = time
+        self._sequence = sequence
+        self.is_told = False
+        """Whether the record under way got its null result and is to match nothing any more."""
+        if time.value >= 0:
+            buffer.expire(time.value - retention_ms)
+
+    @staticmethod
+    def of(context: OperatorContext, store: str, retention_ms: int) -> SideRows:
+        """The rows of a store; the same object for all steps of a task."""
+        shared = context.shared
+        known = ("join side", store)
+        if known not in shared:
+            buffer = context.buffers[store]
+            assert isinstance(buffer, TimedBuffer), store
+            shared[known] = SideRows(
+                buffer,
+                key_encoder(context, store),
+                retention_ms,
+                context.number("time", owner=store),
+                context.number("sequence", owner=store),
+            )
+        return cast("SideRows", shared[known])
+
+    def add(self, key: Any, value: Any, timestamp: int) -> bool:
+        """Keep a record; returns whether it came in time to be kept."""
+        if timestamp > self._time.value:
+            self._time.value = timestamp
+            self._buffer.expire(timestamp - self._retention_ms)
+        elif timestamp < self._buffer.horizon:
+            return False
+        row_key = self.encode(key) + _pack_time(timestamp) + SEQUENCE.pack(self._next_sequence())
+        self._buffer.put(row_key, value, timestamp)
+        return True
+
+    def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
+        """Times and values of a key's records, both bounds included, by time, then as they came."""
+        buffer = self._buffer
+        start_ms = max(start_ms, buffer.horizon)
+        if end_ms < start_ms:
+            return []
+        prefix = self.encode(key)
+        size = len(prefix) + _SUFFIX_BYTES
+        low = prefix + _pack_time(start_ms) + _FIRST
+        high = prefix + _pack_time(min(end_ms, _TIME_MAX) + 1) + _FIRST
+        # Nothing in this range has expired. A longer key may have rows between those of this one.
+        rows = Buffer.scan(buffer, low, high)
+        return [(timestamp, value) for row, value, timestamp in rows if len(row) == size]
+
+    def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
+        """Let go of the last records of a key and time."""
+        low = key_bytes + _pack_time(timestamp) + _FIRST
+        high = key_bytes + _pack_time(timestamp + 1) + _FIRST
+        rows = [row for row, _, _ in self._buffer.scan(low, high) if len(row) == len(low)]
+        for row in rows[-count:]:
+            self._buffer.put(row, None, timestamp)
+
+    def _next_sequence(self) -> int:
+        last = self._sequence.value
+        if last < 0:
+            # A store that another program filled: no row of it may be written over.
+            rows = self._buffer.scan()
+            last = max(
+                (SEQUENCE.unpack_from(row, len(row) - SEQUENCE.size)[0] for row, _, _ in rows),
+                default=-1,
+            )
+        self._sequence.value = following = 0 if last >= _SEQUENCE_MAX else last + 1
+        return following
+
+
+def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
+    """What encodes the keys of a side's store."""
+    serde = context.serdes(store)[0]
+    assert isinstance(serde, KeptKeySerde), store
+    assert serde.inner is not None, store
+    serialize = serde.inner.serialize
+    known = ("join key", serialize)
+    if known not in context.shared:
+        context.shared[known] = KeyEncoder(serialize)
+    return cast("KeyEncoder", context.shared[known])

@@ -1,0 +1,241 @@
+"""A join of two tables by their keys: `JoinSide` hands each side's changes to one `JoinMerge`.
+
+A result depends on the two rows of its key and on nothing else. What was forwarded for a key before
+is the result of the rows of that time, so the merge computes it from the old values of both sides:
+
+- Without caches a change of one side finds the other as it was.
+- With caches the merge waits for its own flush, behind those of both tables. It remembers the rows
+  of the last flush from the old values that both sides told in this one; a side that told nothing
+  has not changed. Each key gives one result at most.
+- Where both sides come from one table, a change of one side finds the other changed already. There,
+  and where a store was asked for, the last result is read from a store.
+
+Kafka Streams (`KTableKTableInnerJoin` and its kin) computes the old result from the one old value
+and the other row of now, which was never forwarded where both have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.table_rows import TableRows
+
+__all__ = ["JoinMerge", "JoinSide"]
+
+_NOTHING = object()
+"""Stands for a side that has told no change."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """Marks the changes of one table with the side that they are of.
+
+    Args:
+        side: 0 for the table that joins, 1 for the other one.
+    """
+
+    side: int
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=True, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> _Side:
+        """Make the operator of one task."""
+        return _Side(self, context)
+
+    def view(self, _: OperatorContext, /) -> TableView | None:
+        """It makes no table."""
+        return None
+
+
+class _Side:
+    __slots__ = ("_forward", "_side", "pending")
+
+    def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
+        self._side = spec.side
+        self._forward = context.forward
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        self._forward(key, (self._side, value), old, timestamp, headers)
+
+    def flush(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinMerge:
+    """Joins the rows of two tables.
+
+    Args:
+        tables: the names of the two tables' nodes.
+        keys: a store whose keys are those of the first table.
+        joiner: called as ``joiner(value, other value)``.
+        alone: for either table, whether its rows are joined without one of the other.
+        store: where results are kept; None computes them from the rows of the tables.
+    """
+
+    tables: tuple[str, str]
+    keys: str
+    joiner: Callable[[Any, Any], Any]
+    alone: tuple[bool, bool]
+    store: str | None = None
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=True, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def kept_in(self, store: str) -> JoinMerge:
+        """The same join with its results kept in a store."""
+        return replace(self, store=store)
+
+    def make(self, context: OperatorContext, /) -> _Stored | _Unstored:
+        """Make the operator of one task."""
+        if self.store is None:
+            return _Unstored(self, context)
+        return _Stored(self, self.store, context)
+
+    def view(self, context: OperatorContext, /) -> TableView:
+        """The results, stored or computed."""
+        if self.store is None:
+            return _Joined(self, context)
+        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
+
+    def joined(self, one: Any, other: Any) -> Any:
+        """The result of two rows, either of which may be None."""
+        if (one is None and not self.alone[1]) or (other is None and not self.alone[0]):
+            return None
+        return None if one is None and other is None else self.joiner(one, other)
+
+
+class _Joined:
+    """The result of each key, computed from the rows of both tables."""
+
+    __slots__ = ("_joined", "_views")
+
+    def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
+        self._joined = spec.joined
+        self._views = [context.view(table) for table in spec.tables]
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+        (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
+        value = self._joined(one, other)
+        if value is None:
+            return None, -1
+        if one is None or other is None:
+            return value, of_other if one is None else of_one
+        return value, max(of_one, of_other)
+
+
+class _Sides:
+    """What both kinds of merge read."""
+
+    __slots__ = ("_failed", "_joined", "_views")
+
+    def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
+        self._joined = spec.joined
+        self._failed = context.failed
+        self._views = tuple(context.view(table) for table in spec.tables)
+
+    def _rows(self, key: Any, side: int, value: Any, timestamp: int) -> tuple[Any, Any, int]:
+        """Both rows after a change of one side, and the time of what follows from it."""
+        other, since = self._views[1 - side].get(key)
+        if other is not None and since > timestamp:
+            timestamp = since
+        return (value, other, timestamp) if side == 0 else (other, value, timestamp)
+
+    def _result(self, key: Any, one: Any, other: Any, timestamp: int, headers: Headers) -> Any:
+        """What two rows are joined to; none where that fails and a handler goes on."""
+        try:
+            return self._joined(one, other)
+        except Exception as error:
+            self._failed(error, key, (one, other), timestamp, headers)
+            # What was forwarded before is gone all the same.
+            return None
+
+
+class _Stored(_Sides):
+    """A merge that reads the last result from its store."""
+
+    __slots__ = ("_store", "flush", "pending")
+
+    def __init__(self, spec: JoinMerge, store: str, context: OperatorContext) -> None:
+        super().__init__(spec, context)
+        self._store = TableRows(context, store)
+        self.pending: MutableMapping[Any, Any] = self._store.pending
+        self.flush = self._store.flush
+
+    def process(
+        self, key: Any, change: tuple[int, Any], _: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        one, other, timestamp = self._rows(key, *change, timestamp)
+        row_key = self._store.encode_key(key)
+        value = self._result(key, one, other, timestamp, headers)
+        old = self._store.get(row_key)[0]
+        self._store.change(key, row_key, value, old, timestamp, headers)
+
+
+class _Unstored(_Sides):
+    """A merge that computes the last result from the old values of both sides."""
+
+    __slots__ = ("_caching", "_encode", "_forward", "_old_is_read", "pending")
+
+    def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
+        super().__init__(spec, context)
+        self._forward = context.forward
+        self._old_is_read = context.old_is_read
+        self._caching = context.caching
+        self._encode = context.serdes(spec.keys)[0].serialize
+        self.pending: MutableMapping[Any, Any] = {}
+        """By row key: the key, both old values, the time and the headers of the last change."""
+
+    def process(
+        self, key: Any, change: tuple[int, Any], old: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        side, value = change
+        if self._caching:
+            self._hold(key, side, old, timestamp, headers)
+            return
+        one, other, timestamp = self._rows(key, side, value, timestamp)
+        before = (old, other) if side == 0 else (one, old)
+        self._send(key, one, other, before, timestamp, headers)
+
+    def _hold(self, key: Any, side: int, old: Any, timestamp: int, headers: Headers) -> None:
+        row_key = self._encode(key)
+        held = self.pending.get(row_key)
+        if held is None:
+            self.pending[row_key] = held = [key, [_NOTHING, _NOTHING], timestamp, headers]
+        if held[1][side] is _NOTHING:
+            held[1][side] = old
+        held[2:] = max(held[2], timestamp), headers
+
+    def flush(self) -> None:
+        """Send one result of each key of which either row has changed."""
+        held = list(self.pending.values())
+        self.pending.clear()
+        for key, olds, timestamp, headers in held:
+            rows = []
+            for view in self._views:
+                row, since = view.get(key)
+                rows.append(row)
+                if row is not None and since > timestamp:
+                    timestamp = since
+            before = [row if o is _NOTHING else o for row, o in zip(rows, olds, strict=True)]
+            self._send(key, rows[0], rows[1], (before[0], before[1]), timestamp, headers)
+
+    def _send(
+        self, key: Any, one: Any, other: Any, before: tuple[Any, Any], timestamp: int, headers: Any
+    ) -> None:
+        value = self._result(key, one, other, timestamp, headers)
+        old = None
+        if self._old_is_read or value is None:
+            try:
+                old = self._joined(*before)
+            except Exception:
+                old = None  # it failed then, too, and nothing was forwarded
+        if value is not None or old is not None:
+            self._forward(key, value, old, timestamp, headers)

@@ -1,0 +1,87 @@
+"""Joining a stream with a table: a look-up of each record's key among the table's rows.
+
+The stream alone makes results: a change of the table makes none, and later records find the new
+row. A result has the key, timestamp and headers of the stream's record (Kafka Streams:
+`KStreamKTableJoinProcessor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+
+__all__ = ["TableJoin"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoin(StreamSpec):
+    """What a join of a stream with a table is (see `headrace.topology.context.context`).
+
+    Args:
+        table: the name of the table's node.
+        joiner: called as ``joiner(value, row)``.
+        with_key: call ``joiner(key, value, row)`` instead.
+        left: whether records without a row are joined too, with None.
+    """
+
+    table: str
+    joiner: Callable[..., Any]
+    with_key: bool
+    left: bool
+
+    def make(self, context: OperatorContext, /) -> _Join:
+        """Make the operator of one task."""
+        return _Join(self, context)
+
+
+class _Join:
+    """Hot path: one look-up a record."""
+
+    __slots__ = (
+        "_drop",
+        "_forward",
+        "_get",
+        "_get_as_of",
+        "_joiner",
+        "_left",
+        "_with_key",
+        "pending",
+    )
+
+    def __init__(self, spec: TableJoin, context: OperatorContext) -> None:
+        view = context.view(spec.table)
+        self._get = view.get
+        # A table that keeps its past is asked for the row of the record's own time.
+        self._get_as_of: Callable[[Any, int], tuple[Any, int]] | None = getattr(
+            view, "get_as_of", None
+        )
+        self._joiner = spec.joiner
+        self._with_key = spec.with_key
+        self._left = spec.left
+        self._forward = context.forward
+        self._drop = context.dropped
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Join one record."""
+        if value is None:
+            self._drop("null value")
+            return
+        if key is None:
+            if not self._left:
+                self._drop("null key")
+                return
+            row = None
+        else:
+            get_as_of = self._get_as_of
+            row = self._get(key)[0] if get_as_of is None else get_as_of(key, timestamp)[0]
+            if row is None and not self._left:
+                return
+        joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
+        self._forward(key, joined, None, timestamp, headers)
+
+    def flush(self) -> None:
+        """Nothing is held back."""

@@ -1,0 +1,129 @@
+"""Joining a stream with a table that keeps its past, where records wait for late rows.
+
+A record waits until stream time is later than its own by the grace period, and is then joined with
+the row that was valid at its time. A record that comes later than that is joined at once, with what
+is known by then (Kafka Streams: `KStreamKTableJoinProcessor`, `RocksDBTimeOrderedKeyValueBuffer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.state.codec import TIMESTAMP
+from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.operators.windows.buffered import Buffered
+from headrace.topology.serdes.join_serdes import PostponedKey
+
+__all__ = ["PostponedTableJoin"]
+
+_SEQUENCE_MAX = 2**31 - 1
+_NEVER = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedTableJoin(StreamSpec):
+    """What such a join is (see `headrace.topology.context.context`).
+
+    Args:
+        table: the name of the table's node; it keeps its past.
+        joiner: called as ``joiner(value, row)``.
+        with_key: call ``joiner(key, value, row)`` instead.
+        left: whether records without a row are joined too, with None.
+        store: where records wait.
+        grace_ms: for how long.
+    """
+
+    table: str
+    joiner: Callable[..., Any]
+    with_key: bool
+    left: bool
+    store: str
+    grace_ms: int
+
+    def make(self, context: OperatorContext, /) -> _Join:
+        """Make the operator of one task."""
+        return _Join(self, context)
+
+
+class _Join:
+    __slots__ = (
+        "_buffer",
+        "_decode",
+        "_drop",
+        "_earliest",
+        "_encode",
+        "_forward",
+        "_get_as_of",
+        "_grace_ms",
+        "_joiner",
+        "_left",
+        "_sequence",
+        "_time",
+        "_with_key",
+        "pending",
+    )
+
+    def __init__(self, spec: PostponedTableJoin, context: OperatorContext) -> None:
+        rows: Any = context.view(spec.table)
+        self._get_as_of: Callable[[Any, int], tuple[Any, int]] = rows.get_as_of
+        self._buffer = context.buffers[spec.store]
+        serde = context.serdes(spec.store)[0]
+        self._encode = serde.serialize
+        self._decode = serde.deserialize
+        self._joiner = spec.joiner
+        self._with_key = spec.with_key
+        self._left = spec.left
+        self._grace_ms = spec.grace_ms
+        self._forward = context.forward
+        self._drop = context.dropped
+        self._time = context.number("time")
+        self._sequence = context.number("sequence")
+        self._earliest = 0
+        """No record waits that is earlier than this."""
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        """Let a record wait, and join those that have waited long enough."""
+        self._time.value = now = max(self._time.value, timestamp)
+        if value is None:
+            self._drop("null value")
+        elif key is None:
+            if self._left:
+                self._join(None, value, None, timestamp, headers)
+            else:
+                self._drop("null key")
+        elif timestamp < now - self._grace_ms:
+            self._join(key, value, self._get_as_of(key, timestamp)[0], timestamp, headers)
+        else:
+            self._hold(key, value, timestamp, headers)
+        if now - self._grace_ms >= self._earliest:
+            self._join_until(now - self._grace_ms)
+
+    def _hold(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        last = self._sequence.value
+        self._sequence.value = number = 0 if last >= _SEQUENCE_MAX else last + 1
+        row = self._encode(PostponedKey(timestamp, key, number))
+        self._buffer.put(row, Buffered(value, None, timestamp, timestamp, headers), timestamp)
+        self._earliest = min(self._earliest, timestamp)
+
+    def _join_until(self, time: int) -> None:
+        """Join those of that time and of earlier ones, by time, then key, then arrival."""
+        end = TIMESTAMP.pack(time + 1)
+        for row, held, timestamp in self._buffer.scan(TIMESTAMP.pack(self._earliest), end):
+            key = self._decode(row).key
+            self._buffer.put(row, None, timestamp)
+            found = self._get_as_of(key, timestamp)[0]
+            self._join(key, held.value, found, timestamp, held.headers)
+        following = self._buffer.scan(end)
+        self._earliest = next((TIMESTAMP.unpack_from(row)[0] for row, _, _ in following), _NEVER)
+
+    def _join(self, key: Any, value: Any, row: Any, timestamp: int, headers: Headers) -> None:
+        if row is None and not self._left:
+            return
+        joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
+        self._forward(key, joined, None, timestamp, headers)
+
+    def flush(self) -> None:
+        """Nothing is held back that the next commit would have to send."""

@@ -1,0 +1,151 @@
+"""The rows of a suppression's buffer: a change that waits, and how it lies in the store.
+
+    time (8)  timestamp (8)  size of prior (4)  size of value (4)  prior  value
+    headers: count (4), then for each: size of name (4)  name  size of value (4)  value
+
+All numbers are big-endian; a size of -1 stands for null.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from headrace.topology.context.context import Headers
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes._serde import for_topic
+from headrace.topology.serdes.kept import kept
+
+__all__ = ["Buffered", "BufferedSerde"]
+
+_HEAD = struct.Struct(">qqii")
+_INT = struct.Struct(">i")
+
+
+class Buffered(NamedTuple):
+    """A change that is held back.
+
+    Args:
+        value: the last one.
+        prior: what was forwarded before, or None.
+        time: where it stands in the order, in milliseconds: the window's end, or the timestamp of
+            the first change that is held back.
+        timestamp: of the last change.
+        headers: of the last change.
+    """
+
+    value: Any
+    prior: Any
+    time: int
+    timestamp: int
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedSerde:
+    """Changes whose values another serde encodes.
+
+    Args:
+        inner: the serde of the values; None is to be filled in before it is used.
+
+    Example:
+        >>> from headrace import serdes
+        >>> rows = BufferedSerde(serdes.string)
+        >>> rows.deserialize(rows.serialize(Buffered("b", None, 5, 7, [("h", b"1")])))
+        Buffered(value='b', prior=None, time=5, timestamp=7, headers=[('h', b'1')])
+    """
+
+    inner: Serde[Any] | None
+    name: str = field(init=False)
+    immutable: bool = field(init=False)
+    canonical: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        inner = self.inner
+        object.__setattr__(self, "name", f"buffered({'' if inner is None else inner.name})")
+        object.__setattr__(self, "immutable", inner is not None and inner.immutable)
+
+    def serialize(self, value: Buffered, /) -> bytes:
+        """Encode a change."""
+        encode = self._known.serialize
+        data = None if value.value is None else encode(value.value)
+        prior = None if value.prior is None else encode(value.prior)
+        head = _HEAD.pack(value.time, value.timestamp, _size(prior), _size(data))
+        headers = value.headers or ()
+        parts = [head, prior or b"", data or b"", _INT.pack(len(headers))]
+        for name, content in headers:
+            encoded = name.encode()
+            parts += [_INT.pack(len(encoded)), encoded, _INT.pack(_size(content)), content or b""]
+        return b"".join(parts)
+
+    def deserialize(self, data: bytes, /) -> Buffered:
+        """Decode a change."""
+        decode = self._known.deserialize
+        try:
+            time, timestamp, prior_size, value_size = _HEAD.unpack_from(data)
+            reader = _Reader(data, _HEAD.size)
+            prior, value = reader.take(prior_size), reader.take(value_size)
+            headers = list(reader.headers())
+        except (struct.error, UnicodeDecodeError) as error:
+            raise SerdeError(
+                f"serde {self.name!r} cannot decode {len(data)} bytes; is the store's changelog "
+                "one of another step, or of Kafka Streams? Give the step another name"
+            ) from error
+        return Buffered(
+            None if value is None else decode(value),
+            None if prior is None else decode(prior),
+            time,
+            timestamp,
+            headers,
+        )
+
+    def normalise(self, value: Buffered, /) -> Buffered:
+        """What `deserialize` gives for the change's bytes."""
+        now, prior = kept(self._known, value.value), kept(self._known, value.prior)
+        return value._replace(value=now, prior=prior, headers=list(value.headers or ()))
+
+    @property
+    def _known(self) -> Serde[Any]:
+        if self.inner is None:
+            raise SerdeError(f"serde {self.name!r} was given no serde for the values")
+        return self.inner
+
+    def with_inner_default(self, default: Serde[Any], /) -> BufferedSerde:
+        """The same serde with `default` for the values, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> BufferedSerde:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
+
+
+class _Reader:
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data = data
+        self._position = position
+
+    def number(self) -> int:
+        (number,) = _INT.unpack_from(self._data, self._position)
+        self._position += _INT.size
+        return int(number)
+
+    def take(self, size: int) -> bytes | None:
+        if size < 0:
+            return None
+        start, self._position = self._position, self._position + size
+        if self._position > len(self._data):
+            raise struct.error("the bytes end early")
+        return self._data[start : self._position]
+
+    def headers(self) -> Iterator[tuple[str, bytes | None]]:
+        for _ in range(self.number()):
+            name = (self.take(self.number()) or b"").decode()
+            yield name, self.take(self.number())
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)

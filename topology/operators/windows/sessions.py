@@ -1,0 +1,353 @@
+"""Folding a grouped stream into sessions: rows that grow, and merge, while records come.
+
+A record joins each open session of its key that lies within the gap; what they were before is
+taken back, with a deletion, before the new one goes on. A session is closed once stream time has
+passed its end by the gap and the grace: it takes no record any more, however long its row is kept.
+A record that reaches no open session, and is too old to open one, is late (Kafka Streams:
+`KStreamSessionWindowAggregate`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
+from headrace.state.codec import TIMESTAMP
+from headrace.state.timed import TimedBuffer
+from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.graph.graph import AggregateOp
+from headrace.topology.operators.windows.lateness import split_late
+from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde
+from headrace.topology.windows import SessionWindows, Window, Windowed
+
+__all__ = ["SessionFold", "SessionView", "Sessions"]
+
+_KEYS_KNOWN = 50_000
+"""Of so many keys the open sessions are remembered; the others are looked up in the store."""
+
+_BOUNDS = struct.Struct(">qq")
+"""The end and the start of a session, as they stand behind the key of its row."""
+
+_FAR_MS = 2**47
+"""The year 6429: no session that anybody looks for ends later than that and than stream time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFold:
+    """Folds records into sessions.
+
+    Args:
+        store: a store of layout "session"; several nodes may share it.
+        windows: the sessions.
+        initializer: makes an empty aggregate.
+        aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
+        merger: called as ``merger(key, one, other)`` with two aggregates, the older one first.
+        retention_ms: how long sessions are kept, in stream time after their end.
+        emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
+        op: which of the folds it is.
+    """
+
+    store: str
+    windows: SessionWindows
+    initializer: Callable[[], Any]
+    aggregator: Callable[[Any, Any, Any], Any]
+    merger: Callable[[Any, Any, Any], Any]
+    retention_ms: int
+    emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
+    op: AggregateOp = "aggregate"
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=False, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    @property
+    def close_wait_ms(self) -> int:
+        """How far stream time is past a session's end when it is closed."""
+        return self.windows.gap_ms + self.windows.grace_ms + 1
+
+    def make(self, context: OperatorContext, /) -> Sessions:
+        """Make the operator of one task."""
+        return Sessions(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView:
+        """The sessions by their windowed keys."""
+        return SessionView(context, self.store)
+
+
+class SessionView:
+    """The sessions of a store, by their windowed keys; the time of each is its end."""
+
+    __slots__ = ("_encode", "_rows")
+
+    def __init__(self, context: OperatorContext, store: str) -> None:
+        self._rows = context.buffers[store]
+        self._encode = context.serdes(store)[0].serialize
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a session, or (None, -1)."""
+        return self._rows.get(self._encode(key))
+
+
+class _Taken(NamedTuple):
+    """A session that a record takes in."""
+
+    window: Window
+    row_key: bytes
+    value: Any
+
+
+class Sessions:
+    """The operator of one task; see the module.
+
+    Who owns what: the store has all sessions; `_open` remembers those of some keys that are not
+    closed. Stream time is the store's: the nodes of a cogroup share it.
+    """
+
+    __slots__ = (
+        "_caching",
+        "_closing_ms",
+        "_context",
+        "_earliest",
+        "_emitted",
+        "_encode",
+        "_forward",
+        "_fresh",
+        "_gap_ms",
+        "_immutable",
+        "_keep",
+        "_late",
+        "_open",
+        "_rows",
+        "_serde",
+        "_spec",
+        "_time",
+        "pending",
+    )
+
+    def __init__(self, spec: SessionFold, context: OperatorContext) -> None:
+        serde = cast("SessionWindowedSerde[Any]", context.serdes(spec.store)[0])
+        assert serde.inner is not None, spec.store
+        self._spec = spec
+        self._context = context
+        self._serde = serde
+        self._encode = serde.inner.serialize
+        self._rows = cast(TimedBuffer, context.buffers[spec.store])
+        values = context.serdes(spec.store)[1]
+        self._immutable = values.immutable
+        self._keep = keeper(values)
+        self._gap_ms = spec.windows.gap_ms
+        self._closing_ms = self._gap_ms + spec.windows.grace_ms
+        self._forward, self._late = split_late(context.node, context.children)
+        self._caching = context.caching and spec.emit == "on_window_update"
+        self._time: Number = context.number("time", owner=spec.store)
+        self._emitted: Number | None = None
+        self._earliest: int | None = None
+        """No session that is not emitted ends before; None: not known."""
+        if spec.emit == "on_window_close":
+            self._emitted = context.number("emitted", owner=spec.store)
+        self._fresh: set[bytes] = set()
+        """The rows that were written since the last commit and are not on disk."""
+        shared = context.shared
+        self._open: dict[bytes, list[Window]] = shared.setdefault(("open", spec.store), {})
+        self.pending: MutableMapping[Any, Any] = shared.setdefault(("pending", spec.store), {})
+        self._expire()
+
+    def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take a record into its session."""
+        if timestamp > self._time.value:
+            self._time.value = timestamp
+            self._advance(headers)
+        key_bytes = self._encode(key)
+        reached = self._reached(key_bytes, timestamp)
+        if not reached and timestamp < self._closed_before:
+            self._context.dropped("late")
+            if self._late is not None:
+                self._late(key, value, None, timestamp, headers)
+            return
+        start = end = timestamp
+        for joined in reached:
+            start, end = min(start, joined.start_ms), max(end, joined.end_ms)
+        window = Window(start, end)
+        taken = [self._taken(key_bytes, w) for w in reached]
+        aggregate = self._folded(key, value, taken)
+        row_key = key_bytes + _packed(window)
+        self._write(key_bytes, row_key, window, aggregate, taken)
+        for session in taken:
+            if session.window != window:
+                self._change(key, session.window, session.row_key, None, session.value, headers)
+        before = next((s.value for s in taken if s.window == window), None)
+        self._change(key, window, row_key, aggregate, before, headers)
+
+    def _folded(self, key: Any, value: Any, taken: list[_Taken]) -> Any:
+        aggregate = self._spec.initializer()
+        for session in taken:
+            mine = session.value
+            if not self._immutable:
+                # A copy of its own, as the old value is forwarded.
+                mine = self._rows.get(session.row_key)[0]
+            aggregate = self._spec.merger(key, aggregate, mine)
+        return self._keep(self._spec.aggregator(key, value, aggregate))
+
+    def _write(
+        self,
+        key_bytes: bytes,
+        row_key: bytes,
+        window: Window,
+        aggregate: Any,
+        taken: list[_Taken],
+    ) -> None:
+        if not self._rows.dirty:
+            self._fresh.clear()
+        for session in taken:
+            if session.window != window or aggregate is None:
+                self._remove(session.row_key, window.end_ms)
+        gone = {session.window for session in taken}
+        closed_before = self._closed_before
+        known = self._open[key_bytes]
+        left = [w for w in known if w not in gone and w.end_ms >= closed_before]
+        if aggregate is not None:
+            if row_key not in self._rows.dirty:
+                (self._fresh.discard if window in gone else self._fresh.add)(row_key)
+            self._rows.put(row_key, aggregate, window.end_ms)
+            left.append(window)
+            if len(left) > 1:
+                left.sort(key=_end)
+            if self._earliest is not None:
+                self._earliest = min(self._earliest, window.end_ms)
+        self._open[key_bytes] = left
+
+    def _remove(self, row_key: bytes, timestamp: int) -> None:
+        if row_key in self._fresh and row_key in self._rows.dirty:
+            # It came and went between two commits: there is nothing to delete.
+            self._fresh.discard(row_key)
+            self._rows.forget(row_key)
+        else:
+            # Under the new session's time, so that the changelog keeps it as long as the row.
+            self._rows.put(row_key, None, timestamp)
+
+    # -- which sessions there are ------------------------------------------------------------
+
+    def _reached(self, key_bytes: bytes, timestamp: int) -> list[Window]:
+        """The open sessions of a key that a record joins, by their ends."""
+        known = self._open.get(key_bytes)
+        if known is None:
+            if len(self._open) >= _KEYS_KNOWN:
+                self._open.clear()
+            known = self._open[key_bytes] = self._stored(key_bytes)
+        gap = self._gap_ms
+        earliest = max(timestamp - gap, self._closed_before)
+        latest = timestamp + gap
+        return [w for w in known if w.end_ms >= earliest and w.start_ms <= latest]
+
+    def _stored(self, key_bytes: bytes) -> list[Window]:
+        """The open sessions of a key in the store."""
+        start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
+        # A higher end would lead over the rows of all longer keys that begin with this one.
+        end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))
+        size = len(key_bytes) + _BOUNDS.size  # longer keys with the same beginning lie between
+        rows = (row_key for row_key, _, _ in self._rows.scan(start, end) if len(row_key) == size)
+        return [_window(row_key) for row_key in rows]
+
+    def _taken(self, key_bytes: bytes, window: Window) -> _Taken:
+        row_key = key_bytes + _packed(window)
+        return _Taken(window, row_key, self._rows.get(row_key)[0])
+
+    # -- time ----------------------------------------------------------------------------------
+
+    @property
+    def _closed_before(self) -> int:
+        """Sessions that end before are closed."""
+        closed_before = self._time.value - self._closing_ms
+        if self._emitted is None:
+            return closed_before
+        # With a longer grace period than before, what was emitted stays closed.
+        return max(closed_before, self._emitted.value)
+
+    def _advance(self, headers: Headers) -> None:
+        """Emit what closes as stream time has moved, and only then let go of what expires."""
+        self._emit_closed(headers)
+        if not self.pending:
+            self._expire()
+
+    def _expire(self) -> None:
+        horizon = self._time.value - self._spec.retention_ms
+        if self._emitted is not None:
+            # With a shorter grace period than before, more is closed than was emitted.
+            horizon = min(horizon, self._emitted.value)
+        self._rows.expire(horizon)
+
+    def close_idle(self) -> None:
+        """Close the sessions that are open, as if stream time had passed the last one's end."""
+        first = max(self._closed_before, 0)
+        last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
+        if last >= 0:
+            self._time.value = max(self._time.value, last + self._closing_ms + 1)
+            self._advance(None)
+
+    def _emit_closed(self, headers: Headers) -> None:
+        emitted, closed_before = self._emitted, self._time.value - self._closing_ms
+        if emitted is None or closed_before <= emitted.value:
+            return
+        if self._earliest is None:
+            self._find_earliest(emitted.value)
+        assert self._earliest is not None
+        if self._earliest >= closed_before:
+            emitted.value = closed_before
+            return
+        for end, row_key in self._rows.by_time(max(emitted.value, 0), closed_before):
+            value = self._rows.get(row_key)[0]
+            self._send(self._serde.deserialize(row_key), value, None, end, headers)
+        emitted.value = closed_before
+        self._find_earliest(closed_before)
+
+    def _find_earliest(self, start_ms: int) -> None:
+        found = self._rows.earliest(max(start_ms, 0))
+        self._earliest = 2**63 if found is None else found
+
+    # -- what goes on --------------------------------------------------------------------------
+
+    def _change(
+        self, key: Any, window: Window, row_key: bytes, value: Any, old: Any, headers: Headers
+    ) -> None:
+        if self._emitted is not None:
+            return
+        windowed = Windowed(key, window)
+        if not self._caching:
+            self._send(windowed, value, old, window.end_ms, headers)
+            return
+        held = self.pending.get(row_key)
+        if held is None:
+            self.pending[row_key] = (windowed, old, headers)
+        elif value is None and held[1] is None:
+            del self.pending[row_key]
+        else:
+            self.pending[row_key] = (windowed, held[1], headers)
+
+    def flush(self) -> None:
+        """Forward the last change of each session that has one held back."""
+        held = list(self.pending.items())
+        self.pending.clear()
+        for row_key, (windowed, old, headers) in held:
+            value = self._rows.get(row_key)[0]
+            self._send(windowed, value, old, windowed.window.end_ms, headers)
+        self._expire()
+
+    def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        # A session that was never there for those below needs no deletion.
+        if self._forward is not None and (value is not None or old is not None):
+            self._forward(key, value, old, timestamp, headers)
+
+
+def _packed(window: Window) -> bytes:
+    return _BOUNDS.pack(window.end_ms, window.start_ms)
+
+
+def _end(window: Window) -> int:
+    return window.end_ms
+
+
+def _window(row_key: bytes) -> Window:
+    end, start = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
+    return Window(start, end)

@@ -1,0 +1,214 @@
+"""Holding back a table's changes: the last one of each row goes on when its time has come.
+
+The buffer is a store, so nothing in it is lost or sent twice; what is kept here besides is the
+order in which the rows are due, read from the store when the first change comes. A row keeps its
+place in that order from the first change that is held back on (Kafka Streams:
+`KTableSuppressProcessorSupplier`, `InMemoryTimeOrderedKeyValueChangeBuffer`).
+
+Where tables above gather updates until the next flush, rows go on at the end of that flush: in the
+middle of it stream time is ahead of updates that are still to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.errors import BufferFullError
+from headrace.topology.operators.windows.buffered import Buffered, BufferedSerde
+from headrace.topology.serdes import Serde
+
+__all__ = ["Suppress", "Suppressing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppress:
+    """Holds back the changes of a table.
+
+    Args:
+        store: the buffer's name.
+        table: the name of the node whose changes they are.
+        wait_ms: how far stream time must be past a row's time until it goes on.
+        final: whether a row's time is its window's end, and its change is the only one.
+        max_records: how many rows may be held back; None for any number.
+        max_bytes: how many bytes may be held back; None for any number.
+        shut_down: whether more is an error, and does not send on the oldest rows early.
+    """
+
+    store: str
+    table: str
+    wait_ms: int
+    final: bool
+    max_records: int | None = None
+    max_bytes: int | None = None
+    shut_down: bool = False
+    is_table: bool = field(default=True, init=False)
+    needs_old: bool = field(default=True, init=False)
+    needs_record: bool = field(default=False, init=False)
+
+    def make(self, context: OperatorContext, /) -> Suppressing:
+        """Make the operator of one task."""
+        return Suppressing(self, context)
+
+    def view(self, context: OperatorContext, /) -> TableView:
+        """The rows as those below have seen them."""
+        return _ForwardedRows(context, self.store, context.view(self.table))
+
+
+class _ForwardedRows:
+    """What was forwarded last: for a row that is held back what was before, else the table's."""
+
+    __slots__ = ("_encode", "_held", "_table")
+
+    def __init__(self, context: OperatorContext, store: str, table: TableView) -> None:
+        self._held = context.buffers[store]
+        self._encode = context.serdes(store)[0].serialize
+        self._table = table
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        """The value and timestamp of a key, or (None, -1)."""
+        held: Buffered | None = self._held.get(self._encode(key))[0]
+        if held is None:
+            return self._table.get(key)
+        return held.prior, -1 if held.prior is None else held.timestamp
+
+
+class Suppressing:
+    """The operator of one task; see the module."""
+
+    __slots__ = (
+        "_bytes",
+        "_deferred",
+        "_due",
+        "_forward",
+        "_keys",
+        "_loaded",
+        "_node",
+        "_places",
+        "_rows",
+        "_serde",
+        "_spec",
+        "_time",
+        "pending",
+    )
+
+    def __init__(self, spec: Suppress, context: OperatorContext) -> None:
+        self._spec = spec
+        self._node = context.node
+        self._forward = context.forward
+        self._rows = context.buffers[spec.store]
+        self._keys: Serde[Any]
+        self._keys, serde = context.serdes(spec.store)
+        assert isinstance(serde, BufferedSerde), spec.store
+        self._serde = serde
+        self._time = context.number("time")
+        self._deferred = context.caching
+        self._loaded = False
+        self._due: list[tuple[int, bytes]] = []
+        """A heap of time and row key; what is not in `_places` is there no more."""
+        self._places: dict[bytes, tuple[int, int]] = {}
+        """The time and size of each row."""
+        self._bytes = 0
+        self.pending: MutableMapping[Any, Any] = {}
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Take a change of the table."""
+        if not self._loaded:
+            self._load()
+        if timestamp > self._time.value:
+            self._time.value = timestamp
+        self._hold(key, value, old, timestamp, headers)
+        if self._deferred:
+            self.pending[None] = None
+        else:
+            self._enforce()
+
+    def flush(self) -> None:
+        """Send on what is due, after the last update of this flush has come."""
+        if self.pending:
+            self.pending.clear()
+            self._enforce()
+
+    def close_idle(self) -> None:
+        """Send on final results as if stream time had passed the last window's end."""
+        if not self._spec.final:
+            return
+        if not self._loaded:
+            self._load()
+        if self._places:
+            last = max(time for time, _ in self._places.values())
+            self._time.value = max(self._time.value, last + self._spec.wait_ms)
+            self._enforce()
+
+    # -- what is held --------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        self._loaded = True
+        for row_key, row, _ in self._rows.scan():
+            self._place(row_key, row)
+        self._due = [(time, row_key) for row_key, (time, _) in self._places.items()]
+        heapify(self._due)
+
+    def _hold(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        row_key = self._keys.serialize(key)
+        held: Buffered | None = self._rows.get(row_key)[0]
+        if held is not None:
+            time, prior = held.time, held.prior
+        elif self._spec.final:
+            time, prior = key.window.end_ms, None
+        else:
+            time, prior = timestamp, old
+        if value is None and prior is None:
+            # It came and went while it was held back, or never came.
+            if held is not None:
+                self._let_go(row_key, timestamp)
+            return
+        row = Buffered(value, prior, time, timestamp, headers)
+        self._place(row_key, row)
+        self._rows.put(row_key, row, timestamp)
+        if held is None:
+            heappush(self._due, (time, row_key))
+
+    def _place(self, row_key: bytes, row: Buffered) -> None:
+        size = 0
+        if self._spec.max_bytes is not None:
+            size = len(row_key) + len(self._serde.serialize(row))
+        before = self._places.get(row_key)
+        self._places[row_key] = row.time, size
+        self._bytes += size - (before[1] if before is not None else 0)
+
+    def _let_go(self, row_key: bytes, timestamp: int) -> None:
+        self._bytes -= self._places.pop(row_key)[1]
+        self._rows.put(row_key, None, timestamp)
+
+    # -- what goes on --------------------------------------------------------------------------
+
+    def _enforce(self) -> None:
+        self._emit_until(self._time.value - self._spec.wait_ms)
+        if self._is_full() and self._spec.shut_down:
+            raise BufferFullError(self._node, self._spec.store, len(self._places), self._bytes)
+        while self._is_full():
+            self._emit_first()
+
+    def _emit_until(self, time: int) -> None:
+        while self._due and self._due[0][0] <= time:
+            self._emit_first()
+
+    def _is_full(self) -> bool:
+        records, size = self._spec.max_records, self._spec.max_bytes
+        return (records is not None and len(self._places) > records) or (
+            size is not None and self._bytes > size
+        )
+
+    def _emit_first(self) -> None:
+        time, row_key = heappop(self._due)
+        place = self._places.get(row_key)
+        if place is None or place[0] != time:
+            return
+        row: Buffered = self._rows.get(row_key)[0]
+        self._let_go(row_key, row.timestamp)
+        key = self._keys.deserialize(row_key)
+        self._forward(key, row.value, row.prior, row.timestamp, row.headers)

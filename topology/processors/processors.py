@@ -1,0 +1,441 @@
+"""Processors: code of one's own in a topology, with stores, punctuators and any number of results.
+
+A processor is an object that lives as long as its task. What it keeps in attributes is gone after
+an abort or a restart, as a new one is made then; what it keeps in its stores is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
+
+from headrace.topology.context.number import Number
+from headrace.topology.context.punctuation import Schedule
+from headrace.topology.context.task_facts import TaskFacts, TimeKind
+from headrace.topology.errors import LAST_TIME_MS
+
+if TYPE_CHECKING:
+    from headrace.topology.context.context import Headers, OperatorContext, Receive
+    from headrace.topology.processors.stores import StoreBuilder
+
+__all__ = [
+    "Cancellable",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyRecord",
+    "ProcessingContext",
+    "Processor",
+    "ProcessorContext",
+    "Record",
+    "RecordMetadata",
+]
+
+K_co = TypeVar("K_co", covariant=True)
+V_co = TypeVar("V_co", covariant=True)
+KIn_contra = TypeVar("KIn_contra", contravariant=True)
+VIn_contra = TypeVar("VIn_contra", contravariant=True)
+KOut_contra = TypeVar("KOut_contra", contravariant=True)
+VOut_contra = TypeVar("VOut_contra", contravariant=True)
+KOut_co = TypeVar("KOut_co", covariant=True)
+VOut_co = TypeVar("VOut_co", covariant=True)
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
+F = TypeVar("F")
+
+HeaderTuple = tuple[tuple[str, "bytes | None"], ...]
+
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Record(Generic[K_co, V_co]):
+    """A record on its way through processors.
+
+    Args:
+        key: None for none.
+        value: None for a null.
+        timestamp: milliseconds since 1970; not negative, and 2**62 at most.
+        headers: names and values in order; those of the input go on to all that follows from it.
+
+    Raises:
+        ValueError: the timestamp is negative or too large.
+
+    >>> record = Record("fr", 1, 5_000)
+    >>> record.with_value(2).with_timestamp(6_000)
+    Record(key='fr', value=2, timestamp=6000, headers=())
+    """
+
+    key: K_co
+    value: V_co
+    timestamp: int
+    headers: HeaderTuple = ()
+
+    # Written out as it runs for each record: a generated one takes three times as long.
+    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
+        if not 0 <= timestamp <= LAST_TIME_MS:
+            _refuse_timestamp(timestamp)
+        set_key, set_value, set_timestamp, set_headers = _SET_RECORD
+        set_key(self, key)
+        set_value(self, value)
+        set_timestamp(self, timestamp)
+        set_headers(self, headers)
+
+    def with_key(self, key: K2) -> Record[K2, V_co]:
+        """The same record with another key."""
+        return Record(key, self.value, self.timestamp, self.headers)
+
+    def with_value(self, value: V2) -> Record[K_co, V2]:
+        """The same record with another value."""
+        return Record(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
+        """The same record at another time, in milliseconds since 1970."""
+        return replace(self, timestamp=timestamp)
+
+    def with_headers(self, headers: Headers) -> Record[K_co, V_co]:
+        """The same record with other headers; None for none."""
+        return replace(self, headers=tuple(headers or ()))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FixedKeyRecord(Generic[K_co, V_co]):
+    """A record in ``process_values``: made of the one that came in, under the same key.
+
+    >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
+    FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
+    """
+
+    key: K_co
+    value: V_co
+    timestamp: int
+    headers: HeaderTuple = ()
+
+    # Written out as it runs for each record: a generated one takes three times as long.
+    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
+        if not 0 <= timestamp <= LAST_TIME_MS:
+            _refuse_timestamp(timestamp)
+        set_key, set_value, set_timestamp, set_headers = _SET_FIXED_KEY_RECORD
+        set_key(self, key)
+        set_value(self, value)
+        set_timestamp(self, timestamp)
+        set_headers(self, headers)
+
+    def with_value(self, value: V2) -> FixedKeyRecord[K_co, V2]:
+        """The same record with another value."""
+        return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
+
+    def with_timestamp(self, timestamp: int) -> FixedKeyRecord[K_co, V_co]:
+        """The same record at another time, in milliseconds since 1970."""
+        return replace(self, timestamp=timestamp)
+
+    def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
+        """The same record with other headers; None for none."""
+        return replace(self, headers=tuple(headers or ()))
+
+
+def _setters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
+    """What sets the fields of a frozen class, in their order."""
+    return tuple(vars(kind)[field.name].__set__ for field in fields(kind))
+
+
+_SET_RECORD = _setters(Record)
+_SET_FIXED_KEY_RECORD = _setters(FixedKeyRecord)
+
+
+def _refuse_timestamp(timestamp: int) -> None:
+    wrong = "negative" if timestamp < 0 else f"larger than {LAST_TIME_MS}"
+    raise ValueError(
+        f"the timestamp {timestamp} is {wrong}; a record's time is milliseconds since 1970"
+    )
+
+
+class RecordMetadata(NamedTuple):
+    """Where the record that is processed was read."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Cancellable(Protocol):
+    """A punctuator that is called time and again."""
+
+    def cancel(self) -> None:
+        """Never call it again."""
+
+
+class ProcessingContext:
+    """What a processor may ask and do, whether or not it may change keys.
+
+    Args:
+        context: of its operator.
+    """
+
+    __slots__ = ("_facts", "_forward", "_operator", "_scheduled")
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._operator = context
+        self._facts: TaskFacts = context.task
+        self._scheduled = 0
+        """How many schedules `init` has made; -1 once it is over."""
+        self._forward: Receive = self._not_yet
+
+    @property
+    def node(self) -> str:
+        """The name of the processor's node."""
+        return self._operator.node
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        return self._facts.application_id
+
+    @property
+    def task_id(self) -> str:
+        """The task's id: sub-topology and partition, as ``0_3``."""
+        return self._facts.task_id
+
+    @property
+    def partition(self) -> int:
+        """The partition that the task reads, of each of its topics."""
+        return self._facts.partition
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """The settings of the application by their dotted names, those of the clients left out."""
+        return self._facts.settings
+
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Where the record was read that this follows from.
+
+        None in a punctuator and in `init`, and for what a cache held back and sends on at the
+        commit.
+        """
+        message = self._facts.record
+        if message is None:
+            return None
+        return RecordMetadata(message.topic(), message.partition(), message.offset())
+
+    @property
+    def current_stream_time(self) -> int:
+        """The largest timestamp that the task has seen, in milliseconds; -1 before the first."""
+        return self._facts.stream_time
+
+    @property
+    def current_time(self) -> int:
+        """The wall-clock time in milliseconds since 1970."""
+        return self._facts.now_ms()
+
+    @overload
+    def store(self, store: StoreBuilder[F]) -> F: ...
+    @overload
+    def store(self, store: str) -> Any: ...
+
+    def store(self, store: StoreBuilder[Any] | str) -> Any:
+        """A store that the processor is connected with.
+
+        Args:
+            store: its name, or what describes it, which tells a type checker what it is.
+
+        Raises:
+            TopologyError: the processor is not connected with it.
+        """
+        return self._operator.open_store(store if isinstance(store, str) else store.name)
+
+    def schedule(
+        self,
+        interval: timedelta,
+        callback: Callable[[int], object],
+        *,
+        kind: TimeKind,
+        start: datetime | int | None = None,
+    ) -> Cancellable:
+        """Have a function called time and again, in the task's thread, between two records.
+
+        By stream time it is looked at after each record, so the same input gives the same calls.
+        What was missed is one call, and the next is due at the first multiple behind now.
+
+        When those that `init` makes are due next is committed with the input offsets: an abort or
+        a restart neither repeats nor leaves out a call, as long as `init` makes them in the same
+        order. Those made later end with the task.
+
+        Args:
+            interval: between two calls.
+            callback: called with the present time of that kind in milliseconds.
+            kind: "stream_time" begins with the first record; "wall_clock" after one interval,
+                also while no records come.
+            start: what the multiples are counted from: a datetime with a time zone, or
+                milliseconds since 1970. None is 1970 for stream time, and now for the wall clock.
+
+        Returns:
+            What ends it again.
+
+        Raises:
+            ValueError: the interval is not whole milliseconds and at least one, or there is no
+                such kind.
+        """
+        interval_ms, rest = divmod(interval, _MS)
+        if rest or interval_ms < 1:
+            raise ValueError(f"an interval is whole milliseconds and at least one, not {interval}")
+        start_ms = None if start is None else _to_ms(start)
+        due = self._due_number()
+        if kind == "stream_time":
+            due.value = self._first_by_stream_time(due.value, interval_ms, start_ms)
+        elif kind == "wall_clock":
+            due.value = self._first_by_wall_clock(due.value, interval_ms, start_ms)
+        else:
+            raise ValueError(f"no kind of time {kind!r}; there are 'stream_time' and 'wall_clock'")
+        schedule = Schedule(self.node, interval_ms, callback, due)
+        self._facts.schedule(kind, schedule)
+        return schedule
+
+    def _due_number(self) -> Number:
+        if self._scheduled < 0:
+            return Number()
+        self._scheduled += 1
+        return self._operator.number(f"due {self._scheduled}")
+
+    def _first_by_stream_time(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
+        if kept < 0:
+            return start_ms or 0
+        if start_ms is None and self._facts.stream_time >= 0:
+            # A shorter interval than before need not wait for the end of a long one.
+            return min(kept, self._facts.stream_time + interval_ms)
+        return kept
+
+    def _first_by_wall_clock(self, kept: int, interval_ms: int, start_ms: int | None) -> int:
+        now_ms = self._facts.now_ms()
+        first = now_ms + interval_ms
+        if start_ms is not None:
+            missed = max(0, -((start_ms - now_ms) // interval_ms))
+            first = start_ms + missed * interval_ms
+        return first if kept < 0 else min(kept, first)
+
+    def commit(self) -> None:
+        """Ask for a commit soon; what was done until then is committed, and perhaps more."""
+        self._facts.request_commit()
+
+    def _started(self) -> None:
+        """`init` is over."""
+        self._scheduled = -1
+        self._forward = self._operator.forward
+
+    def _not_yet(self, *record: Any) -> None:  # noqa: ARG002
+        raise RuntimeError(
+            f"processor {self.node!r} forwards in init(), before anything runs; forward in "
+            "process() or in a punctuator"
+        )
+
+    def _child(self, name: str) -> Receive:
+        found = self._operator.children.get(name)
+        if found is None:
+            children = ", ".join(self._operator.children) or "none"
+            raise ValueError(
+                f"processor {self.node!r} has no child {name!r} to forward to; it has {children}"
+            )
+        return self._not_yet if self._scheduled >= 0 else found
+
+
+class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
+    """What a processor may ask and do; `init` is given it."""
+
+    __slots__ = ()
+
+    def forward(self, record: Record[KOut_contra, VOut_contra], *, to: str | None = None) -> None:
+        """Hand a record to those that follow, and return when all that follows from it is done.
+
+        They get it one after the other, in the order in which they were added.
+
+        Args:
+            record: under its own time and headers.
+            to: the name of the only node to get it; None for all.
+
+        Raises:
+            TypeError: it is no `Record`.
+            ValueError: no node of that name follows.
+        """
+        if not isinstance(record, Record):
+            raise TypeError(f"processor {self.node!r} forwards {type(record)}, and no Record")
+        headers = record.headers
+        receive = self._forward if to is None else self._child(to)
+        receive(
+            record.key, record.value, None, record.timestamp, list(headers) if headers else None
+        )
+
+
+class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
+    """What a processor of ``process_values`` may ask and do; `init` is given it."""
+
+    __slots__ = ()
+
+    def forward(
+        self, record: FixedKeyRecord[KOut_contra, VOut_contra], *, to: str | None = None
+    ) -> None:
+        """Hand a record to those that follow; see `ProcessorContext.forward`.
+
+        Args:
+            record: made of one that came in, with its ``with_`` methods.
+            to: the name of the only node to get it; None for all.
+
+        Raises:
+            TypeError: it is no `FixedKeyRecord`: use `KStream.process` to change keys.
+            ValueError: no node of that name follows.
+        """
+        if not isinstance(record, FixedKeyRecord):
+            raise TypeError(
+                f"processor {self.node!r} of process_values forwards {type(record)}, and no "
+                "FixedKeyRecord; use process() to change keys"
+            )
+        headers = record.headers
+        receive = self._forward if to is None else self._child(to)
+        receive(
+            record.key, record.value, None, record.timestamp, list(headers) if headers else None
+        )
+
+
+class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
+    """Base of processors: of the types of keys and values that come in and that go out.
+
+    Any object with these three methods is one.
+    """
+
+    context: ProcessorContext[KOut_co, VOut_co]
+
+    def init(self, context: ProcessorContext[KOut_co, VOut_co]) -> None:
+        """Begin: the stores are complete, and records come next. Keeps the context."""
+        self.context = context
+
+    def process(self, record: Record[KIn_contra, VIn_contra]) -> None:
+        """Take one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End with the task: after a commit, or after an abort, when the stores are gone."""
+
+
+class FixedKeyProcessor(Generic[KIn_contra, VIn_contra, VOut_co]):
+    """Base of processors that leave keys as they are: of the types of keys, values and results."""
+
+    context: FixedKeyProcessorContext[Any, VOut_co]
+
+    def init(self, context: FixedKeyProcessorContext[Any, VOut_co]) -> None:
+        """Begin: the stores are complete, and records come next. Keeps the context."""
+        self.context = context
+
+    def process(self, record: FixedKeyRecord[KIn_contra, VIn_contra]) -> None:
+        """Take one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End with the task: after a commit, or after an abort, when the stores are gone."""
+
+
+def _to_ms(time: datetime | int) -> int:
+    if isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise ValueError(f"{time} has no time zone; give it one, such as timezone.utc")
+    return round(time.timestamp() * 1000)

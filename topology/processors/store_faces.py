@@ -1,0 +1,303 @@
+"""Stores as a processor sees them: key and value objects over the rows of one task.
+
+Every store shows the task's own writes at once; an abort takes back what was not committed. Times
+are milliseconds since 1970.
+
+Iterating is safe while the same store is written: the keys are those of the moment at which the
+iteration begins (when the first row is asked for), each value is the one that the row has when it
+is reached, and a row that has been deleted by then is left out. Use an iterator within the call
+that made it.
+
+Orders are those of the encoded keys, byte by byte: strings by UTF-8, whole numbers from 0 on by
+size and the negative ones after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from headrace.state.buffer import Buffer
+from headrace.state.codec import prefix_end
+from headrace.topology.context.number import Number
+from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.serdes._serde import Serde
+
+__all__ = [
+    "Face",
+    "KeyValueStore",
+    "ReadOnlyKeyValueStore",
+    "Rows",
+    "TimestampedKeyValueStore",
+    "ValueAndTimestamp",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+P = TypeVar("P")
+
+AnySerde = Serde[Any]
+
+
+class ValueAndTimestamp(NamedTuple, Generic[V]):
+    """A value, and the time of the record that it comes from in milliseconds since 1970."""
+
+    value: V
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the face of a store is made over.
+
+    Args:
+        name: the store's.
+        buffer: the rows, by their keys' bytes.
+        key: serde of the rows' keys; of a window or session store that of its windowed keys.
+        value: serde of the values.
+        timestamp: the time of the record or of the punctuation at hand.
+        number: a number of this store that is kept, by its name; it begins at -1.
+        dropped: to be called with the reason for each write that is left out.
+    """
+
+    name: str
+    buffer: Buffer
+    key: AnySerde
+    value: AnySerde
+    timestamp: Callable[[], int]
+    number: Callable[[str], Number]
+    dropped: Callable[[str], None]
+
+    def encoded(self, key: Any, serde: AnySerde | None = None) -> bytes:
+        """The bytes of a key.
+
+        Raises:
+            ValueError: the key is None.
+        """
+        if key is None:
+            raise ValueError(f"store {self.name!r} was given None as a key; its rows have keys")
+        return (serde or self.key).serialize(key)
+
+    def time(self, time: int) -> int:
+        """A time that a processor gave.
+
+        Raises:
+            ValueError: no record has it.
+        """
+        if 0 <= time <= LAST_TIME_MS:
+            return time
+        wrong = "before 1970" if time < 0 else f"larger than {LAST_TIME_MS}"
+        raise ValueError(
+            f"store {self.name!r} was given the time {time}, {wrong}; times are milliseconds since "
+            "1970"
+        )
+
+    def scan(
+        self, start: bytes | None, end: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """Row key, value and timestamp of the rows in a range, as they are when reached."""
+        buffer = self.buffer
+        for row_key, value, timestamp in buffer.scan(start, end, reverse=reverse):
+            if row_key in buffer.dirty:
+                value, timestamp = buffer.get(row_key)
+                if value is None:
+                    continue
+            yield row_key, value, timestamp
+
+
+Face = Callable[[Rows], Any]
+
+
+class _KeyValue(Generic[K, V]):
+    """What the two kinds of key-value stores have in common; `V` is what is put and got."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._rows.name
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None."""
+        value, timestamp = self._rows.buffer.get(self._rows.encoded(key))
+        return None if value is None else self._shown(value, timestamp)
+
+    def put(self, key: K, value: V | None) -> None:
+        """Write a row; None deletes it."""
+        if value is None:
+            self.delete(key)
+        else:
+            self._rows.buffer.put(self._rows.encoded(key), *self._kept(value))
+
+    def put_if_absent(self, key: K, value: V) -> V | None:
+        """Write a row unless the key has one; returns the value that was there, or None."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
+        """Write rows, one after the other."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: K) -> V | None:
+        """Delete a row, if it is there; returns its value, or None."""
+        row_key = self._rows.encoded(key)
+        value, timestamp = self._rows.buffer.get(row_key)
+        if value is None:
+            return None  # no tombstone for what was never there
+        self._rows.buffer.put(row_key, None, self._rows.timestamp())
+        return self._shown(value, timestamp)
+
+    def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
+        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+
+        Args:
+            start: None for the first.
+            end: None for the last.
+        """
+        return self._range(start, end, reverse=False)
+
+    def reverse_range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
+        """The same rows as `range`, from the last to the first."""
+        return self._range(start, end, reverse=True)
+
+    def all(self) -> Iterator[tuple[K, V]]:
+        """All rows, in the order of the keys' bytes."""
+        return self._range(None, None, reverse=False)
+
+    def reverse_all(self) -> Iterator[tuple[K, V]]:
+        """All rows, from the last to the first."""
+        return self._range(None, None, reverse=True)
+
+    def prefix_scan(self, prefix: P, serde: Serde[P]) -> Iterator[tuple[K, V]]:
+        """The rows whose key's bytes begin with those of a prefix.
+
+        Args:
+            prefix: such as the first letters, or a shorter list.
+            serde: turns the prefix into bytes.
+        """
+        start = self._rows.encoded(prefix, serde)
+        return self._pairs(start, prefix_end(start), reverse=False)
+
+    def approximate_num_entries(self) -> int:
+        """How many rows there are, roughly: rows that were rewritten or deleted may count."""
+        return self._rows.buffer.approximate_count()
+
+    def _range(self, start: K | None, end: K | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
+        rows = self._rows
+        low = None if start is None else rows.encoded(start)
+        # The first key behind the last one.
+        high = None if end is None else rows.encoded(end) + b"\x00"
+        return self._pairs(low, high, reverse=reverse)
+
+    def _pairs(
+        self, low: bytes | None, high: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[K, V]]:
+        decode = self._rows.key.deserialize
+        for row_key, value, timestamp in self._rows.scan(low, high, reverse=reverse):
+            yield decode(row_key), self._shown(value, timestamp)
+
+    def _shown(self, value: Any, timestamp: int) -> V:
+        raise NotImplementedError
+
+    def _kept(self, value: V) -> tuple[Any, int]:
+        raise NotImplementedError
+
+
+class KeyValueStore(_KeyValue[K, V]):
+    """One value a key.
+
+    >>> from headrace import serdes
+    >>> from headrace.topology.processors.stores import Stores, in_memory
+    >>> counts = in_memory(Stores.key_value("counts", key=serdes.string, value=serdes.long))
+    >>> counts.put("b", 2)
+    >>> counts.put_all([("a", 1), ("c", 3), ("ab", 5)])
+    >>> counts.get("a"), counts.get("z"), counts.put_if_absent("a", 7), counts.delete("c")
+    (1, None, 1, 3)
+    >>> list(counts.range("a", "b")), list(counts.reverse_all())
+    ([('a', 1), ('ab', 5), ('b', 2)], [('b', 2), ('ab', 5), ('a', 1)])
+    >>> list(counts.prefix_scan("a", serdes.string))
+    [('a', 1), ('ab', 5)]
+    """
+
+    __slots__ = ("_encode", "_get", "_put", "_timestamp")
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows)
+        self._encode = rows.key.serialize
+        self._get = rows.buffer.get
+        self._put = rows.buffer.put
+        self._timestamp = rows.timestamp
+
+    # As in the base, with less on the way: these two run for each record.
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None."""
+        found: V | None = self._get(self._encode(key) if key is not None else self._no_key())[0]
+        return found
+
+    def put(self, key: K, value: V | None) -> None:
+        """Write a row; None deletes it."""
+        if value is None:
+            self.delete(key)
+        else:
+            row_key = self._encode(key) if key is not None else self._no_key()
+            self._put(row_key, value, self._timestamp())
+
+    def _no_key(self) -> bytes:
+        return self._rows.encoded(None)
+
+    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
+        shown: V = value
+        return shown
+
+    def _kept(self, value: V) -> tuple[Any, int]:
+        return value, self._rows.timestamp()
+
+
+class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
+    """The last value of each key of a topic, see `Topology.add_read_only_state_store`."""
+
+    __slots__ = ()
+
+    def put(self, key: K, value: V | None) -> None:
+        """Refuse: what is written here would be lost, as the store is restored from its topic."""
+        del key, value
+        raise TypeError(
+            f"store {self.name!r} is kept from a topic and cannot be written; write to the topic"
+        )
+
+    def delete(self, key: K) -> V | None:
+        """Refuse, as `put` does."""
+        self.put(key, None)
+        return None
+
+
+class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
+    """One value a key, and the time that goes with it: what a table of the DSL is kept in.
+
+    >>> from headrace import serdes
+    >>> from headrace.topology.processors.stores import Stores, in_memory
+    >>> last = in_memory(
+    ...     Stores.timestamped_key_value("last", key=serdes.string, value=serdes.long)
+    ... )
+    >>> last.put("a", ValueAndTimestamp(1, 1_000))
+    >>> last.get("a")
+    ValueAndTimestamp(value=1, timestamp=1000)
+    """
+
+    __slots__ = ()
+
+    def _shown(self, value: Any, timestamp: int) -> ValueAndTimestamp[V]:
+        return ValueAndTimestamp(value, timestamp)
+
+    def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
+        kept, timestamp = value
+        return kept, self._rows.time(timestamp)

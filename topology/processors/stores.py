@@ -1,0 +1,437 @@
+"""The stores that processors work with: what they are made of, and what they look like.
+
+A `StoreBuilder` describes a store; it is given to ``add_state_store``, or named by a processor as
+one of its ``stores``. In the processor, ``context.store(builder)`` is the store itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from headrace.state.buffers import make_buffer
+from headrace.state.layout import LayoutName
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreKind, StoreSpec
+from headrace.topology.arguments import checked
+from headrace.topology.context.number import Number
+from headrace.topology.errors import TopologyError
+from headrace.topology.java_names import Hinting
+from headrace.topology.naming import legal
+from headrace.topology.processors.store import Store
+from headrace.topology.processors.store_faces import (
+    Face,
+    KeyValueStore,
+    Rows,
+    TimestampedKeyValueStore,
+)
+from headrace.topology.processors.timed_store_faces import (
+    SessionFace,
+    SessionStore,
+    TimestampedWindowStore,
+    WindowFace,
+    WindowStore,
+)
+from headrace.topology.processors.versioned_store import VersionedFace, VersionedStore
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.serdes.windows_serde import (
+    SessionWindowedSerde,
+    TimeWindowedSerde,
+    WindowStoreSerde,
+)
+from headrace.topology.windows import duration_ms
+
+__all__ = ["StoreBuilder", "Stores", "in_memory", "open_store", "store_names", "with_stores"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+F = TypeVar("F")
+
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBuilder(Generic[F]):
+    """Describes a store; `F` is what a processor gets. Made by the methods of `Stores`."""
+
+    store: Store
+
+    @property
+    def name(self) -> str:
+        """The store's name, after which its changelog topic is named."""
+        return self.store.name
+
+
+@checked
+class Stores(metaclass=Hinting):
+    """The kinds of stores. What they have in common:
+
+    Args:
+        name: after which the changelog topic is named; unique in the topology.
+        key: serde of keys; None takes the setting ``default.key.serde``.
+        value: serde of values; None takes the setting ``default.value.serde``.
+        kind: "rocksdb" keeps rows on disk, "memory" in the process alone.
+        logged: whether a changelog topic backs the store, so that it survives its machine.
+        topic_config: settings of the changelog topic, over the defaults.
+
+    Writes are gathered until the commit in any case: the changelog gets one record for each row
+    that changed, however often. The bytes of the changelog are Kafka Streams'.
+    """
+
+    @staticmethod
+    def key_value(
+        name: str,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[KeyValueStore[K, V]]:
+        """One value a key; the record in the changelog has the time of the record at hand.
+
+        Raises:
+            TopologyError: the name is not legal.
+
+        >>> from headrace import serdes
+        >>> Stores.key_value("counts", key=serdes.string, value=serdes.long).name
+        'counts'
+        """
+        spec = _spec(name, kind, logged, topic_config)
+        return StoreBuilder(Store(spec, key, value, KeyValueStore))
+
+    @staticmethod
+    def timestamped_key_value(
+        name: str,
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[TimestampedKeyValueStore[K, V]]:
+        """One value a key, with a time that the processor gives it: as the tables of the DSL.
+
+        Raises:
+            TopologyError: the name is not legal.
+
+        >>> Stores.timestamped_key_value("last").name
+        'last'
+        """
+        spec = _spec(name, kind, logged, topic_config)
+        return StoreBuilder(Store(spec, key, value, TimestampedKeyValueStore))
+
+    @staticmethod
+    def window(
+        name: str,
+        *,
+        size: timedelta,
+        retention: timedelta,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        retain_duplicates: bool = False,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[WindowStore[K, V]]:
+        """Values by key and by the start of a window.
+
+        Args:
+            name: see the class, as the other arguments.
+            size: how long each window is; it is not in the bytes, and only says where they end.
+            retention: how far a window's start may lie behind the latest that was put; at least
+                the size.
+            key: serde of keys.
+            value: serde of values.
+            retain_duplicates: keep each value that is put for the same key and start.
+            kind: where rows live.
+            logged: whether a changelog topic backs the store.
+            topic_config: settings of the changelog topic.
+
+        Raises:
+            TopologyError: the name is not legal, or a duration is not possible.
+
+        >>> minute = timedelta(minutes=1)
+        >>> Stores.window("sums", size=minute, retention=60 * minute).name
+        'sums'
+        """
+        return _window(
+            name, size, retention, key, value, kind, logged, topic_config, retain_duplicates
+        )
+
+    @staticmethod
+    def timestamped_window(
+        name: str,
+        *,
+        size: timedelta,
+        retention: timedelta,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[TimestampedWindowStore[K, V]]:
+        """Values with times that the processor gives them, by key and by the start of a window.
+
+        Raises:
+            TopologyError: the name is not legal, or a duration is not possible.
+
+        >>> minute = timedelta(minutes=1)
+        >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
+        'sums'
+        """
+        made = _window(name, size, retention, key, value, kind, logged, topic_config)
+        face = WindowFace(_to_ms("retention", retention), timestamped=True)
+        return StoreBuilder(Store(made.store.spec, made.store.key, value, face))
+
+    @staticmethod
+    def session(
+        name: str,
+        *,
+        retention: timedelta,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[SessionStore[K, V]]:
+        """Values by key and by the start and the end of a session.
+
+        Args:
+            name: see the class, as the other arguments.
+            retention: how far a session's end may lie behind the latest that was put.
+            key: serde of keys.
+            value: serde of values.
+            kind: where rows live.
+            logged: whether a changelog topic backs the store.
+            topic_config: settings of the changelog topic.
+
+        Raises:
+            TopologyError: the name is not legal, or the duration is not possible.
+
+        >>> Stores.session("visits", retention=timedelta(days=1)).name
+        'visits'
+        """
+        retention_ms = _to_ms("retention", retention)
+        spec = _spec(name, kind, logged, topic_config, "session", retention_ms)
+        return StoreBuilder(
+            Store(spec, SessionWindowedSerde(key), value, SessionFace(retention_ms))
+        )
+
+    @staticmethod
+    def versioned(
+        name: str,
+        *,
+        history: timedelta,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[VersionedStore[K, V]]:
+        """Several versions of each key's value, each valid from a time that the processor gives it.
+
+        Args:
+            name: see the class, as the other arguments.
+            history: how far a time that is asked for, or written, may lie behind the latest one.
+            key: serde of keys.
+            value: serde of values.
+            kind: where rows live.
+            logged: whether a changelog topic backs the store.
+            topic_config: settings of the changelog topic.
+
+        Raises:
+            TopologyError: the name is not legal, or the duration is not possible.
+
+        >>> Stores.versioned("prices", history=timedelta(days=7)).name
+        'prices'
+        """
+        history_ms = duration_ms("history", history, at_least=0)
+        spec = _spec(name, kind, logged, topic_config, "versioned", history_ms)
+        return StoreBuilder(Store(spec, key, value, VersionedFace(history_ms)))
+
+    @staticmethod
+    def custom(
+        name: str,
+        face: Callable[[KeyValueStore[K, V]], F],
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        kind: StoreKind = "rocksdb",
+        logged: bool = True,
+        topic_config: Mapping[str, str] | None = None,
+    ) -> StoreBuilder[F]:
+        """A store of one's own, kept in the rows of a key-value store.
+
+        An object of it is made for each task when the rows are there, and again after an abort:
+        what it keeps beside the rows is gone then. So it is exact, restored and moved like any
+        other store, without a word about changelogs.
+
+        Args:
+            name: see the class, as the other arguments.
+            face: makes the store over the rows; a class will do.
+            key: serde of the rows' keys.
+            value: serde of the rows' values.
+            kind: where rows live.
+            logged: whether a changelog topic backs the store.
+            topic_config: settings of the changelog topic.
+
+        Raises:
+            TopologyError: the name is not legal.
+
+        >>> from headrace import serdes
+        >>> class TopThree:
+        ...     def __init__(self, rows: KeyValueStore[str, list[int]]) -> None:
+        ...         self._rows = rows
+        ...     def add(self, key: str, number: int) -> None:
+        ...         best = sorted([*self.of(key), number], reverse=True)
+        ...         self._rows.put(key, best[:3])
+        ...     def of(self, key: str) -> list[int]:
+        ...         return self._rows.get(key) or []
+        >>> top = in_memory(Stores.custom("top", TopThree, key=serdes.string, value=serdes.json))
+        >>> for number in (3, 9, 1, 7):
+        ...     top.add("a", number)
+        >>> top.of("a")
+        [9, 7, 3]
+        """
+        spec = _spec(name, kind, logged, topic_config)
+        return StoreBuilder(Store(spec, key, value, _Custom(face)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Custom:
+    face: Callable[[Any], Any]
+
+    def __call__(self, rows: Rows) -> Any:
+        return self.face(KeyValueStore(rows))
+
+
+_OF_TABLES: Mapping[LayoutName, Face] = {
+    "plain": TimestampedKeyValueStore,
+    "window": WindowFace(timestamped=True),
+    "session": SessionFace(),
+}
+
+
+def open_store(store: Store, rows: Rows) -> Any:
+    """Make what a processor gets for a store; that of a table looks as its layout says."""
+    face = store.face or _OF_TABLES.get(store.spec.layout)
+    if face is None:
+        raise TopologyError(f"store {store.name!r} cannot be read by a processor")
+    return face(rows)
+
+
+def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
+    """Make a store on its own, without a changelog: for tests of what works with one.
+
+    Args:
+        builder: describes it; it names its serdes.
+        timestamp: the time that is at hand, in milliseconds.
+
+    >>> from headrace import serdes
+    >>> store = in_memory(Stores.key_value("s", key=serdes.string, value=serdes.long))
+    >>> store.put("a", 1)
+    >>> store.get("a")
+    1
+    """
+    store = builder.store
+    assert store.key is not None, store.name
+    assert store.value is not None, store.name
+    committed = MemoryTaskState([store.spec]).store(store.name)
+    coded: dict[str, Any] = {
+        "encode": store.value.serialize,
+        "decode": store.value.deserialize,
+        "hold": "objects" if store.value.immutable else "bytes",
+        "exact": exact_types(store.value),
+        "keep": keeper(store.value),
+    }
+    buffer = make_buffer(store.spec, committed, **coded)
+    numbers: dict[str, Number] = {}
+    rows = Rows(
+        name=store.name,
+        buffer=buffer,
+        key=store.key,
+        value=store.value,
+        timestamp=lambda: timestamp,
+        number=lambda name: numbers.setdefault(name, Number()),
+        dropped=lambda reason: None,  # noqa: ARG005
+    )
+    made: F = open_store(store, rows)
+    return made
+
+
+def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
+    """The names of stores that are given by name or by what describes them, each once."""
+    names = (s.name if isinstance(s, StoreBuilder) else s for s in stores)
+    return tuple(dict.fromkeys(names))
+
+
+def with_stores(
+    stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str]
+) -> tuple[Store, ...]:
+    """The stores, and those described in `wanted` that are not there yet.
+
+    Raises:
+        TopologyError: another store of that name is there.
+    """
+    by_name = {store.name: store for store in stores}
+    for builder in wanted:
+        if isinstance(builder, str):
+            continue
+        if by_name.setdefault(builder.name, builder.store) != builder.store:
+            raise TopologyError(
+                f"two different stores are named {builder.name!r}; give one of them another name, "
+                "or use one StoreBuilder for both"
+            )
+    return tuple(by_name.values())
+
+
+def _spec(
+    name: str,
+    kind: StoreKind,
+    logged: bool,
+    topic_config: Mapping[str, str] | None,
+    layout: LayoutName = "plain",
+    retention_ms: int | None = None,
+) -> StoreSpec:
+    return StoreSpec(
+        legal(name, "store name"),
+        kind=kind,
+        logged=logged,
+        topic_config=topic_config or {},
+        layout=layout,
+        retention_ms=retention_ms,
+    )
+
+
+def _window(
+    name: str,
+    size: timedelta,
+    retention: timedelta,
+    key: Serde[Any] | None,
+    value: Serde[Any] | None,
+    kind: StoreKind,
+    logged: bool,
+    topic_config: Mapping[str, str] | None,
+    duplicates: bool = False,
+) -> StoreBuilder[Any]:
+    size_ms, retention_ms = _to_ms("size", size), _to_ms("retention", retention)
+    if retention_ms < size_ms:
+        raise TopologyError(
+            f"the retention of store {name!r} is shorter than its windows; make it at least {size}"
+        )
+    spec = _spec(name, kind, logged, topic_config, "window", retention_ms)
+    keys = WindowStoreSerde(TimeWindowedSerde(key, size_ms))
+    return StoreBuilder(Store(spec, keys, value, WindowFace(retention_ms, duplicates)))
+
+
+def _to_ms(name: str, value: timedelta) -> int:
+    if not isinstance(value, timedelta):
+        raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
+    milliseconds, rest = divmod(value, _MS)
+    if rest or milliseconds < 1:
+        raise TopologyError(f"{name} must be whole milliseconds and at least one, not {value}")
+    return milliseconds

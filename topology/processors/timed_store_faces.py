@@ -1,0 +1,415 @@
+"""Window and session stores as a processor sees them (see
+`headrace.topology.processors.store_faces`).
+
+Both let go of rows by a time of their own, the largest that was put: rows that are a retention or
+more behind it are gone for every reader at once, and a put of such a row is left out and counted
+as dropped. That time is kept over restarts. The store of a table of the DSL is let go of by the
+table's own step instead.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.state.codec import TIMESTAMP
+from headrace.state.layout import session_end, window_start
+from headrace.state.timed import TimedBuffer
+from headrace.topology.processors.store_faces import Rows, ValueAndTimestamp
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
+from headrace.topology.windows import Windowed
+
+__all__ = [
+    "SessionFace",
+    "SessionStore",
+    "TimestampedWindowStore",
+    "WindowFace",
+    "WindowStore",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_SEQUENCE_BYTES = 4
+_SEQUENCE_MASK = 0x7FFFFFFF
+_LAST_MS = 2**63 - 1
+
+
+class _Timed(Generic[K]):
+    """What window and session stores have in common: rows that are found and expire by time."""
+
+    __slots__ = ("_buffer", "_inner", "_latest", "_retention_ms", "_rows")
+
+    def __init__(self, rows: Rows, inner: Any, retention_ms: int | None) -> None:
+        assert isinstance(rows.buffer, TimedBuffer), rows.name
+        self._rows = rows
+        self._buffer = rows.buffer
+        self._inner = inner
+        self._retention_ms = retention_ms
+        self._latest = rows.number("time")
+        self._expire()
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._rows.name
+
+    def _expire(self) -> None:
+        if self._retention_ms is not None and self._latest.value >= 0:
+            self._buffer.expire(self._latest.value - self._retention_ms + 1)
+
+    def _advance(self, time: int) -> bool:
+        """Take note of a time that is put; returns whether it is within the retention."""
+        self._rows.time(time)
+        if time > self._latest.value:
+            self._latest.value = time
+            self._expire()
+        if time >= self._buffer.horizon:
+            return True
+        self._rows.dropped("later than the retention of the store")
+        return False
+
+    def _by_time(self, start: int, end: int, *, backward: bool) -> Iterator[tuple[bytes, Any, int]]:
+        """The rows of all keys by their times, `end` inclusive, then by their keys."""
+        entries: Any = self._buffer.by_time(start, min(end, _LAST_MS - 1) + 1)
+        if backward:
+            entries = reversed(builtins.list(entries))
+        for _, row_key in entries:
+            value, timestamp = self._buffer.get(row_key)
+            if value is not None:
+                yield row_key, value, timestamp
+
+    def _of_key(
+        self, key: bytes, low: int, high: int, *, tail: int, backward: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """The rows of one key from one time to another; longer keys may lie between them."""
+        if low > high:
+            return
+        start = key + TIMESTAMP.pack(max(low, 0))
+        end = key + TIMESTAMP.pack(min(high, _LAST_MS)) + b"\xff" * (tail + 1)
+        size = len(key) + TIMESTAMP.size + tail
+        for row in self._rows.scan(start, end, reverse=backward):
+            if len(row[0]) == size:
+                yield row
+
+    def _of_keys(
+        self, low: bytes | None, high: bytes | None, start: int, end: int, *, backward: bool
+    ) -> Iterator[tuple[bytes, Any, int]]:
+        """The rows of a range of keys, both inclusive, by their times."""
+        head = self._head_bytes
+        for row in self._by_time(start, end, backward=backward):
+            key = row[0][:-head]
+            if (low is None or key >= low) and (high is None or key <= high):
+                yield row
+
+    @property
+    def _head_bytes(self) -> int:
+        """How much of a row's key is not the key itself."""
+        raise NotImplementedError
+
+    def _bound(self, key: K | None) -> bytes | None:
+        return None if key is None else self._rows.encoded(key, self._inner)
+
+
+class _WindowRows(_Timed[K], Generic[K, V]):
+    """What the two kinds of window stores have in common; `V` is what is put and got."""
+
+    __slots__ = ("_duplicates", "_sequence", "_size_ms")
+
+    def __init__(self, rows: Rows, retention_ms: int | None, *, duplicates: bool = False) -> None:
+        assert isinstance(rows.key, WindowStoreSerde), rows.name
+        super().__init__(rows, rows.key.windowed.inner, retention_ms)
+        self._size_ms = rows.key.windowed.size_ms
+        self._duplicates = duplicates
+        self._sequence = rows.number("sequence") if duplicates else None
+
+    @property
+    def _head_bytes(self) -> int:
+        return TIMESTAMP.size + _SEQUENCE_BYTES
+
+    def put(self, key: K, value: V | None, start: int) -> None:
+        """Write the row of a key's window; None deletes it.
+
+        Args:
+            key: the key.
+            value: with `retain_duplicates` each put adds a row, and None does nothing.
+            start: where the window begins.
+        """
+        if not self._advance(start):
+            return
+        row_key = self._rows.encoded(key, self._inner) + TIMESTAMP.pack(start)
+        if self._sequence is not None:
+            if value is None:
+                return
+            self._sequence.value = (self._sequence.value + 1) & _SEQUENCE_MASK
+            row_key += self._sequence.value.to_bytes(_SEQUENCE_BYTES, "big")
+        else:
+            row_key += bytes(_SEQUENCE_BYTES)
+        if value is not None:
+            self._buffer.put(row_key, *self._kept(value))
+        elif self._buffer.get(row_key)[0] is not None:
+            self._buffer.put(row_key, None, self._rows.timestamp())
+
+    def get(self, key: K, start: int) -> V | None:
+        """The value of the key's window that begins at `start`, or None.
+
+        With `retain_duplicates` the first that was put.
+        """
+        found = next(self.fetch(key, start, start), None)
+        return None if found is None else found[1]
+
+    def fetch(self, key: K, start: int, end: int) -> Iterator[tuple[int, V]]:
+        """Start and value of the key's windows that begin between two times, both inclusive."""
+        return self._fetch(key, start, end, backward=False)
+
+    def backward_fetch(self, key: K, start: int, end: int) -> Iterator[tuple[int, V]]:
+        """The same as `fetch`, from the last to the first."""
+        return self._fetch(key, start, end, backward=True)
+
+    def fetch_range(
+        self, key_from: K | None, key_to: K | None, start: int, end: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The windows of a range of keys, both inclusive, by start, then by the keys' bytes.
+
+        Args:
+            key_from: None for the first.
+            key_to: None for the last.
+            start: the earliest start.
+            end: the latest start.
+        """
+        return self._fetch_range(key_from, key_to, start, end, backward=False)
+
+    def backward_fetch_range(
+        self, key_from: K | None, key_to: K | None, start: int, end: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The same as `fetch_range`, from the last to the first."""
+        return self._fetch_range(key_from, key_to, start, end, backward=True)
+
+    def fetch_all(self, start: int, end: int) -> Iterator[tuple[Windowed[K], V]]:
+        """All windows that begin between two times, both inclusive, by start, then by key."""
+        return self._shown_all(self._by_time(start, end, backward=False))
+
+    def backward_fetch_all(self, start: int, end: int) -> Iterator[tuple[Windowed[K], V]]:
+        """The same as `fetch_all`, from the last to the first."""
+        return self._shown_all(self._by_time(start, end, backward=True))
+
+    def all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """All windows, by start, then by the keys' bytes."""
+        return self.fetch_all(0, _LAST_MS)
+
+    def backward_all(self) -> Iterator[tuple[Windowed[K], V]]:
+        """All windows, from the last to the first."""
+        return self.backward_fetch_all(0, _LAST_MS)
+
+    def _fetch(self, key: K, start: int, end: int, *, backward: bool) -> Iterator[tuple[int, V]]:
+        encoded = self._rows.encoded(key, self._inner)
+        rows = self._of_key(encoded, start, end, tail=_SEQUENCE_BYTES, backward=backward)
+        for row_key, value, timestamp in rows:
+            yield window_start(row_key), self._shown(value, timestamp)
+
+    def _fetch_range(
+        self, key_from: K | None, key_to: K | None, start: int, end: int, *, backward: bool
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        low, high = self._bound(key_from), self._bound(key_to)
+        return self._shown_all(self._of_keys(low, high, start, end, backward=backward))
+
+    def _shown_all(self, rows: Iterator[tuple[bytes, Any, int]]) -> Iterator[tuple[Windowed[K], V]]:
+        decode = self._rows.key.deserialize
+        for row_key, value, timestamp in rows:
+            yield decode(row_key), self._shown(value, timestamp)
+
+    def _shown(self, value: Any, timestamp: int) -> V:
+        raise NotImplementedError
+
+    def _kept(self, value: V) -> tuple[Any, int]:
+        raise NotImplementedError
+
+
+class WindowStore(_WindowRows[K, V]):
+    """Values by key and by the start of a window.
+
+    >>> from datetime import timedelta
+    >>> from headrace import serdes
+    >>> from headrace.topology.processors.stores import Stores, in_memory
+    >>> ms = timedelta(milliseconds=1)
+    >>> sums = in_memory(
+    ...     Stores.window(
+    ...         "sums", key=serdes.string, value=serdes.long, size=10 * ms, retention=100 * ms
+    ...     )
+    ... )
+    >>> for key, start, value in (("a", 0, 1), ("a", 10, 2), ("b", 10, 3)):
+    ...     sums.put(key, value, start)
+    >>> sums.get("a", 10), list(sums.fetch("a", 0, 20))
+    (2, [(0, 1), (10, 2)])
+    >>> [(key, window.start_ms, value) for (key, window), value in sums.fetch_all(5, 10)]
+    [('a', 10, 2), ('b', 10, 3)]
+    >>> sums.put("a", 4, 100)
+    >>> list(sums.fetch("a", 0, 100))
+    [(10, 2), (100, 4)]
+    """
+
+    __slots__ = ()
+
+    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
+        shown: V = value
+        return shown
+
+    def _kept(self, value: V) -> tuple[Any, int]:
+        return value, self._rows.timestamp()
+
+
+class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
+    """Values with their times by key and window: what a windowed table of the DSL is kept in."""
+
+    __slots__ = ()
+
+    def _shown(self, value: Any, timestamp: int) -> ValueAndTimestamp[V]:
+        return ValueAndTimestamp(value, timestamp)
+
+    def _kept(self, value: ValueAndTimestamp[V]) -> tuple[Any, int]:
+        kept, timestamp = value
+        return kept, self._rows.time(timestamp)
+
+
+class SessionStore(_Timed[K], Generic[K, V]):
+    """Values by key and by the start and the end of a session, both inclusive.
+
+    >>> from datetime import timedelta
+    >>> from headrace import serdes
+    >>> from headrace.topology.processors.stores import Stores, in_memory
+    >>> from headrace import Window, Windowed
+    >>> visits = in_memory(
+    ...     Stores.session(
+    ...         "visits", key=serdes.string, value=serdes.long, retention=timedelta(hours=1)
+    ...     )
+    ... )
+    >>> visits.put(Windowed("a", Window(0, 5)), 1)
+    >>> visits.put(Windowed("a", Window(20, 30)), 2)
+    >>> [(window, value) for (_, window), value in visits.find_sessions("a", 4, 10)]
+    [(Window(start_ms=0, end_ms=5), 1)]
+    >>> visits.fetch_session("a", 20, 30)
+    2
+    >>> visits.remove(Windowed("a", Window(0, 5)))
+    >>> [window.start_ms for (_, window), _ in visits.fetch("a")]
+    [20]
+    """
+
+    __slots__ = ()
+
+    def __init__(self, rows: Rows, retention_ms: int | None) -> None:
+        assert isinstance(rows.key, SessionWindowedSerde), rows.name
+        super().__init__(rows, rows.key.inner, retention_ms)
+
+    @property
+    def _head_bytes(self) -> int:
+        return 2 * TIMESTAMP.size
+
+    def put(self, session: Windowed[K], value: V | None) -> None:
+        """Write the row of a session; None removes it."""
+        if value is None:
+            self.remove(session)
+            return
+        row_key = self._rows.key.serialize(session)
+        if self._advance(session.window.end_ms):
+            self._buffer.put(row_key, value, self._rows.timestamp())
+
+    def remove(self, session: Windowed[K]) -> None:
+        """Remove the row of a session, if it is there."""
+        row_key = self._rows.key.serialize(session)
+        if self._buffer.get(row_key)[0] is not None:
+            self._buffer.put(row_key, None, self._rows.timestamp())
+
+    def fetch_session(self, key: K, start: int, end: int) -> V | None:
+        """The value of the session with just this start and end, or None."""
+        row_key = self._rows.encoded(key, self._inner) + TIMESTAMP.pack(end) + TIMESTAMP.pack(start)
+        value: V | None = self._buffer.get(row_key)[0]
+        return value
+
+    def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """The sessions of a key, by end, then by start."""
+        return self.find_sessions(key, 0, _LAST_MS)
+
+    def backward_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
+        """The sessions of a key, from the last to the first."""
+        return self.backward_find_sessions(key, 0, _LAST_MS)
+
+    def find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The sessions of a key that end and begin within bounds, by end, then by start.
+
+        With ``earliest_end = t - gap`` and ``latest_start = t + gap`` those that a record of time
+        ``t`` belongs to.
+
+        Args:
+            key: the key.
+            earliest_end: the earliest end, inclusive.
+            latest_start: the latest start, inclusive.
+        """
+        return self._find(key, earliest_end, latest_start, backward=False)
+
+    def backward_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The same as `find_sessions`, from the last to the first."""
+        return self._find(key, earliest_end, latest_start, backward=True)
+
+    def find_sessions_of_range(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The sessions of a range of keys, both inclusive, by end, then by the rows' bytes."""
+        low, high = self._bound(key_from), self._bound(key_to)
+        rows = self._of_keys(low, high, earliest_end, _LAST_MS, backward=False)
+        return self._begun_by(latest_start, rows)
+
+    def find_sessions_by_end(
+        self, earliest_end: int, latest_end: int
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        """The sessions of all keys that end between two times, both inclusive, by end."""
+        rows = self._by_time(earliest_end, latest_end, backward=False)
+        return self._begun_by(_LAST_MS, rows)
+
+    def _find(
+        self, key: K, earliest_end: int, latest_start: int, *, backward: bool
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        encoded = self._rows.encoded(key, self._inner)
+        tail = TIMESTAMP.size
+        rows = self._of_key(encoded, earliest_end, _LAST_MS, tail=tail, backward=backward)
+        return self._begun_by(latest_start, rows)
+
+    def _begun_by(
+        self, latest_start: int, rows: Iterator[tuple[bytes, Any, int]]
+    ) -> Iterator[tuple[Windowed[K], V]]:
+        decode = self._rows.key.deserialize
+        for row_key, value, _ in rows:
+            start = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size)[0]
+            assert session_end(row_key) >= start, self.name
+            if start <= latest_start:
+                yield decode(row_key), value
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFace:
+    """Makes the face of a window store that lets go of its rows itself."""
+
+    retention_ms: int | None = None
+    duplicates: bool = False
+    timestamped: bool = False
+
+    def __call__(self, rows: Rows) -> WindowStore[Any, Any] | TimestampedWindowStore[Any, Any]:
+        """Make it over some rows."""
+        kind = TimestampedWindowStore if self.timestamped else WindowStore
+        return kind(rows, self.retention_ms, duplicates=self.duplicates)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFace:
+    """Makes the face of a session store that lets go of its rows itself."""
+
+    retention_ms: int | None = None
+
+    def __call__(self, rows: Rows) -> SessionStore[Any, Any]:
+        """Make it over some rows."""
+        return SessionStore(rows, self.retention_ms)

@@ -1,0 +1,116 @@
+"""A versioned store as a processor sees it: what each key's value was, as of a time.
+
+A version is valid from its time until that of the next one; a deletion is a version too. Versions
+that are more than the history behind the largest time that was put are gone, except the last one of
+each key, and are not written any more. That time is kept over restarts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
+from headrace.topology.processors.store_faces import Rows, ValueAndTimestamp
+
+__all__ = ["IS_LATEST", "NOT_PUT", "VersionedFace", "VersionedStore"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class VersionedStore(Generic[K, V]):
+    """Values by key and time. Times are milliseconds since 1970.
+
+    >>> from datetime import timedelta
+    >>> from headrace import serdes
+    >>> from headrace.topology.processors.stores import Stores, in_memory
+    >>> day = timedelta(days=1)
+    >>> builder = Stores.versioned("prices", history=day, key=serdes.string, value=serdes.long)
+    >>> prices = in_memory(builder)
+    >>> prices.put("tea", 3, 1_000), prices.put("tea", 2, 500)
+    (-1, 1000)
+    >>> prices.get("tea"), prices.get("tea", as_of=700)
+    (ValueAndTimestamp(value=3, timestamp=1000), ValueAndTimestamp(value=2, timestamp=500))
+    """
+
+    __slots__ = ("_buffer", "_history_ms", "_latest", "_rows")
+
+    def __init__(self, rows: Rows, history_ms: int) -> None:
+        assert isinstance(rows.buffer, VersionedBuffer), rows.name
+        self._rows = rows
+        self._buffer: VersionedBuffer = rows.buffer
+        self._history_ms = history_ms
+        self._latest = rows.number("time")
+        self._buffer.expire(self._latest.value - history_ms)
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self._rows.name
+
+    def put(self, key: K, value: V | None, timestamp: int) -> int:
+        """Write a version.
+
+        Args:
+            key: not None.
+            value: what is valid from then on; None is a deletion.
+            timestamp: from when on.
+
+        Returns:
+            Until when it is valid: the time of the next version, or `IS_LATEST` (-1) where there is
+            none. `NOT_PUT` where the time lies before the history: nothing was written.
+        """
+        return self.replace(key, value, timestamp)[0]
+
+    def replace(self, key: K, value: V | None, timestamp: int) -> tuple[int, V | None]:
+        """Write a version, as `put` does; returns also the value that was valid at that time."""
+        row = self._rows.encoded(key)
+        self._rows.time(timestamp)
+        if timestamp < self._latest.value - self._history_ms:
+            self._rows.dropped("older than the history of the store")
+            return NOT_PUT, None
+        if timestamp > self._latest.value:
+            self._latest.value = timestamp
+            self._buffer.expire(timestamp - self._history_ms)
+        before = self._buffer.get_as_of(row, timestamp)[0]
+        return self._buffer.put_version(row, value, timestamp), before
+
+    def delete(self, key: K, timestamp: int) -> ValueAndTimestamp[V] | None:
+        """Write a deletion; returns what was valid at that time before.
+
+        Args:
+            key: not None.
+            timestamp: from when on the key has no value; before the history nothing is done.
+        """
+        if timestamp < self._latest.value - self._history_ms:
+            self._rows.dropped("older than the history of the store")
+            return None
+        found = self.get(key, as_of=timestamp)
+        self.put(key, None, timestamp)
+        return found
+
+    def get(self, key: K, *, as_of: int | None = None) -> ValueAndTimestamp[V] | None:
+        """The version of a key that is valid now, or was at a time.
+
+        Args:
+            key: not None.
+            as_of: the time; None is now. Before the history only the last version is found.
+
+        Returns:
+            The value and the time since when it was valid, or None where there was none.
+        """
+        row = self._rows.encoded(key)
+        found = self._buffer.get(row) if as_of is None else self._buffer.get_as_of(row, as_of)
+        return None if found[0] is None else ValueAndTimestamp(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedFace:
+    """Makes the face of a versioned store."""
+
+    history_ms: int
+
+    def __call__(self, rows: Rows) -> VersionedStore[Any, Any]:
+        """Make it over some rows."""
+        return VersionedStore(rows, self.history_ms)

@@ -1,0 +1,186 @@
+"""The serdes that come along, in Kafka's byte forms, and `serde_from` for one's own.
+
+>>> from headrace import serdes
+>>> serdes.string.serialize("héron")
+b'h\\xc3\\xa9ron'
+>>> serdes.integer.serialize(-2)
+b'\\xff\\xff\\xff\\xfe'
+>>> serdes.long.deserialize(b"\\x00\\x00\\x00\\x00\\x00\\x00\\x01\\x00")
+256
+>>> serdes.json.serialize({"b": [1, 1.0, True], "a": None})
+b'{"a":null,"b":[1,1.0,true]}'
+>>> serdes.string.serialize(5)
+Traceback (most recent call last):
+...
+headrace.topology.errors.SerdeError: serde 'string' cannot encode a value of type int; \
+pass value=serdes.long (key=serdes.long for keys)
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, overload
+
+from headrace.topology.arguments import refuse_other_than_serde
+from headrace.topology.serdes._json_of import json_of_serde
+from headrace.topology.serdes._list_of import ListSerde, item_width
+from headrace.topology.serdes._serde import (
+    BytesSerde,
+    DoubleSerde,
+    FunctionSerde,
+    IntegerSerde,
+    JsonSerde,
+    Serde,
+    StringSerde,
+)
+from headrace.topology.serdes.windows_serde import session_windowed, time_windowed
+
+__all__ = [
+    "Serde",
+    "bytes",
+    "double",
+    "integer",
+    "json",
+    "json_of",
+    "list_of",
+    "long",
+    "serde_from",
+    "session_windowed",
+    "string",
+    "time_windowed",
+]
+
+T = TypeVar("T")
+
+string: Serde[str] = StringSerde()
+"""UTF-8, strict."""
+
+bytes: Serde[builtins.bytes] = BytesSerde()  # noqa: A001 - the name that users look for
+"""Bytes as they are."""
+
+integer: Serde[int] = IntegerSerde("integer", 4)
+"""Java's Integer: 4 bytes, big-endian."""
+
+long: Serde[int] = IntegerSerde("long", 8)
+"""Java's Long: 8 bytes, big-endian."""
+
+double: Serde[float] = DoubleSerde()
+"""Java's Double: 8 bytes, big-endian."""
+
+json: Serde[Any] = JsonSerde()
+"""JSON, written compactly with sorted keys. Tuples read back as lists."""
+
+
+def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -> Serde[T]:
+    """Make a serde of JSON documents that are read into a class.
+
+    Takes dataclasses, typed dicts, named tuples and `msgspec.Struct`s, nested, and lists, dicts,
+    tuples, sets and unions of them. ``datetime``, ``date``, ``Decimal``, ``UUID`` and ``Enum`` are
+    strings. A missing field takes its default; what the class does not have is left out.
+
+    Equal objects give equal bytes, so it serves for keys too: fields are sorted, an int in a float
+    field is written as the float. Only what Python calls equal although it reads differently stays
+    two keys: 0.0 and -0.0, decimals with other digits, one time in two zones.
+
+    Args:
+        cls: the class, or a form such as ``list[Order]``. Values are immutable, so that stores
+            need no private copies, if it is frozen and so is all that is in it.
+        name: what errors call the serde; None makes ``json_of(Order)``.
+        checked: read again what is written, and refuse what would not read back as an equal
+            object (a str in an int field, NaN, a tuple in a list field). Without it that is
+            written, and fails or differs where it is read.
+
+    Returns:
+        The serde. Its errors name the field, never the value.
+
+    Raises:
+        TopologyError: JSON cannot hold a field's type.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Order:
+    ...     id: int
+    ...     amount: float
+    ...     note: str | None = None
+    >>> order = json_of(Order)
+    >>> order.serialize(Order(7, 2))
+    b'{"amount":2.0,"id":7,"note":null}'
+    >>> order.deserialize(b'{"id": 7, "amount": 2}')
+    Order(id=7, amount=2.0, note=None)
+    >>> order.deserialize(b'{"id": "7", "amount": 2}')
+    Traceback (most recent call last):
+    ...
+    headrace.topology.errors.SerdeError: serde 'json_of(Order)' cannot decode 24 bytes (Expected \
+`int`, got `str` at `$.id`); correct the data, have the class take it (a default for a field \
+that may be missing, `| None` for null), or pass the serde that the topic was written with
+    """
+    return json_of_serde(cls, name, checked)
+
+
+@overload
+def list_of(
+    inner: Serde[T], /, *, nulls: Literal[False] = False, item_bytes: int | None = None
+) -> Serde[list[T]]: ...
+@overload
+def list_of(
+    inner: Serde[T], /, *, nulls: Literal[True], item_bytes: int | None = None
+) -> Serde[list[T | None]]: ...
+
+
+def list_of(
+    inner: Serde[Any], /, *, nulls: bool = False, item_bytes: int | None = None
+) -> Serde[Any]:
+    """Make a serde of lists, in the bytes of Kafka's ListSerializer.
+
+    Args:
+        inner: the serde of the items.
+        nulls: whether items may be None. Kafka's always may; here a type checker is told.
+        item_bytes: how many bytes each item takes, for a serde of one's own whose Java twin
+            Kafka writes without lengths: 2 for Short, 4 for Float, 36 for UUID. The width of
+            `integer`, `long` and `double` is known.
+
+    Returns:
+        The serde. It gives up on the first item that `inner` refuses.
+
+    >>> list_of(string).serialize(["a", "bc"]).hex(" ")
+    '01 00 00 00 02 00 00 00 01 61 00 00 00 02 62 63'
+    >>> list_of(integer, nulls=True).serialize([None, 5]).hex(" ")
+    '00 00 00 00 01 00 00 00 00 00 00 00 02 00 00 00 05'
+    """
+    refuse_other_than_serde(inner, "inner", "list_of")
+    return ListSerde(inner, nulls, item_bytes or item_width(inner))
+
+
+def serde_from(
+    *,
+    serialize: Callable[[T], builtins.bytes],
+    deserialize: Callable[[builtins.bytes], T],
+    name: str,
+    immutable: bool = False,
+    canonical: bool = False,
+) -> Serde[T]:
+    """Make a serde of two functions.
+
+    Args:
+        serialize: Encodes a value; never called with None.
+        deserialize: Decodes what `serialize` wrote, to a value that is written and read the same
+            again. Stores hold that, see docs/serdes.md.
+        name: What errors call the serde.
+        immutable: Promises that values cannot be mutated, so that stores need no private copies.
+        canonical: Promises ``serialize(deserialize(b)) == b`` for every ``b`` that is accepted.
+
+    Returns:
+        The serde. Exceptions of the functions are raised as `SerdeError` from the original.
+
+    >>> from datetime import date
+    >>> day = serde_from(
+    ...     name="day",
+    ...     serialize=lambda value: value.isoformat().encode(),
+    ...     deserialize=lambda data: date.fromisoformat(data.decode()),
+    ...     immutable=True,
+    ... )
+    >>> day.deserialize(day.serialize(date(2024, 2, 29)))
+    datetime.date(2024, 2, 29)
+    """
+    return FunctionSerde(name, serialize, deserialize, immutable, canonical)

@@ -1,0 +1,466 @@
+"""Avro: bare, with a schema that both sides know, and in the wire format of schema registries.
+
+Import it by its name (``from headrace.topology import avro``); nothing else loads fastavro.
+
+    bare:        the Avro bytes
+    registered:  00  schema id (4, big-endian)  the Avro bytes
+
+A record is a dict, or an object of the class that `into` names. What fastavro would coerce without
+a word is refused: a float or a bool in an int field, a field that the schema does not have.
+
+>>> schema = {"type": "record", "name": "Order", "fields": [
+...     {"name": "id", "type": "long"}, {"name": "note", "type": "string", "default": ""}]}
+>>> orders = serde(schema)
+>>> orders.serialize({"id": 3})
+b'\\x06\\x00'
+>>> orders.deserialize(b"\\x06\\x04hi")
+{'id': 3, 'note': 'hi'}
+>>> registered(schema, registry=MemoryRegistry(), subject="orders-value").serialize({"id": 3})
+b'\\x00\\x00\\x00\\x00\\x01\\x06\\x00'
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from io import BytesIO
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
+from uuid import UUID
+
+import msgspec
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro.schema import SchemaParseException, UnknownType
+from fastavro.validation import ValidationError, validate
+
+from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
+from headrace.topology.serdes._json_of import Findings, explained, name_of
+from headrace.topology.serdes._serde import Serde
+from headrace.topology.serdes.schema_registry import (
+    FileRegistry,
+    MemoryRegistry,
+    SchemaRegistry,
+    incompatibility,
+)
+
+__all__ = ["FileRegistry", "MemoryRegistry", "SchemaRegistry", "registered", "serde"]
+
+T = TypeVar("T")
+Schema = str | Mapping[str, Any] | Sequence[Any]
+SubjectName = Literal["topic-name", "record-name", "topic-record-name"]
+
+_KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+_PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_MAGIC = 0
+_HEADER = struct.Struct(">bi")
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """A schema as text, and as fastavro wants it."""
+
+    normal: str
+    text: str = field(compare=False, repr=False)
+    parsed: Any = field(compare=False, repr=False)
+
+    @property
+    def full_name(self) -> str:
+        """The name of a record, or of whatever else it is."""
+        if isinstance(self.parsed, dict):
+            return str(self.parsed.get("name", self.parsed["type"]))
+        return self.parsed if isinstance(self.parsed, str) else "union"
+
+
+def _parse(schema: Schema) -> _Schema:
+    if isinstance(schema, str) and schema.lstrip()[:1] not in ("{", "[", '"'):
+        schema = json.dumps(schema)  # the bare name of a type
+    try:
+        raw: Any = json.loads(schema) if isinstance(schema, str) else schema
+        text = schema if isinstance(schema, str) else json.dumps(raw)
+        # Sorted, so that two texts of one schema are equal.
+        return _Schema(json.dumps(raw, sort_keys=True), text, parse_schema(raw))
+    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as error:
+        raise TopologyError(
+            f"the Avro schema cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _without(schema: Any, *names: str) -> Any:
+    """A schema without some attributes, wherever it has them; a default's value stays as it is."""
+    if isinstance(schema, list):
+        return [_without(one, *names) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value if name == "default" else _without(value, *names)
+        for name, value in schema.items()
+        if name not in names
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What values look like, and how errors call their serde."""
+
+    name: str
+    into: Any = None
+    checked: bool = True
+
+    def encode(self, schema: _Schema, value: Any, prefix: bytes = b"") -> bytes:
+        """The bytes of a value behind `prefix`, or a `SerdeError` that names the field."""
+        out = BytesIO()
+        out.write(prefix)
+        plain = value
+        try:
+            if self.into is not None:
+                if isinstance(self.into, type) and type(value) is not self.into:
+                    self._cannot_encode(value, f"it takes {name_of(self.into)}")
+                plain = msgspec.to_builtins(value, builtin_types=_KEPT)
+            if self.checked:
+                validate(plain, schema.parsed, strict=False)
+            schemaless_writer(out, schema.parsed, plain, strict_allow_default=self.checked)
+        except ValidationError as error:
+            self._cannot_encode(value, _invalid(error))
+        except ValueError as error:
+            told = str(error).startswith(("no value", "record contains", "Field "))
+            self._cannot_encode(value, str(error) if told else type(error).__name__)
+        except (TypeError, OverflowError, AttributeError, KeyError, IndexError) as error:
+            self._cannot_encode(value, type(error).__name__)
+        return out.getvalue()
+
+    def decode(self, writer: _Schema, reader: _Schema | None, data: bytes, skip: int = 0) -> Any:
+        """The value of the bytes behind the first `skip`, in the reader's shape."""
+        source = BytesIO(data)
+        source.seek(skip)
+        try:
+            mine = None if reader is None else reader.parsed
+            value = schemaless_reader(source, writer.parsed, mine)
+        except Exception as error:
+            self.cannot_decode(data, f"{type(error).__name__}: not data of {writer.full_name}")
+        if source.tell() != len(data):
+            self.cannot_decode(data, f"{len(data) - source.tell()} bytes follow the value")
+        if self.into is None:
+            return value
+        try:
+            return msgspec.convert(value, self.into, builtin_types=_KEPT)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self.cannot_decode(data, f"{explained(error)} for {name_of(self.into)}")
+
+    def _cannot_encode(self, value: object, reason: str) -> NoReturn:
+        raise SerdeError(
+            f"serde {self.name!r} cannot encode a value of type {type(value).__name__} ({reason}); "
+            "make it a value of the schema, or pass another serde"
+        ) from None
+
+    def cannot_decode(self, data: bytes, reason: str) -> NoReturn:
+        """Raise the error for data that is not what the serde reads."""
+        raise SerdeError(
+            f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde and "
+            "the schema that the topic was written with"
+        ) from None
+
+    def immutable(self, schema: _Schema | None) -> bool:
+        """Whether what is decoded cannot be mutated."""
+        if self.into is None:
+            return schema is not None and schema.full_name in _PLAIN
+        findings = Findings()
+        findings.look(msgspec.inspect.type_info(self.into), name_of(self.into))
+        return findings.immutable
+
+
+def _invalid(error: ValidationError) -> str:
+    """Which field is no value of the schema, without what it holds."""
+    if not error.errors:
+        return "the schema has no values"
+    wrong = error.errors[0]
+    kind = wrong.schema.get("type") if isinstance(wrong.schema, dict) else wrong.schema
+    more = " or ".join(str(e.schema) for e in error.errors) if len(error.errors) > 1 else kind
+    return f"field {wrong.field!r} is no {more}" if wrong.field else f"it is no {kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSerde(Generic[T]):
+    """Bare Avro of one schema; see `serde`."""
+
+    schema: _Schema
+    reader: _Schema | None
+    shape: _Shape
+    immutable: bool = field(init=False)
+    canonical: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "immutable", self.shape.immutable(self.reader or self.schema))
+
+    @property
+    def name(self) -> str:
+        """What errors call the serde."""
+        return self.shape.name
+
+    @property
+    def key_form(self) -> tuple[str, object]:
+        """What its bytes depend on (see `key_forms`)."""
+        return "Avro", self.schema.normal
+
+    def written_form(self) -> dict[str, Any]:
+        """What the bytes look like, see `headrace.topology.serdes.serde_schemas`."""
+        return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
+
+    def serialize(self, value: T, /) -> bytes:
+        """Encode with the schema; a serde with another reader schema only reads."""
+        if self.reader is not None:
+            raise SerdeError(
+                f"serde {self.name!r} reads older data in a newer shape and does not write; write "
+                "with avro.serde of the newer schema"
+            )
+        return self.shape.encode(self.schema, value)
+
+    def deserialize(self, data: bytes, /) -> T:
+        """Decode what was written with the schema, into the reader's shape."""
+        if type(data) is not bytes:
+            self.shape.cannot_decode(b"", f"an object of type {type(data).__name__}")
+        value: T = self.shape.decode(self.schema, self.reader, data)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSerde(Generic[T]):
+    """Avro in the wire format of schema registries; see `registered`."""
+
+    schema: _Schema | None
+    registry: SchemaRegistry
+    subject: str | None
+    subject_name: SubjectName
+    auto_register: bool
+    shape: _Shape
+    immutable: bool = field(init=False)
+    canonical: bool = field(init=False, default=False)
+    _header: list[bytes] = field(init=False, repr=False, compare=False, default_factory=list)
+    _writers: dict[int, _Schema] = field(repr=False, compare=False, default_factory=dict)
+    _bound: dict[str, RegisteredSerde[T]] = field(repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "immutable", self.shape.immutable(self.schema))
+
+    @property
+    def name(self) -> str:
+        """What errors call the serde."""
+        return self.shape.name
+
+    @property
+    def key_form(self) -> tuple[str, object]:
+        """What its bytes depend on (see `key_forms`): a schema has one id under all subjects."""
+        what = self if self.schema is None else (self.registry, self.schema.normal)
+        return "registered Avro", what
+
+    def written_form(self) -> dict[str, Any] | None:
+        """What the bytes look like, see `headrace.topology.serdes.serde_schemas`."""
+        if self.schema is None:
+            return None
+        return {"registered": _without(json.loads(self.schema.normal), "doc")}
+
+    def for_topic(self, topic: str, *, is_key: bool) -> RegisteredSerde[T]:
+        """The serde with the subject that the topic gives it, unless it has one."""
+        if self.subject is not None:
+            return self
+        subject = f"{topic}-{'key' if is_key else 'value'}"
+        if self.subject_name == "topic-record-name":
+            subject = f"{topic}-{self.schema.full_name if self.schema else 'unknown'}"
+        if subject not in self._bound:
+            self._bound[subject] = replace(self, subject=subject)
+        return self._bound[subject]
+
+    def serialize(self, value: T, /) -> bytes:
+        """Encode behind the schema's id; the first call asks the registry for it."""
+        if not self._header:
+            self._header.append(_HEADER.pack(_MAGIC, self._own_id()))
+        assert self.schema is not None
+        return self.shape.encode(self.schema, value, self._header[0])
+
+    def _own_id(self) -> int:
+        if self.schema is None:
+            raise SerdeError(
+                f"serde {self.name!r} was given no schema and so only reads; give avro.registered "
+                "the schema to write with"
+            )
+        if self.subject is None:
+            raise RegistryError(
+                f"serde {self.name!r} has no subject, as it knows no topic; give avro.registered "
+                "subject=..., or subject_name='record-name'"
+            )
+        if self.auto_register:
+            return self.registry.register(self.subject, self.schema.text)
+        return self.registry.id_of(self.subject, self.schema.text)
+
+    def deserialize(self, data: bytes, /) -> T:
+        """Decode with the schema whose id is in front, into the shape of the serde's own."""
+        if type(data) is not bytes or len(data) < _HEADER.size:
+            what = f"{_HEADER.size} bytes stand in front of registered Avro"
+            self.shape.cannot_decode(data if type(data) is bytes else b"", what)
+        magic, schema_id = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            begins = f"it begins with byte {data[0]:#04x}, where registered Avro begins with 0x00"
+            self.shape.cannot_decode(data, f"{begins}; avro.serde reads bare Avro")
+        writer = self._writers.get(schema_id)
+        if writer is None:
+            writer = self._writers[schema_id] = self._look_up(schema_id, data)
+        reader = None if self.schema is None or writer == self.schema else self.schema
+        value: T = self.shape.decode(writer, reader, data, _HEADER.size)
+        return value
+
+    def _look_up(self, schema_id: int, data: bytes) -> _Schema:
+        place = f"schema id {schema_id}, subject {self.subject!r}"
+        try:
+            text = self.registry.schema(schema_id)
+        except SchemaUnknownError as error:
+            self.shape.cannot_decode(data, f"{place}: {error}; is it another registry's?")
+        try:
+            writer = _parse(text)
+        except TopologyError as error:
+            self.shape.cannot_decode(data, f"{place}: {error}")
+        if self.schema is not None:
+            why = incompatibility(self.schema.text, writer.text)
+            if why is not None:
+                mine = self.schema.full_name
+                self.shape.cannot_decode(data, f"{place} cannot be read as {mine}: {why}")
+        return writer
+
+
+@overload
+def serde(
+    schema: Schema,
+    /,
+    *,
+    into: type[T],
+    reader: Schema | None = None,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[T]: ...
+@overload
+def serde(
+    schema: Schema,
+    /,
+    *,
+    reader: Schema | None = None,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[Any]: ...
+
+
+def serde(
+    schema: Schema,
+    /,
+    *,
+    into: Any = None,
+    reader: Schema | None = None,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[Any]:
+    """Make a serde of bare Avro: the bytes of one value, without the schema or its id.
+
+    Args:
+        schema: what the topic's data is written with, as JSON text or as what that would load.
+        into: a dataclass, or any other class that `serdes.json_of` takes, for the values; None
+            for dicts.
+        reader: a newer schema whose shape values are read in; such a serde does not write.
+        name: what errors call the serde; None makes ``avro(Order)``.
+        checked: look at each value before it is written, so that nothing is coerced or left out.
+
+    Returns:
+        The serde. Its errors name the field, never the value.
+
+    Raises:
+        TopologyError: a schema is none, or `reader` cannot read what `schema` wrote.
+
+    >>> serde("long").serialize(-2)
+    b'\\x03'
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Order:
+    ...     id: int
+    >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    >>> serde(schema, into=Order).deserialize(b"\\x06")
+    Order(id=3)
+    """
+    written = _parse(schema)
+    read = None if reader is None else _parse(reader)
+    if read is not None:
+        why = incompatibility(read.text, written.text)
+        if why is not None:
+            raise TopologyError(f"{read.full_name} cannot read what the schema wrote: {why}")
+    shape = _Shape(name or f"avro({written.full_name})", into, checked)
+    return AvroSerde(written, read, shape)
+
+
+@overload
+def registered(
+    schema: Schema | None = None,
+    /,
+    *,
+    registry: SchemaRegistry,
+    into: type[T],
+    subject: str | None = None,
+    subject_name: SubjectName = "topic-name",
+    auto_register: bool = True,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[T]: ...
+@overload
+def registered(
+    schema: Schema | None = None,
+    /,
+    *,
+    registry: SchemaRegistry,
+    subject: str | None = None,
+    subject_name: SubjectName = "topic-name",
+    auto_register: bool = True,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[Any]: ...
+
+
+def registered(
+    schema: Schema | None = None,
+    /,
+    *,
+    registry: SchemaRegistry,
+    into: Any = None,
+    subject: str | None = None,
+    subject_name: SubjectName = "topic-name",
+    auto_register: bool = True,
+    name: str | None = None,
+    checked: bool = True,
+) -> Serde[Any]:
+    """Make a serde of Avro in the wire format of schema registries, which names the schema.
+
+    Data is read with the schema that its id names, into the shape of `schema`. A schema is looked
+    up once; the serde's own is registered with the first value that is written.
+
+    Args:
+        schema: what is written, and what shape is read; None reads each record in its own.
+        registry: where schemas are; `MemoryRegistry` and `FileRegistry` need no server.
+        into: a dataclass, or any other class that `serdes.json_of` takes, for the values; None
+            for dicts.
+        subject: the subject to register under; None has `subject_name` make it.
+        subject_name: "topic-name" for ``<topic>-value`` and ``<topic>-key``, "record-name" for the
+            full name of the schema, "topic-record-name" for both with a hyphen. A topology tells
+            the serde its topics, internal ones too; where a sink chooses the topic for each
+            record, give a subject or take "record-name".
+        auto_register: register the schema where it is missing; False demands that it is there.
+        name: what errors call the serde; None makes ``registered(Order)``.
+        checked: look at each value before it is written, so that nothing is coerced or left out.
+
+    Returns:
+        The serde. Its errors name the field, never the value; it raises `RegistryError` where the
+        registry does not answer or refuses the schema, for which no record is to blame.
+
+    Raises:
+        TopologyError: the schema is none.
+    """
+    own = None if schema is None else _parse(schema)
+    if subject is None and subject_name == "record-name" and own is not None:
+        subject = own.full_name
+    shape = _Shape(name or f"registered({own.full_name if own else ''})", into, checked)
+    return RegisteredSerde(own, registry, subject, subject_name, auto_register, shape)

@@ -1,0 +1,139 @@
+"""A change of a row on its way through a repartition topic: Kafka Streams' bytes (KIP-904).
+
+    old alone     old value   0
+    new alone     new value   1
+    both          length of the new value (varint)   new value   old value   2
+
+The flags 3 to 5 are the same three with one byte more in front of the flag, which says whether the
+change is the latest one of its key; they are read, and never written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes._serde import Serde, for_topic
+
+__all__ = ["Change", "ChangedSerde"]
+
+_OLD, _NEW, _BOTH = 0, 1, 2
+_WITH_LATEST = 3
+"""What is added to the flag where a byte tells whether the change is the latest."""
+
+
+class Change(NamedTuple):
+    """What a row is now and what it was before, as far as it belongs to one group.
+
+    Args:
+        new: the value to add; None where there is none.
+        old: the value to take away; None where there is none.
+    """
+
+    new: Any
+    old: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSerde:
+    """Changes as bytes.
+
+    Args:
+        inner: the serde of values; None is to be filled in before it is used.
+
+    >>> from headrace import serdes
+    >>> serde = ChangedSerde(serdes.string)
+    >>> serde.serialize(Change("new", "old")), serde.serialize(Change(None, "old"))
+    (b'\\x06newold\\x02', b'old\\x00')
+    >>> serde.deserialize(b"\\x06newold\\x02")
+    Change(new='new', old='old')
+    """
+
+    inner: Serde[Any] | None = None
+    name: str = "changed"
+
+    @property
+    def immutable(self) -> bool:
+        """Whether nobody can change a change in place."""
+        return self._values.immutable
+
+    @property
+    def canonical(self) -> bool:
+        """Whether equal changes have equal bytes."""
+        return self._values.canonical
+
+    @property
+    def _values(self) -> Serde[Any]:
+        assert self.inner is not None, "the serde of grouped values is filled in by the plan"
+        return self.inner
+
+    def serialize(self, value: Change, /) -> bytes:
+        """Encode a change, of which one part is not None."""
+        encode = self._values.serialize
+        if value.old is None:
+            return encode(value.new) + b"\x01"
+        if value.new is None:
+            return encode(value.old) + b"\x00"
+        new = encode(value.new)
+        return _varint(len(new)) + new + encode(value.old) + b"\x02"
+
+    def deserialize(self, data: bytes, /) -> Change:
+        """Decode a change."""
+        decode = self._values.deserialize
+        flag, end = (data[-1], len(data) - 1) if data else (-1, 0)
+        if _WITH_LATEST <= flag <= _WITH_LATEST + _BOTH:
+            flag, end = flag - _WITH_LATEST, end - 1
+        if end < 0:
+            raise _unreadable(data)
+        if flag == _NEW:
+            return Change(decode(data[:end]), None)
+        if flag == _OLD:
+            return Change(None, decode(data[:end]))
+        if flag != _BOTH:
+            raise _unreadable(data)
+        length, start = _read_varint(data, end)
+        if not 0 <= length <= end - start:
+            raise _unreadable(data)
+        middle = start + length
+        return Change(decode(data[start:middle]), decode(data[middle:end]))
+
+    def with_inner_default(self, default: Serde[Any], /) -> ChangedSerde:
+        """The same serde with `default` where none was given."""
+        return self if self.inner is not None else replace(self, inner=default)
+
+    def for_topic(self, topic: str, *, is_key: bool) -> ChangedSerde:
+        """The same serde with the inner one for a topic."""
+        if self.inner is None:
+            return self
+        told = for_topic(self.inner, topic, is_key=is_key)
+        return self if told is self.inner else replace(self, inner=told)
+
+
+def _varint(number: int) -> bytes:
+    """Kafka's varint: seven bits a byte, the lowest first, of twice the number."""
+    rest, data = number << 1, bytearray()
+    while rest > 0x7F:
+        data.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    data.append(rest)
+    return bytes(data)
+
+
+def _read_varint(data: bytes, end: int) -> tuple[int, int]:
+    """The number at the beginning, and where it ends."""
+    number = 0
+    for position in range(min(5, end)):
+        byte = data[position]
+        number |= (byte & 0x7F) << 7 * position
+        if byte < 0x80:
+            return (-1 if number & 1 else number >> 1), position + 1
+    raise _unreadable(data)
+
+
+def _unreadable(data: bytes) -> SerdeError:
+    return SerdeError(
+        f"serde 'changed' cannot decode {len(data)} bytes that end with {data[-1:].hex() or None}; "
+        "a newer application, or somebody else, writes to an internal topic of this one: stop "
+        "that, and reset the application"
+    )

@@ -1,0 +1,278 @@
+"""The rows of joins of two streams as bytes, as Kafka Streams writes them to changelogs.
+
+    kept by a side     the key  its time (8)  a sequence number (4)        the value
+    waiting            its time (8)  the side (1)  the key                 a list of values
+    postponed          its time (8)  the key  a sequence number (4)        see `operators.buffered`
+
+A record that waits for its first match lies in one store for both sides, by time, side and key; it
+is a list as several may have the same of all three (there: `TimestampedKeyAndJoinSide`,
+`LeftOrRightValue`). All numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from headrace.state.codec import TIMESTAMP
+from headrace.topology.serdes._list_of import ListSerde
+from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.serdes.kept import kept
+
+__all__ = [
+    "SEQUENCE",
+    "WAITING_PREFIX_BYTES",
+    "KeptKey",
+    "KeptKeySerde",
+    "PostponedKey",
+    "PostponedKeySerde",
+    "WaitingKey",
+    "WaitingKeySerde",
+    "WaitingValuesSerde",
+    "waiting_row",
+]
+
+AnySerde = Serde[Any]
+
+SEQUENCE = struct.Struct(">I")
+WAITING_PREFIX_BYTES = TIMESTAMP.size + 1
+"""Where the key begins in the row of what waits: behind the time and the side."""
+
+_KEPT = struct.Struct(">qI")
+_LEFT = b"\x01"
+_RIGHT = b"\x00"
+
+
+class KeptKey(NamedTuple):
+    """Where a side of a join keeps a record: its key, its time, and the number of the record."""
+
+    key: Any
+    timestamp_ms: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKeySerde:
+    """The key, the time (8), the number (4).
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+
+    >>> from headrace import serdes
+    >>> KeptKeySerde(serdes.string).serialize(KeptKey("a", 5, 1)).hex(" ")
+    '61 00 00 00 00 00 00 00 05 00 00 00 01'
+    """
+
+    inner: AnySerde | None
+    name: str = field(default="kept_key", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: KeptKey, /) -> bytes:
+        """Encode."""
+        assert self.inner is not None
+        return self.inner.serialize(value.key) + _KEPT.pack(value.timestamp_ms, value.number)
+
+    def deserialize(self, data: bytes, /) -> KeptKey:
+        """Decode."""
+        assert self.inner is not None
+        timestamp, number = _KEPT.unpack_from(data, len(data) - _KEPT.size)
+        return KeptKey(self.inner.deserialize(data[: -_KEPT.size]), timestamp, number)
+
+    def with_inner_default(self, default: AnySerde, /) -> KeptKeySerde:
+        """The same serde with `default` for the key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> KeptKeySerde:
+        """The same serde with the inner one for a topic."""
+        if self.inner is None:
+            return self
+        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
+
+
+class PostponedKey(NamedTuple):
+    """Where a record waits that is to be joined with a table later."""
+
+    timestamp_ms: int
+    key: Any
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedKeySerde:
+    """The time (8), the key, the number (4).
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+
+    >>> from headrace import serdes
+    >>> PostponedKeySerde(serdes.string).serialize(PostponedKey(5, "a", 1)).hex(" ")
+    '00 00 00 00 00 00 00 05 61 00 00 00 01'
+    """
+
+    inner: AnySerde | None
+    name: str = field(default="postponed_key", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: PostponedKey, /) -> bytes:
+        """Encode."""
+        assert self.inner is not None
+        key = self.inner.serialize(value.key)
+        return TIMESTAMP.pack(value.timestamp_ms) + key + SEQUENCE.pack(value.number)
+
+    def deserialize(self, data: bytes, /) -> PostponedKey:
+        """Decode."""
+        assert self.inner is not None
+        (timestamp,) = TIMESTAMP.unpack_from(data)
+        (number,) = SEQUENCE.unpack_from(data, len(data) - SEQUENCE.size)
+        key = self.inner.deserialize(data[TIMESTAMP.size : -SEQUENCE.size])
+        return PostponedKey(timestamp, key, number)
+
+    def with_inner_default(self, default: AnySerde, /) -> PostponedKeySerde:
+        """The same serde with `default` for the key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> PostponedKeySerde:
+        """The same serde with the inner one for a topic."""
+        if self.inner is None:
+            return self
+        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
+
+
+class WaitingKey(NamedTuple):
+    """Where a record waits for its first match: the key of a row of a left or outer join."""
+
+    timestamp_ms: int
+    is_left: bool
+    key: Any
+
+
+def waiting_row(timestamp: int, is_left: bool, key: bytes) -> bytes:
+    """The key of the row of records that wait."""
+    return TIMESTAMP.pack(timestamp) + (_LEFT if is_left else _RIGHT) + key
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKeySerde:
+    """The time (8), the side (1: left, 0: right), the key.
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+
+    >>> from headrace import serdes
+    >>> WaitingKeySerde(serdes.string).serialize(WaitingKey(5, True, "a")).hex(" ")
+    '00 00 00 00 00 00 00 05 01 61'
+    """
+
+    inner: AnySerde | None
+    name: str = field(default="waiting_key", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: WaitingKey, /) -> bytes:
+        """Encode."""
+        assert self.inner is not None
+        return waiting_row(value.timestamp_ms, value.is_left, self.inner.serialize(value.key))
+
+    def deserialize(self, data: bytes, /) -> WaitingKey:
+        """Decode."""
+        assert self.inner is not None
+        (timestamp,) = TIMESTAMP.unpack_from(data)
+        return WaitingKey(
+            timestamp, data[8:9] == _LEFT, self.inner.deserialize(data[WAITING_PREFIX_BYTES:])
+        )
+
+    def with_inner_default(self, default: AnySerde, /) -> WaitingKeySerde:
+        """The same serde with `default` for the key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> WaitingKeySerde:
+        """The same serde with the inner one for a topic."""
+        if self.inner is None:
+            return self
+        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingValuesSerde:
+    """A list of values, a byte that says the side (1: left, 0: right) in front of each.
+
+    The values are pairs ``(is_left, value)``.
+
+    Args:
+        left: the serde of the left side's values; None is to be filled in before it is used.
+        right: the same of the right side's.
+
+    >>> from headrace import serdes
+    >>> values = WaitingValuesSerde(serdes.string, serdes.integer)
+    >>> values.deserialize(values.serialize([(True, "a"), (True, "b")]))
+    [(True, 'a'), (True, 'b')]
+    """
+
+    left: AnySerde | None
+    right: AnySerde | None
+    name: str = field(default="waiting_values", init=False)
+    immutable: bool = field(init=False)
+    canonical: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        both = (self.left, self.right)
+        immutable = all(serde is not None and serde.immutable for serde in both)
+        object.__setattr__(self, "immutable", immutable)
+
+    def serialize(self, value: list[tuple[bool, Any]], /) -> bytes:
+        """Encode."""
+        assert self.left is not None
+        assert self.right is not None
+        left, right = self.left.serialize, self.right.serialize
+        return _LIST.serialize(
+            [_LEFT + left(v) if is_left else _RIGHT + right(v) for is_left, v in value]
+        )
+
+    def deserialize(self, data: bytes, /) -> list[tuple[bool, Any]]:
+        """Decode."""
+        assert self.left is not None
+        assert self.right is not None
+        left, right = self.left.deserialize, self.right.deserialize
+        return [
+            (True, left(item[1:])) if item[:1] == _LEFT else (False, right(item[1:]))
+            for item in _LIST.deserialize(data)
+        ]
+
+    def normalise(self, value: list[tuple[bool, Any]], /) -> list[tuple[bool, Any]]:
+        """What `deserialize` gives for the values' bytes."""
+        assert self.left is not None
+        assert self.right is not None
+        left, right = self.left, self.right
+        return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
+
+    def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
+        """The same serde with `default` for the sides that were given none."""
+        return WaitingValuesSerde(self.left or default, self.right or default)
+
+    def for_topic(self, topic: str, *, is_key: bool) -> WaitingValuesSerde:
+        """The same serde with the inner ones for a topic."""
+        if self.left is None or self.right is None:
+            return self
+        return WaitingValuesSerde(
+            for_topic(self.left, topic, is_key=is_key), for_topic(self.right, topic, is_key=is_key)
+        )
+
+
+class _Raw:
+    """Bytes as they are."""
+
+    name = "raw"
+    immutable = True
+    canonical = True
+
+    def serialize(self, value: bytes, /) -> bytes:
+        return value
+
+    def deserialize(self, data: bytes, /) -> bytes:
+        return data
+
+
+_LIST: ListSerde[bytes] = ListSerde(_Raw(), nulls=False, width=None)

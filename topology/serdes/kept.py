@@ -1,0 +1,46 @@
+"""What a store holds of a value: what the value's bytes give back.
+
+A row is read from its bytes after a commit, an eviction or a crash, and from memory otherwise. So a
+value whose bytes give back something else is replaced by that when it is put: 1 by 1.0 in a store
+of doubles, a `StrEnum` by its string, a tuple by a list in JSON. What nobody can encode is refused.
+
+A serde may help: `exact` are the classes whose values come back as they are, as far as they can be
+encoded, and ``normalise(value)`` gives what ``deserialize(serialize(value))`` gives, quicker.
+Without them a value is encoded and decoded once for each put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from headrace.topology.serdes._serde import Serde
+
+__all__ = ["exact_types", "keeper", "kept"]
+
+_NONE: frozenset[type] = frozenset()
+_NULL = frozenset({type(None)})
+
+
+def exact_types(serde: Serde[Any]) -> frozenset[type]:
+    """The classes whose values a serde gives back as they are; that of None is one of them."""
+    return getattr(serde, "exact", _NONE) | _NULL
+
+
+def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """A function that gives what a store holds of a value; None, a deletion, stays None.
+
+    >>> from headrace import serdes
+    >>> keeper(serdes.double)(1), keeper(serdes.json)((1, [2])), keeper(serdes.json)(None)
+    (1.0, [1, [2]], None)
+    """
+    return partial(kept, serde)
+
+
+def kept(serde: Serde[Any], value: Any) -> Any:
+    """What a store with that serde of values holds of a value."""
+    if value is None or value.__class__ in getattr(serde, "exact", _NONE):
+        return value
+    normalise = getattr(serde, "normalise", None)
+    return serde.deserialize(serde.serialize(value)) if normalise is None else normalise(value)

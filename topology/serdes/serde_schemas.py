@@ -1,0 +1,112 @@
+"""What the bytes of a serde look like, as text, and whether new code reads what old code wrote.
+
+A form is one of
+
+    {"json": JSON Schema}        what `serdes.json_of` reads
+    {"avro": schema}             bare Avro: only the very schema reads what was written with it
+    {"registered": schema}       Avro with a registry, which finds the schema of each value
+    {"of": {part: form}}         a serde made of others: windowed keys, lists, sides of a join
+    {"serde": name}              any other one, inside of such a serde
+
+and nothing for a serde of which its name says all that is known. Titles, texts and default values
+are left out: they may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.topology.serdes._serde import Serde
+from headrace.topology.serdes.json_schemas import unreadable_json
+
+__all__ = ["EXCLUSIVE", "schema_of", "unreadable"]
+
+EXCLUSIVE = frozenset({"string", "integer", "long", "double", "json"})
+"""Serdes none of which is for the bytes of another."""
+
+_PARTS = ("inner", "windowed", "left", "right")
+
+
+def schema_of(serde: Serde[Any]) -> str:
+    """The form of a serde as JSON, or "" where its name says it all.
+
+    >>> from headrace import serdes
+    >>> schema_of(serdes.json_of(dict[str, int]))
+    '{"json":{"additionalProperties":{"type":"integer"},"type":"object"}}'
+    >>> schema_of(serdes.string), schema_of(serdes.list_of(serdes.long))
+    ('', '{"of":{"inner":{"serde":"long"}}}')
+    """
+    form = _form(serde)
+    return "" if "serde" in form else json.dumps(form, separators=(",", ":"), sort_keys=True)
+
+
+def _form(serde: Any) -> dict[str, Any]:
+    own = getattr(serde, "written_form", None)
+    if own is not None:
+        found: dict[str, Any] | None = own()
+        if found is not None:
+            return found
+    parts = {part: getattr(serde, part, None) for part in _PARTS}
+    made_of = {part: _form(inner) for part, inner in parts.items() if hasattr(inner, "serialize")}
+    return {"of": made_of} if made_of else {"serde": serde.name}
+
+
+def unreadable(new: str, old: str) -> str | None:
+    """Say why new code cannot read all that old code wrote.
+
+    Args:
+        new: what `schema_of` gave for the new serde.
+        old: the same for the old one.
+
+    Returns:
+        The first place and what is wrong there, or None where all is read, or nothing is known.
+
+    >>> unreadable('{"json":{"type":"string"}}', '{"json":{"type":"integer"}}')
+    '`$` was an integer and is a string'
+    """
+    if not new or not old or new == old:
+        return None
+    return _unreadable(json.loads(new), json.loads(old))
+
+
+def _unreadable(new: Mapping[str, Any], old: Mapping[str, Any]) -> str | None:
+    (kind,), (old_kind,) = new, old
+    if kind != old_kind:
+        return None
+    mine, theirs = new[kind], old[kind]
+    if kind == "of":
+        found = (_unreadable(mine[part], theirs[part]) for part in mine if part in theirs)
+        return next(filter(None, found), None)
+    if kind == "serde":
+        if mine != theirs and {mine, theirs} <= EXCLUSIVE:
+            return f"serde {theirs} wrote them and {mine} reads them"
+        return None
+    if kind == "json":
+        return unreadable_json(mine, theirs)
+    return _unreadable_avro(mine, theirs, registered=kind == "registered")
+
+
+def _unreadable_avro(new: Any, old: Any, *, registered: bool) -> str | None:
+    if not registered:
+        # No bytes say which schema wrote them.
+        return (
+            None if new == old else f"bare Avro is read with its own schema; {_differs(new, old)}"
+        )
+    from headrace.topology.serdes.schema_registry import incompatibility
+
+    return incompatibility(json.dumps(new), json.dumps(old))
+
+
+def _differs(new: Any, old: Any) -> str:
+    mine, theirs = _fields(new), _fields(old)
+    names = [name for name in [*mine, *theirs] if mine.get(name) != theirs.get(name)]
+    if names:
+        return f"field {names[0]!r} differs"
+    return "its fields are in another order" if mine else "it differs"
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
+    return {field["name"]: field for field in fields}

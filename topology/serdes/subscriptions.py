@@ -1,0 +1,242 @@
+"""What crosses the topics of a foreign-key join, and the keys of its store: Kafka Streams' bytes.
+
+    subscription   version, hash is null (1 bit)   instruction (1)   hash (16)   primary key
+                   partition of the primary key (4)
+    response       version, hash is null (1 bit)   hash (16)   the other table's value, or nothing
+    store's key    length of the foreign key (4)   foreign key   primary key
+
+A hash that is null is left out. It is that of the row that subscribes, and an answer carries it
+back: an answer to a row that has changed meanwhile is known by it. The partition is left out, with
+version 0, by applications older than Kafka 3.4.
+
+Kafka Streams writes the same response for a value without bytes, such as an empty string, and for
+no value. Here the former has version 1.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, ClassVar, NoReturn
+
+import mmh3
+
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes._serde import Serde, for_topic
+
+__all__ = [
+    "CombinedKeySerde",
+    "Instruction",
+    "Response",
+    "ResponseSerde",
+    "Subscription",
+    "SubscriptionSerde",
+    "combined_key",
+    "digest",
+    "prefix_of",
+    "primary_key",
+]
+
+_SEED = 104729
+"""The seed of Kafka's `Murmur3.hash128`."""
+_HASH = struct.Struct(">QQ")
+_LENGTH = struct.Struct(">I")
+_PARTITION = struct.Struct(">i")
+_NO_HASH = 0x80
+_VERSION = 0x7F
+_WITH_PARTITION = 1
+_EMPTY_VALUE = 1
+
+
+class Instruction(IntEnum):
+    """What the other side is to do with a subscription; the numbers are Kafka Streams'."""
+
+    FORGET = 0
+    FORGET_AND_ANSWER_NOTHING = 1
+    ANSWER = 2
+    ANSWER_IF_THERE = 3
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it ends the subscription."""
+        return self < Instruction.ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A row that wants to hear of another table's row.
+
+    Args:
+        hash: of the row that subscribes, see `digest`; None where it is gone.
+        instruction: what to do.
+        key: the primary key's bytes.
+        partition: where the row that subscribes is; None leaves it to the key.
+    """
+
+    hash: bytes | None
+    instruction: Instruction
+    key: bytes
+    partition: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a row hears of the other table's row.
+
+    Args:
+        hash: that of the subscription.
+        value: the bytes of the other table's value; None where it has no such row.
+        partition: where the answer goes, which is not in its bytes.
+    """
+
+    hash: bytes | None
+    value: bytes | None
+    partition: int | None = None
+
+
+def digest(value: bytes) -> bytes:
+    """The 128 bits by which a row's value is known: Murmur3, as Kafka Streams computes it.
+
+    >>> digest(b"abc").hex()
+    '8cc66bdf24a3b65ee942bed9d38bee40'
+    """
+    return _HASH.pack(*mmh3.hash64(value, _SEED, x64arch=True, signed=False))
+
+
+def prefix_of(foreign_key: bytes) -> bytes:
+    """What the store's keys of all rows with a foreign key begin with, and no others."""
+    return _LENGTH.pack(len(foreign_key)) + foreign_key
+
+
+def combined_key(foreign_key: bytes, key: bytes) -> bytes:
+    """The store's key of one subscription.
+
+    >>> combined_key(b"fk", b"pk")
+    b'\\x00\\x00\\x00\\x02fkpk'
+    """
+    return prefix_of(foreign_key) + key
+
+
+def primary_key(row_key: bytes) -> bytes:
+    """The primary key's bytes in a store's key."""
+    return row_key[_LENGTH.size + _LENGTH.unpack_from(row_key)[0] :]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSerde:
+    """Subscriptions as bytes.
+
+    >>> serde = SubscriptionSerde()
+    >>> data = serde.serialize(Subscription(None, Instruction.FORGET, b"pk", 3))
+    >>> data
+    b'\\x81\\x00pk\\x00\\x00\\x00\\x03'
+    >>> serde.deserialize(data).partition
+    3
+    """
+
+    exact: ClassVar[frozenset[type]] = frozenset({Subscription})
+
+    name: str = "subscription"
+    immutable: bool = True
+    canonical: bool = True
+
+    def serialize(self, value: Subscription, /) -> bytes:
+        """Encode; without a partition in version 0, which has none."""
+        version = 0 if value.partition is None else _WITH_PARTITION
+        end = b"" if value.partition is None else _PARTITION.pack(value.partition)
+        flags = version | (_NO_HASH if value.hash is None else 0)
+        return bytes((flags, value.instruction)) + (value.hash or b"") + value.key + end
+
+    def deserialize(self, data: bytes, /) -> Subscription:
+        """Decode either version."""
+        if len(data) < 2 or data[0] & _VERSION > _WITH_PARTITION or data[1] > 3:
+            _refuse(self.name, data)
+        start = 2 if data[0] & _NO_HASH else 2 + _HASH.size
+        end = len(data) - (_PARTITION.size if data[0] & _VERSION else 0)
+        if end < start:
+            _refuse(self.name, data)
+        return Subscription(
+            None if start == 2 else data[2:start],
+            Instruction(data[1]),
+            data[start:end],
+            None if end == len(data) else _PARTITION.unpack_from(data, end)[0],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseSerde:
+    """Responses as bytes.
+
+    >>> serde = ResponseSerde()
+    >>> [serde.serialize(Response(None, value)) for value in (b"v", b"", None)]
+    [b'\\x80v', b'\\x81', b'\\x80']
+    >>> serde.deserialize(b"\\x81")
+    Response(hash=None, value=b'', partition=None)
+    """
+
+    name: str = "subscription_response"
+    immutable: bool = True
+    canonical: bool = True
+
+    def serialize(self, value: Response, /) -> bytes:
+        """Encode all but the partition."""
+        version = _EMPTY_VALUE if value.value == b"" else 0
+        flags = version | (_NO_HASH if value.hash is None else 0)
+        return bytes((flags,)) + (value.hash or b"") + (value.value or b"")
+
+    def deserialize(self, data: bytes, /) -> Response:
+        """Decode; the partition is None."""
+        start = 1 if data and data[0] & _NO_HASH else 1 + _HASH.size
+        if len(data) < start or data[0] & _VERSION > _EMPTY_VALUE:
+            _refuse(self.name, data)
+        empty = b"" if data[0] & _VERSION else None
+        return Response(None if start == 1 else data[1:start], data[start:] or empty)
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedKeySerde:
+    """The keys of the store of subscriptions, as pairs of a foreign and a primary key.
+
+    Args:
+        foreign: the serde of foreign keys; None is to be filled in before it is used.
+        primary: that of primary keys.
+    """
+
+    foreign: Serde[Any] | None
+    primary: Serde[Any] | None
+    name: str = "subscription_key"
+    immutable: bool = False
+    canonical: bool = False
+
+    def serialize(self, value: tuple[Any, Any], /) -> bytes:
+        """Encode a pair."""
+        assert self.foreign is not None
+        assert self.primary is not None
+        return combined_key(self.foreign.serialize(value[0]), self.primary.serialize(value[1]))
+
+    def deserialize(self, data: bytes, /) -> tuple[Any, Any]:
+        """Decode a pair."""
+        assert self.foreign is not None
+        assert self.primary is not None
+        key = primary_key(data)
+        foreign = data[_LENGTH.size : len(data) - len(key)]
+        return self.foreign.deserialize(foreign), self.primary.deserialize(key)
+
+    def with_inner_default(self, default: Serde[Any], /) -> CombinedKeySerde:
+        """The same serde with `default` where none was given."""
+        return replace(self, foreign=self.foreign or default, primary=self.primary or default)
+
+    def for_topic(self, topic: str, *, is_key: bool) -> CombinedKeySerde:
+        """The same serde with the inner ones for a topic."""
+        inner: Sequence[Serde[Any] | None] = (self.foreign, self.primary)
+        told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in inner]
+        return self if told == list(inner) else CombinedKeySerde(told[0], told[1])
+
+
+def _refuse(name: str, data: bytes) -> NoReturn:
+    raise SerdeError(
+        f"serde {name!r} cannot decode {len(data)} bytes; a newer application, or somebody else, "
+        "writes to an internal topic of this one: stop that, and reset the application"
+    )

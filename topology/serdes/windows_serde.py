@@ -1,0 +1,272 @@
+"""Keys of windowed tables as bytes, as Kafka Streams writes them to topics.
+
+    time windows:  the inner key  start (8)           the end follows from the windows' size
+    sessions:      the inner key  end (8)  start (8)
+
+Both numbers are big-endian milliseconds since 1970. A store puts a sequence number behind a time
+window's start as well; that is no part of these forms.
+
+>>> from datetime import timedelta
+>>> from headrace import Window, Windowed, serdes
+>>> minutes = serdes.time_windowed(serdes.string, size=timedelta(minutes=1))
+>>> minutes.serialize(Windowed("fr", Window(60_000, 120_000)))
+b'fr\\x00\\x00\\x00\\x00\\x00\\x00\\xea`'
+>>> minutes.deserialize(b"fr" + bytes(8))
+Windowed(key='fr', window=Window(start_ms=0, end_ms=60000))
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.windows import Window, Windowed
+
+__all__ = [
+    "UNLIMITED_MS",
+    "SessionWindowedSerde",
+    "TimeWindowedSerde",
+    "WindowStoreSerde",
+    "WindowedSerde",
+    "session_windowed",
+    "time_windowed",
+]
+
+K = TypeVar("K")
+
+UNLIMITED_MS = 2**63 - 1
+"""The size of unlimited windows, and where they end: the largest number that Java's long holds."""
+
+_START = struct.Struct(">q")
+_SEQUENCE = bytes(4)
+_SESSION = struct.Struct(">qq")
+
+
+class WindowedSerde(Serde[Windowed[K]], Protocol[K]):
+    """A serde of windowed keys; what both kinds of it can do beyond a serde."""
+
+    @property
+    def inner(self) -> Serde[K] | None:
+        """The serde of the key itself; None is to be filled in before it is used."""
+
+    def with_inner_default(self, default: Serde[Any], /) -> WindowedSerde[K]:
+        """The same serde with `default` for the inner key, where none was given."""
+
+    def inner_bytes(self, data: bytes, /) -> bytes:
+        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindowedSerde(Generic[K]):
+    """Keys within windows of one size: tumbling, hopping, sliding or unlimited.
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+        size_ms: how long each window is, in milliseconds.
+    """
+
+    inner: Serde[K] | None
+    size_ms: int
+    name: str = field(init=False)
+    immutable: bool = field(init=False)
+    canonical: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _take_over(self, "time_windowed")
+
+    def serialize(self, value: Windowed[K], /) -> bytes:
+        """Encode; a window of another size is refused, as it would read back as another one."""
+        key, window = _parts(self.name, value)
+        end = min(window.start_ms + self.size_ms, UNLIMITED_MS)
+        # A sliding window whose records have one time begins and ends there.
+        if window.end_ms != end or not 0 <= window.start_ms <= end:
+            raise SerdeError(
+                f"serde {self.name!r} takes windows of {self.size_ms} ms, not one from "
+                f"{window.start_ms} to {window.end_ms}; give it the size of the windows"
+            )
+        return _inner(self).serialize(key) + _START.pack(window.start_ms)
+
+    def deserialize(self, data: bytes, /) -> Windowed[K]:
+        """Decode; the window's end is its start and the size."""
+        start = _unpacked(self.name, _START, data)[0]
+        if start < 0:
+            _refuse(self.name, data, "its window begins before 1970")
+        key = _inner(self).deserialize(data[: -_START.size])
+        return Windowed(key, Window(start, min(start + self.size_ms, UNLIMITED_MS)))
+
+    def inner_bytes(self, data: bytes, /) -> bytes:
+        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+        return data[: -_START.size]
+
+    def with_inner_default(self, default: Serde[Any], /) -> TimeWindowedSerde[K]:
+        """The same serde with `default` for the inner key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> TimeWindowedSerde[K]:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStoreSerde(Generic[K]):
+    """Keys of the rows of a window store: those of the topic, and a sequence number of 0 (4).
+
+    Args:
+        windowed: the serde of the keys in topics.
+
+    >>> from headrace import serdes
+    >>> rows = WindowStoreSerde(TimeWindowedSerde(serdes.string, 10))
+    >>> rows.serialize(Windowed("a", Window(1, 11))).hex(" ")
+    '61 00 00 00 00 00 00 00 01 00 00 00 00'
+    """
+
+    windowed: TimeWindowedSerde[K]
+    name: str = field(default="window_store", init=False)
+    immutable: bool = field(default=True, init=False)
+    canonical: bool = field(default=True, init=False)
+
+    def serialize(self, value: Windowed[K], /) -> bytes:
+        """Encode; a window of another size is refused."""
+        return self.windowed.serialize(value) + _SEQUENCE
+
+    def deserialize(self, data: bytes, /) -> Windowed[K]:
+        """Decode; the sequence number is left out."""
+        return self.windowed.deserialize(data[: -len(_SEQUENCE)])
+
+    def with_inner_default(self, default: Serde[Any], /) -> WindowStoreSerde[K]:
+        """The same serde with `default` for the inner key, where none was given."""
+        return replace(self, windowed=self.windowed.with_inner_default(default))
+
+    def for_topic(self, topic: str, *, is_key: bool) -> WindowStoreSerde[K]:
+        """The same serde with the inner one for a topic."""
+        return replace(self, windowed=self.windowed.for_topic(topic, is_key=is_key))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindowedSerde(Generic[K]):
+    """Keys within sessions.
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+    """
+
+    inner: Serde[K] | None
+    name: str = field(init=False)
+    immutable: bool = field(init=False)
+    canonical: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        _take_over(self, "session_windowed")
+
+    def serialize(self, value: Windowed[K], /) -> bytes:
+        """Encode the inner key, the session's end and its start."""
+        key, (start, end) = _parts(self.name, value)
+        if not 0 <= start <= end:
+            raise SerdeError(
+                f"serde {self.name!r} cannot encode a session from {start} to {end}; sessions "
+                "begin in 1970 at the earliest and do not end before they begin"
+            )
+        return _inner(self).serialize(key) + _SESSION.pack(end, start)
+
+    def deserialize(self, data: bytes, /) -> Windowed[K]:
+        """Decode the inner key and the session."""
+        end, start = _unpacked(self.name, _SESSION, data)
+        if not 0 <= start <= end:
+            _refuse(self.name, data, "its session begins before 1970, or after its end")
+        return Windowed(_inner(self).deserialize(data[: -_SESSION.size]), Window(start, end))
+
+    def inner_bytes(self, data: bytes, /) -> bytes:
+        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+        return data[: -_SESSION.size]
+
+    def with_inner_default(self, default: Serde[Any], /) -> SessionWindowedSerde[K]:
+        """The same serde with `default` for the inner key, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> SessionWindowedSerde[K]:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
+
+
+_Either = TimeWindowedSerde[Any] | SessionWindowedSerde[Any]
+
+
+def _take_over(serde: _Either, kind: str) -> None:
+    inner = serde.inner
+    for name, value in (
+        ("name", f"{kind}({'' if inner is None else inner.name})"),
+        ("immutable", inner is not None and inner.immutable),
+        ("canonical", inner is not None and inner.canonical),
+    ):
+        object.__setattr__(serde, name, value)
+
+
+def _inner(serde: _Either) -> Serde[Any]:
+    if serde.inner is None:
+        raise SerdeError(
+            f"serde {serde.name!r} was given no serde for the inner key; pass one, such as "
+            "serdes.string, or let the DSL fill in the default"
+        )
+    return serde.inner
+
+
+def _parts(name: str, value: Any) -> tuple[Any, Window]:
+    if isinstance(value, Windowed) and value.key is not None:
+        return value
+    what = "a null key in a window" if isinstance(value, Windowed) else type(value).__name__
+    raise SerdeError(f"serde {name!r} cannot encode {what}; pass a Windowed with a key")
+
+
+def _unpacked(name: str, layout: struct.Struct, data: Any) -> tuple[Any, ...]:
+    if type(data) is not bytes:
+        raise SerdeError(
+            f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
+        )
+    if len(data) < layout.size:
+        _refuse(name, data, f"a windowed key takes at least {layout.size}")
+    return layout.unpack_from(data, len(data) - layout.size)
+
+
+def _refuse(name: str, data: bytes, reason: str) -> NoReturn:
+    raise SerdeError(
+        f"serde {name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that the topic "
+        "was written with"
+    )
+
+
+def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWindowedSerde[K]:
+    """Make a serde of keys within windows of one size, in the bytes of TimeWindowedSerializer.
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+        size: of the windows (a sliding window's time difference); None for unlimited windows. It
+            is not in the bytes: the wrong size reads wrong ends.
+
+    Raises:
+        TopologyError: the size is not possible.
+    """
+    if size is None:
+        return TimeWindowedSerde(inner, UNLIMITED_MS)
+    size_ms, rest = divmod(size, timedelta(milliseconds=1))
+    if rest or size_ms < 0:
+        raise TopologyError(f"size must be whole milliseconds and not negative, not {size}")
+    return TimeWindowedSerde(inner, size_ms)
+
+
+def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
+    """Make a serde of keys within sessions, in the bytes of SessionWindowedSerializer.
+
+    Args:
+        inner: the serde of the key itself; None is to be filled in before it is used.
+
+    >>> from headrace import serdes
+    >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")
+    '61 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01'
+    """
+    return SessionWindowedSerde(inner)

@@ -1,0 +1,1 @@
+"""A topology as text and as a picture."""

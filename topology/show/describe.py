@@ -1,0 +1,123 @@
+"""A topology as text, the same that Kafka Streams prints for the same topology.
+
+Nodes are listed by the size of what they feed, the largest first, then by name. The names behind
+the arrows are in the same order, but as of the moment at which each of them was added, while the
+sizes were still growing; so the order in which nodes are connected shows (see `java_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.topology import serdes
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.graph.graph import (
+    GlobalSource,
+    GlobalStore,
+    Graph,
+    Node,
+    Sink,
+    Source,
+    SubTopology,
+    stores_of,
+)
+from headrace.topology.show.java_order import TreeSet, hash_order
+
+
+def describe(topology: Graph, *, code: bool = False) -> str:
+    """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too."""
+    subs = topology.sub_topologies
+    groups: list[SubTopology | GlobalStore] = [*subs, *topology.global_stores]
+    groups.sort(key=lambda group: group.id)
+    text = "Topologies:\n " + "".join(map(_group, groups))
+    return text + "".join(_code(sub) for sub in subs) if code else text
+
+
+def _group(group: SubTopology | GlobalStore) -> str:
+    if isinstance(group, SubTopology):
+        return f"  {_sub_topology(group)}\n"
+    source, table = _Described(group.source), _Described(group.table)
+    source.successors.add(table)
+    table.predecessors.add(source)
+    return (
+        f"  Sub-topology: {group.id} for global store (will not generate tasks)\n"
+        f"    {_node(source)}\n    {_node(table)}\n"
+    )
+
+
+def _sub_topology(sub: SubTopology) -> str:
+    nodes = _connected(sub)
+    lines = [f"    {_node(node)}\n" for node in sorted(nodes, key=lambda n: (-n.size, n.name))]
+    return f"Sub-topology: {sub.id}\n{''.join(lines)}"
+
+
+@dataclass(slots=True, eq=False)
+class _Described:
+    """A node, with its neighbours and the size of what it feeds, itself included."""
+
+    node: Node
+    size: int = 1
+    predecessors: TreeSet[_Described] = field(default_factory=lambda: TreeSet(_compare))
+    successors: TreeSet[_Described] = field(default_factory=lambda: TreeSet(_compare))
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def grow(self, by: int) -> None:
+        self.size += by
+        for predecessor in self.predecessors:
+            predecessor.grow(by)
+
+
+def _compare(a: _Described, b: _Described) -> int:
+    if a is b:
+        return 0
+    if a.size != b.size:
+        return b.size - a.size
+    return -1 if a.name < b.name else 1
+
+
+def _connected(sub: SubTopology) -> list[_Described]:
+    nodes = {node.name: _Described(node) for node in sub.nodes}
+    for name in hash_order(nodes):
+        node = nodes[name]
+        for parent in node.node.parents:
+            predecessor = nodes[parent]
+            node.predecessors.add(predecessor)
+            predecessor.successors.add(node)
+            predecessor.grow(node.size)
+    return list(nodes.values())
+
+
+def _node(described: _Described) -> str:
+    node = described.node
+    feeds = f"\n      --> {_names(described.successors)}"
+    fed_by = f"\n      <-- {_names(described.predecessors)}"
+    if isinstance(node, GlobalSource):
+        return f"Source: {node.name} (topics: [{node.topic}]){feeds}"
+    if isinstance(node, Source):
+        topics = ", ".join(hash_order(node.topics, sized=True))
+        return f"Source: {node.name} (topics: [{topics}]){feeds}"
+    if isinstance(node, Sink):
+        return f"Sink: {node.name} ({_target(node)}){fed_by}"
+    stores = ", ".join(hash_order(stores_of(node), sized=True))
+    return f"Processor: {node.name} (stores: [{stores}]){feeds}{fed_by}"
+
+
+def _target(node: Sink) -> str:
+    if callable(node.topic):
+        return f"extractor class: {getattr(node.topic, '__qualname__', type(node.topic).__name__)}"
+    return f"topic: {node.topic}"
+
+
+def _names(nodes: Iterable[_Described]) -> str:
+    return ", ".join(node.name for node in nodes) or "none"
+
+
+def _code(sub: SubTopology) -> str:
+    # The settings are not known here: the id is a placeholder, and missing serdes are bytes.
+    options = CompileOptions("<application.id>", serdes.bytes, serdes.bytes)
+    return f"{compile_sub_topology(sub, options).source_code}\n"
