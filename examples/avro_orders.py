@@ -2,7 +2,7 @@
 
 It shows Avro in the wire format of schema registries, in all topics that it reads, writes and
 keeps its state in. The registry is a file, so that there is no server to start; for a real one put
-`headrace.streams.kafka.schema_registry.SchemaRegistry("http://localhost:8081")` in its place.
+`headrace.SchemaRegistry("http://localhost:8081")` in its place.
 
     headrace topics create avro-orders order-totals
     headrace run examples.avro_orders:app

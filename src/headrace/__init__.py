@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         StreamsError,
         TopologyTestDriver,
     )
+    from headrace.streams.kafka.schema_registry import SchemaRegistry
+    from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
     from headrace.topology import (
         BranchedKStream,
         BufferConfig,
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         WindowStore,
         serdes,
     )
+    from headrace.topology.processors.stores import in_memory
     from headrace.topology.serdes import avro
 
 __version__: Final = "0.1.0"
@@ -84,6 +87,10 @@ __all__ = [
     "BranchedKStream",
     "BufferConfig",
     "CogroupedKStream",
+    "Continue",
+    "DeadLetter",
+    "Fail",
+    "Failure",
     "FixedKeyProcessor",
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
@@ -102,6 +109,7 @@ __all__ = [
     "ProcessorContext",
     "ReadOnlyStore",
     "Record",
+    "SchemaRegistry",
     "Serde",
     "SerdeError",
     "SessionStore",
@@ -134,12 +142,25 @@ __all__ = [
     "Windowed",
     "__version__",
     "avro",
+    "in_memory",
     "serdes",
 ]
 
-_OF_STREAMS: Final = frozenset(
-    {"StreamsConfig", "StreamsError", "TopologyTestDriver", "State", "KafkaStreams"}
+_OF_STREAMS: Final = (
+    "KafkaStreams",
+    "State",
+    "StreamsConfig",
+    "StreamsError",
+    "TopologyTestDriver",
 )
+_ELSEWHERE: Final = {
+    "Continue": "headrace.streams.records.handlers",
+    "DeadLetter": "headrace.streams.records.handlers",
+    "Fail": "headrace.streams.records.handlers",
+    "Failure": "headrace.streams.records.handlers",
+    "SchemaRegistry": "headrace.streams.kafka.schema_registry",
+    "in_memory": "headrace.topology.processors.stores",
+}
 _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}
 
 
@@ -149,7 +170,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     room = "headrace.streams" if name in _OF_STREAMS else "headrace.topology"
-    return getattr(import_module(room), name)
+    return getattr(import_module(_ELSEWHERE.get(name, room)), name)
 
 
 def __dir__() -> list[str]:
