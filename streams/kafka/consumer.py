@@ -99,14 +99,20 @@ class LiveConsumer:
 
         def revoked(client: Any, partitions: Any) -> None:
             # What a client that was replaced had is dropped already.
-            if self._client is current:
-                listener.on_revoked(_places(partitions))
-            client.incremental_unassign([])
+            try:
+                if self._client is current:
+                    listener.on_revoked(_places(partitions))
+            finally:
+                # Else the client does so itself, and what it raises where it cannot is no exception
+                # that anybody could catch.
+                client.incremental_unassign([])
 
         def lost(client: Any, partitions: Any) -> None:
-            if self._client is current:
-                listener.on_lost(_places(partitions))
-            client.incremental_unassign([])
+            try:
+                if self._client is current:
+                    listener.on_lost(_places(partitions))
+            finally:
+                client.incremental_unassign([])
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 

@@ -55,9 +55,10 @@ def copy_project(target: Path) -> None:
     )
     for name in listed.stdout.decode().split("\0"):
         source = ROOT / name
-        if name and source.is_file():
+        if name and (source.is_file() or source.is_symlink()):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target / name)
+            # The rooms are links: what is changed in a room is changed in what is imported.
+            shutil.copy2(source, target / name, follow_symlinks=False)
 
 
 class Bench:
@@ -109,7 +110,10 @@ class Bench:
         command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--no-header", "--tb=line",
                    "-p", "no:cacheprovider", "-p", "tests.mutants.first_failure",
                    *tests]  # fmt: skip
-        own = {"PYTHONPATH": str(self._root), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {
+            "PYTHONPATH": os.pathsep.join((str(self._root / "src"), str(self._root))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command,

@@ -274,8 +274,8 @@ def what_caches_hold_back_left_out_of_the_commit(patch: pytest.MonkeyPatch) -> N
 
 @bug_of_several
 def an_input_without_offsets_begins_at_its_beginning(patch: pytest.MonkeyPatch) -> None:
-    for module in ("lost_offsets", "lost_group"):
-        patch.setattr(f"streams.{module}.lost_inputs", lambda committed, before: [])
+    for module in ("tasks.lost_offsets", "upgrade.lost_group"):
+        patch.setattr(f"headrace.streams.{module}.lost_inputs", lambda committed, before: [])
 
 
 @bug_of_several

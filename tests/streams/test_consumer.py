@@ -49,6 +49,7 @@ class Client:
     listed: int = 0
     left: bool = False
     closed: bool = False
+    unassigned: int = 0
     last_callback: str = ""
     """The one that its close runs."""
 
@@ -59,6 +60,7 @@ class Client:
 
     def incremental_unassign(self, partitions: Sequence[Answer]) -> None:
         assert not self.closed, "the client refuses it"
+        self.unassigned += 1
 
     def memberid(self) -> str:
         return "member"
@@ -173,6 +175,24 @@ def test_what_a_replaced_client_says_at_its_end_is_not_believed(callback: str, t
     assert bench.said == []
     bench.client.callbacks[callback](bench.client, [Answer(*HERE)])
     assert bench.said == [told]
+
+
+@pytest.mark.parametrize(
+    ("callback", "heard"), [("on_revoke", "on_revoked"), ("on_lost", "on_lost")]
+)
+def test_a_revocation_is_answered_though_its_listener_fails(callback: str, heard: str) -> None:
+    """The client's own answer raises what is no exception: nobody could catch it."""
+
+    class Failing(Bench):
+        def fail(self, partitions: Any) -> None:
+            raise FatalClientError("what the last commit says")
+
+    bench = Failing()
+    setattr(bench, heard, bench.fail)
+    bench.consumer.subscribe(["in"], bench)
+    with pytest.raises(FatalClientError, match="what the last commit says"):
+        bench.client.callbacks[callback](bench.client, [Answer(*HERE)])
+    assert bench.client.unassigned == 1
 
 
 def test_a_new_client_can_be_asked_for_a_rebalance_too() -> None:
