@@ -91,7 +91,12 @@ class Membership:
         """
         before, self._member_id = self._member_id, self._consumer.member_id()
         self._metadata = self._consumer.group_metadata()
-        return before is not None and before != self._member_id
+        is_another = before is not None and before != self._member_id
+        if is_another:
+            # The client has joined anew by itself: what the group takes for its own, though it
+            # has let go of it, is given to nobody and given up by nobody.
+            self._look_at_s = None
+        return is_another
 
     def assigned(self) -> None:
         """The group has given out partitions, so the worker has joined."""

@@ -163,6 +163,19 @@ def test_a_new_client_looks_again(bench: Bench) -> None:
     assert bench.looks == 2
 
 
+def test_a_client_that_has_joined_again_by_itself_looks_again(bench: Bench) -> None:
+    """As after a poll that came too late: nobody calls for it, it bears another name."""
+    bench.joined()
+    bench.membership.hear()
+    bench.turns()
+    assert bench.looks == 1
+    bench.consumer.name = "member-2"
+    assert bench.membership.hear()
+    bench.answers = [frozenset({HERE}), frozenset({HERE}), ALL]
+    bench.membership.assigned()
+    assert bench.turns() == ["ask_for_rebalance"]
+
+
 def test_a_fenced_member_joins_in_the_next_turn_and_not_in_the_callback(bench: Bench) -> None:
     bench.joined()
     bench.membership.replace(FENCED)
