@@ -24,10 +24,10 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     "code",
     [
         "import headrace.state, headrace.state.buffer, headrace.state.rocks",
-        "from headrace.topology import compiler, serdes, avro",
-        "from headrace.streams import app, testing, supervisor",
+        "from headrace.topology.compile import compiler; from headrace.topology.serdes import avro",
+        "import headrace.streams.app, headrace.streams.supervise.supervisor",
         "import headrace.streams.cli.main, headrace.streams.cli.run",
-        "from headrace.spark_bridge import cli, backfill, changelog",
+        "import headrace.spark_bridge.backfill, headrace.spark_bridge.cli.backfill",
         HELP,
     ],
     ids=["state", "topology", "streams", "command line", "the bridge", "headrace --help"],

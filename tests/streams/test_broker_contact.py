@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
@@ -104,6 +105,8 @@ def test_the_warning_comes_again_with_back_off() -> None:
 
 
 def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_debugging() -> None:
+    # Whatever a test before this one has configured: at "info", debugging is not captured.
+    structlog.reset_defaults()
     stop, told = threading.Event(), []
 
     def say(unreached: Unreached) -> bool:

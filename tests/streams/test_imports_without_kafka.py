@@ -28,7 +28,7 @@ with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_
         "import headrace.topology.compile.compiler, headrace.topology.show.describe",
         "from headrace.state import buffer, codec, spec, store, memory",
         "import headrace.streams",
-        "from headrace.streams import config, plan, worker, commit, tasks",
+        "import headrace.streams.worker.worker, headrace.streams.commit.commit",
         "from headrace.streams import TopologyTestDriver",
         RUN_A_TOPOLOGY,
     ],

@@ -119,7 +119,9 @@ def test_a_reader_that_is_gone_stops_nobody() -> None:
 def test_importing_the_library_configures_nothing() -> None:
     code = (
         "import structlog\n"
-        "from headrace.streams import app, logs, cli, runtime\n"
+        "from headrace.streams import app, logs\n"
+        "from headrace.streams.cli import main\n"
+        "from headrace.streams.worker import runtime\n"
         "print(structlog.is_configured())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
