@@ -443,7 +443,8 @@ class OffsetLostError(StreamsError):
 
     The worker catches it once for each offset, as another worker may have the partition by now,
     and have moved on. The second time nobody does: going on elsewhere would lose or repeat records
-    without anyone having said so. Retention ran past the application, or the topic is a new one.
+    without anyone having said so. Retention ran past the application, the topic is a new one, or
+    somebody set an offset beyond its end.
 
     Args:
         where: the partition.
@@ -458,8 +459,9 @@ class OffsetLostError(StreamsError):
     def __str__(self) -> str:
         return (
             f"the next offset of {self.where} is not on the broker ({self.reason}): records were "
-            "deleted before they were read, or the topic is a new one; decide where to go on and "
-            "set the group's offset there with kafka-consumer-groups --reset-offsets"
+            "deleted before they were read, the topic is a new one, or somebody set the offset "
+            "beyond its end; decide where to go on and set the group's offset there with "
+            "kafka-consumer-groups --reset-offsets"
         )
 
 

@@ -18,6 +18,8 @@ REQUIRED = object()
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 NAME_LENGTH_MAX = 249
+OWN_GROUPS = (".topology", ".backfill")
+"""What the groups are called after an application that it keeps notes in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,24 @@ def legal_name() -> Kind:
         return value
 
     return Kind("letters, digits, `.`, `_`, `-`", parse)
+
+
+def group_name() -> Kind:
+    """A legal name that is no group which another application keeps something in."""
+    legal = legal_name()
+
+    def parse(value: object) -> object:
+        name = str(legal.parse(value))
+        for ending in OWN_GROUPS:
+            if name.endswith(ending):
+                other = name.removesuffix(ending)
+                raise ValueError(
+                    f"must not end in {ending!r}, as {value!r} is the group that an application "
+                    f"{other!r} keeps its own notes in; take another ending"
+                )
+        return name
+
+    return Kind(legal.words, parse)
 
 
 def servers() -> Kind:

@@ -90,7 +90,8 @@ def _compare(app: KafkaStreams) -> int:
     if before is None:
         click.echo(
             f"The cluster has no description of {config.application_id}: it has not run yet, was "
-            "reset, or has been stopped for longer than the brokers keep offsets."
+            "reset, has been stopped for longer than the brokers keep offsets, or the topic that "
+            "it reads first was deleted, and the description with it."
         )
     found = [] if before is None else changes(before, deployed.present)
     refused = [str(change) for change in found if change.refused]

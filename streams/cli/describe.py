@@ -13,11 +13,13 @@ __all__ = ["describe"]
 
 @click.command()
 @target_argument
-@click.option("--code", "form", flag_value="code", help="The Python source that runs.")
-@click.option("--mermaid", "form", flag_value="mermaid", help="A flowchart for Markdown pages.")
-@click.option("--svg", "form", flag_value="svg", help="A picture, to be kept in a file.")
+@click.option("--code", is_flag=True, help="The Python source that runs.")
+@click.option("--mermaid", is_flag=True, help="A flowchart for Markdown pages.")
+@click.option("--svg", is_flag=True, help="A picture, to be kept in a file.")
 @settings_option
-def describe(target: str, form: str | None, settings: dict[str, Any]) -> None:
+def describe(
+    target: str, *, code: bool, mermaid: bool, svg: bool, settings: dict[str, Any]
+) -> None:
     """Print the sub-topologies of an application, their steps, topics and stores.
 
     The text is the one that Kafka Streams prints for the same topology. With --code, print the
@@ -25,14 +27,16 @@ def describe(target: str, form: str | None, settings: dict[str, Any]) -> None:
 
     MODULE:APP is what `headrace run` takes.
     """
+    if code + mermaid + svg > 1:
+        raise click.UsageError("--code, --mermaid and --svg are forms of one thing: choose one")
     with said_errors():
         app = load(target, settings)
-        if form == "code":
+        if code:
             for plan in app.plans:
                 click.echo(f"# Sub-topology {plan.id}\n{plan.program.source_code}")
-        elif form == "mermaid":
+        elif mermaid:
             click.echo(app.topology.to_mermaid(), nl=False)
-        elif form == "svg":
+        elif svg:
             click.echo(app.topology.to_svg())
         else:
             click.echo(app.topology.describe().rstrip())

@@ -32,6 +32,7 @@ from headrace.streams.settings import (
     directory,
     duration,
     flag,
+    group_name,
     integer,
     legal_name,
     servers,
@@ -107,7 +108,8 @@ topics and groups are named after it
     """
 
     application_id: str = setting(
-        legal_name(), "Name of the application: consumer group, and first part of internal topics."
+        group_name(),
+        "Name of the application: consumer group, and first part of internal topics.",
     )
     bootstrap_servers: str = setting(servers(), "Brokers to find the cluster by.")
     processing_guarantee: Literal["at_least_once", "exactly_once_v2"] = setting(

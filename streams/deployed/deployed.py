@@ -112,8 +112,10 @@ class DeployedTopology:
 
     def _read(self) -> _Kept:
         kept = self._cluster.committed(self._group, decided=False).values()
-        last = max(kept, key=lambda committed: committed.offset, default=None)
-        return _Kept() if last is None else _Kept(last.offset, Deployment.decode(last.metadata))
+        # Whatever else is committed there was not committed by this application.
+        read = [_Kept(c.offset, Deployment.decode(c.metadata)) for c in kept]
+        found = [one for one in read if one.deployment is not None]
+        return max(found, key=lambda one: one.number, default=_Kept())
 
     def check(self) -> None:
         """Compare the program with what is deployed; call it before anything is created.

@@ -290,10 +290,12 @@ def way_out(group: str, named: str) -> str:
     return (
         "they expired or were deleted, or the topic was made anew. Starting from the beginning "
         "would count records twice, so it did not start. Set all of the offsets to where the "
-        f"state belongs, with kafka-consumer-groups --group {group} {named} --reset-offsets "
-        "--execute and --to-offset N (or --from-file, with a line topic,partition,offset for each "
-        "of them), or --to-earliest where none of its records is counted yet, as of a new input "
-        "or a topic made anew; or begin anew with headrace reset"
+        "state belongs, each partition to its own: write a file of lines topic,partition,offset, "
+        f"and run kafka-consumer-groups --group {group} --reset-offsets --from-file FILE "
+        f"--execute; for one number for all, {named} and --to-offset N in place of the file, or "
+        "--to-earliest where none of its records is counted yet, as of a new input or a topic "
+        "made anew. After a clean stop that had read everything, the offsets are the ends of the "
+        "partitions. Or begin anew with headrace reset"
     )
 
 

@@ -16,7 +16,10 @@ from headrace.streams.config.client_settings import OWNED
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.config.config_page import page
 from headrace.streams.config.java_settings import NOT_SUPPORTED
+from headrace.streams.deployed.deployed import topology_group
 from headrace.streams.errors import ConfigError
+from headrace.streams.settings import OWN_GROUPS
+from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.topology import serdes
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
@@ -107,6 +110,18 @@ def test_none_means_not_set() -> None:
 def test_an_application_id_that_kafka_would_refuse_is_refused(application_id: object) -> None:
     (problem,) = problems({"application.id": application_id})
     assert problem.startswith("application.id must")
+
+
+@pytest.mark.parametrize("ending", [".topology", ".backfill"])
+def test_an_application_is_not_named_like_the_notes_of_another(ending: str) -> None:
+    """Its offsets would be taken for the other's notes, and the notes for its offsets."""
+    (problem,) = problems({"application.id": f"word-count{ending}"})
+    assert f"must not end in '{ending}'" in problem
+    assert "an application 'word-count' keeps its own notes in" in problem
+
+
+def test_the_endings_that_are_refused_are_those_of_the_groups_of_notes() -> None:
+    assert {topology_group("a"), backfill_group("a")} == {f"a{ending}" for ending in OWN_GROUPS}
 
 
 @pytest.mark.parametrize("value", ["localhost", "localhost:", ":9092", "h:0", "h:1,,h:2", [], 9092])

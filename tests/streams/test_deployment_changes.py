@@ -562,6 +562,20 @@ def test_a_start_logs_a_field_that_is_gone_as_a_warning() -> None:
     assert "store s" in event["change"]
 
 
+def test_what_others_commit_to_the_group_of_the_description_is_not_counted_on_from() -> None:
+    """Else the offset of one's own text would be moved by them, and the text not be found."""
+    builder, cluster = StreamsBuilder(), _Offsets()
+    _table(Order)(builder)
+    plans = plan_application(builder.build(), CONFIG)
+    foreign = TopicPartition("sentences", 3)
+    cluster.kept[foreign] = CommittedOffset(33_192, "not ours")
+    deployed = DeployedTopology(CONFIG, plans, cluster, EventLog())
+    assert deployed.read() is None
+    assert deployed.keep()
+    assert [o.offset for place, o in cluster.kept.items() if place != foreign] == [1]
+    assert deployed.read() == deployed.present
+
+
 def test_a_class_inside_of_itself_is_compared_once() -> None:
     @dataclass
     class Sized:

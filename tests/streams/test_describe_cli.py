@@ -54,6 +54,12 @@ def test_it_can_be_drawn(app: str) -> None:
     ElementTree.fromstring(described(app, "--svg").output)
 
 
+def test_two_forms_at_once_are_refused(app: str) -> None:
+    result = CliRunner().invoke(main, ["describe", app, "--code", "--svg"])
+    assert result.exit_code == 2
+    assert "choose one" in result.output
+
+
 def test_an_application_that_is_not_there_is_named() -> None:
     result = CliRunner().invoke(main, ["describe", "no_such_module:app"])
     assert result.exit_code != 0

@@ -135,7 +135,7 @@ def test_a_group_that_is_gone_is_refused_with_all_that_lacks() -> None:
     assert f"no committed offsets for a-0..1, {BETWEEN}-0..1:" in message
     assert f"writes to {BETWEEN}, behind which records are counted (tasks 0_0..1)" in message
     assert "has state in n (tasks 1_0..1)" in message
-    assert f"--group app --topic a --topic {BETWEEN} --reset-offsets" in message
+    assert f"--topic a --topic {BETWEEN} and --to-offset N" in message
     assert "headrace reset" in message
     assert exit_code_of(raised.value) is ExitCode.OFFSETS
 
