@@ -1,7 +1,7 @@
 """The settings of an application: one table, checked whole before anything starts.
 
-The fields of `StreamsConfig` are the table; `python -m headrace.streams.config.config_page` prints
-it as the page docs/configuration.md. Names are Kafka's dotted names, where a field has underscores.
+The fields of `StreamsConfig` are the table; `config_page` prints it as docs/configuration.md.
+Names are Kafka's dotted names, where a field has underscores.
 """
 
 from __future__ import annotations
