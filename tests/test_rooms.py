@@ -76,7 +76,7 @@ LONGER = {
     "topology/dsl/kstream.py": 554,
     "topology/dsl/ktable.py": 662,
     "topology/dsl/stream_joins.py": 508,
-    "streams/config/config.py": 531,
+    "streams/config/config.py": 533,
     "streams/kafka/admin.py": 503,
     "streams/simulation/world/consumer_client.py": 513,
     "streams/tasks/task.py": 642,
