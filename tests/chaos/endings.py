@@ -134,10 +134,10 @@ def delete_changelog(scene: Scene) -> None:
 
 ENDINGS = (
     Ending("offsets of one input deleted", delete_offsets, ExitCode.OFFSETS, ("payments",)),
-    Ending("an input topic made anew", make_input_anew, ExitCode.OFFSETS, ("accounts",)),
     Ending("a changelog deleted", delete_changelog, ExitCode.OFFSETS, ("totals-changelog",)),
+    Ending("an input topic made anew", make_input_anew, ExitCode.OFFSETS, ("accounts",)),
 )
-"""In this order: what cannot be undone stays so."""
+"""In this order: what cannot be undone stays so, and lost offsets are looked for first."""
 
 
 def wrong_with(ending: Ending, seen: Seen) -> list[str]:
