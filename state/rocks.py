@@ -44,6 +44,7 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
+from headrace.state.file_list import FileList, list_of_files
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
@@ -55,6 +56,7 @@ FORMAT_VERSION = 1
 _META = "default"
 _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
+_FILES_KEY = b"files"
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
@@ -203,11 +205,17 @@ class RocksTaskState:
         self._stores: dict[str, _RocksStore] = {}
         self._positions: dict[str, Position | None] = {}
         self._restored: set[str] | None = None  # by the bulk restore under way
+        self._made: frozenset[str] = frozenset()
+        """The families that were not there when it was opened."""
         path.mkdir(parents=True, exist_ok=True)
         names = [spec.name for spec in specs]
+        found = list_of_files(path)
         with _failures():
             self._db = self._open(names)
+        self._files = list_of_files(path)
+        self._kept_files: FileList | None = None
         try:
+            self._require_whole(found)
             self._read(names)
         except BaseException:
             self.close()
@@ -222,6 +230,13 @@ class RocksTaskState:
                 self._handles[name] = self._db.get_column_family_handle(family)
                 self._stores[name] = _RocksStore(self._columns[name])
                 self._positions[name] = self._read_position(name)
+                if self._positions[name] is not None and family in self._made:
+                    # A list of files that lost its end: the family was in it, and its rows are
+                    # in no file that is read. What says that they are there is elsewhere.
+                    raise StoreCorruptedError(
+                        f"the rows of store {name!r} in {self._path} are gone, though what says "
+                        "up to where they go is there"
+                    )
 
     def _open(self, names: Sequence[str]) -> Rdict:
         options = _options(self._memory)
@@ -233,12 +248,21 @@ class RocksTaskState:
         wanted = [_family(name) for name in names]
         exists = (self._path / "CURRENT").exists()
         there = Rdict.list_cf(str(self._path), options) if exists else []
+        self._made = frozenset(wanted) - set(there)
         families = dict.fromkeys([*wanted, *(f for f in there if f != _META)])
         return Rdict(
             str(self._path),
             options,
             column_families={family: _options(self._memory) for family in families},
         )
+
+    def _require_whole(self, found: FileList | None) -> None:
+        with _failures():
+            kept = self._db.get(_FILES_KEY)
+        if kept is not None and FileList.decode(kept).is_cut(found):
+            raise StoreCorruptedError(
+                f"the list of files of {self._path} has lost its end, and with it perhaps rows"
+            )
 
     def _check_format(self) -> None:
         found = self._db.get(_FORMAT_KEY)
@@ -275,8 +299,12 @@ class RocksTaskState:
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         batch = self._batch(deltas, positions)
+        files = None if self._files is None else list_of_files(self._path, self._files.name)
+        if files is not None and files != self._kept_files:
+            batch[_FILES_KEY] = files.encode()
         with _failures():
             self._db.write(batch)
+        self._kept_files = files
         self._positions.update(positions)
 
     def position(self, store_name: str) -> Position | None:
