@@ -6,6 +6,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -314,6 +315,11 @@ def test_a_process_that_is_provably_ours_is_stopped(
     tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     """The counterpart: with id, start time and token right, the same process is ended."""
+    # Between fork and exec it has the command line of this process.
+    command = Path(f"/proc/{stranger.pid}/cmdline")
+    deadline = time.monotonic() + 30
+    while b"token-1" not in command.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.01)
     identity = Identity(pid=stranger.pid, started=start_time(stranger.pid), token="token-1")
     save(tmp_path, stopped_record(process=identity))
     assert DevBroker(tmp_path).stop()
