@@ -54,7 +54,7 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empt
 	example_on_broker handover_faults page_on_broker read_store_on_broker \
 	script_on_broker text_files) -k "not spark_cluster" -m "spark and not long"
 
-# A minute, and neither Java nor a broker: what one runs between two edits.
+# Two minutes on two cores, and neither Java nor a broker: what one runs between two edits.
 test-quick: setup  ## Run the tests that need no broker and are done at once
 	$(BIN)/pytest -m "not spark and not broker and not slow" -n auto --dist loadfile \
 		--no-loadscope-reorder -q tests/state tests/topology tests/streams tests/test_imports.py \

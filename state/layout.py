@@ -3,7 +3,7 @@
     plain      the row's key                              the same in the changelog
     window     key  start (8)  sequence (4)               the same in the changelog
     session    key  end (8)  start (8)                    the same in the changelog
-    versioned  see `headrace.state.versions`                       the key, several times
+    versioned  see `headrace.state.versions`              the key, several times
 
 The keys of window and session stores are Kafka Streams'. On disk a byte 0 stands in front of them,
 and for each row there is an entry of an index by time: a byte 1, the time, the row's key.

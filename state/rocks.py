@@ -205,18 +205,19 @@ class RocksTaskState:
         self._stores: dict[str, _RocksStore] = {}
         self._positions: dict[str, Position | None] = {}
         self._restored: set[str] | None = None  # by the bulk restore under way
-        self._made: frozenset[str] = frozenset()
-        """The families that were not there when it was opened."""
         path.mkdir(parents=True, exist_ok=True)
         names = [spec.name for spec in specs]
         found = list_of_files(path)
         with _failures():
             self._db = self._open(names)
-        self._files = list_of_files(path)
+        opened = list_of_files(path)
+        self._list_name = None if opened is None else opened.name
         self._kept_files: FileList | None = None
         try:
             self._require_whole(found)
             self._read(names)
+            # The list is a new one, whose end may be lost before anything is written.
+            self.write({}, {})
         except BaseException:
             self.close()
             raise
@@ -230,13 +231,6 @@ class RocksTaskState:
                 self._handles[name] = self._db.get_column_family_handle(family)
                 self._stores[name] = _RocksStore(self._columns[name])
                 self._positions[name] = self._read_position(name)
-                if self._positions[name] is not None and family in self._made:
-                    # A list of files that lost its end: the family was in it, and its rows are
-                    # in no file that is read. What says that they are there is elsewhere.
-                    raise StoreCorruptedError(
-                        f"the rows of store {name!r} in {self._path} are gone, though what says "
-                        "up to where they go is there"
-                    )
 
     def _open(self, names: Sequence[str]) -> Rdict:
         options = _options(self._memory)
@@ -248,7 +242,6 @@ class RocksTaskState:
         wanted = [_family(name) for name in names]
         exists = (self._path / "CURRENT").exists()
         there = Rdict.list_cf(str(self._path), options) if exists else []
-        self._made = frozenset(wanted) - set(there)
         families = dict.fromkeys([*wanted, *(f for f in there if f != _META)])
         return Rdict(
             str(self._path),
@@ -299,7 +292,7 @@ class RocksTaskState:
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         batch = self._batch(deltas, positions)
-        files = None if self._files is None else list_of_files(self._path, self._files.name)
+        files = list_of_files(self._path, self._list_name)
         if files is not None and files != self._kept_files:
             batch[_FILES_KEY] = files.encode()
         with _failures():

@@ -18,8 +18,10 @@ REQUIRED = object()
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 NAME_LENGTH_MAX = 249
-OWN_GROUPS = (".topology", ".backfill")
-"""What the groups are called after an application that it keeps notes in."""
+TOPOLOGY_ENDING = ".topology"
+BACKFILL_ENDING = ".backfill"
+OWN_GROUPS = (TOPOLOGY_ENDING, BACKFILL_ENDING)
+"""What stands behind an application's name in those of the groups that it keeps notes in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.settings import TOPOLOGY_ENDING
 
 __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 
@@ -55,7 +56,7 @@ class GroupOffsets(Protocol):
 
 def topology_group(application_id: str) -> str:
     """The group that an application's description is kept in."""
-    return f"{application_id}.topology"
+    return application_id + TOPOLOGY_ENDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The supervisor's handle on a worker's process, and what the two say to each other.
 
     supervisor ──── a line of JSON (`Launch`), later ``stop`` ────► worker
-               ◄─── reports (`headrace.streams.supervise.worker_reports`) ────────────
+               ◄─── reports (see `worker_reports`) ────────────────────────
 
 Two pipes, and nothing else. Where the first one ends without ``stop`` the supervisor is dead, and
 the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing of

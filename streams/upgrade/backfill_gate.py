@@ -28,6 +28,7 @@ from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.errors import BackfillOpenError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.settings import BACKFILL_ENDING
 
 __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
 
@@ -52,7 +53,7 @@ def backfill_group(application_id: str) -> str:
     >>> backfill_group("word-count")
     'word-count.backfill'
     """
-    return f"{application_id}.backfill"
+    return application_id + BACKFILL_ENDING
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,20 +48,20 @@ class CommittedRecords:
         Raises:
             FatalClientError: the brokers did not hand out what they have.
         """
-        found: set[TopicPartition] = set()
         left = sorted(set(places))
         for _ in range(_TRIES):
-            if not left:
-                break
             ends, starts = admin.stable_offsets(left), admin.start_offsets(left)
             left = [place for place in left if starts[place] < ends[place]]
             if not left:
-                break
+                return set()
             try:
-                return found | self._read({place: starts[place] for place in left}, ends)
+                return self._read({place: starts[place] for place in left}, ends)
             except OffsetLostError:
                 continue  # somebody deleted records since they were asked for
-        return found
+        raise FatalClientError(
+            f"records of {named_places(left)} were deleted again and again while they were looked "
+            "for; see who deletes them, and start again"
+        )
 
     def _read(
         self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]

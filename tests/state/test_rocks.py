@@ -418,6 +418,21 @@ def test_a_list_of_files_without_its_end_loses_no_flushed_rows_in_silence(
         opened(killed, memory)
 
 
+def test_a_list_of_files_that_a_start_has_begun_is_held_to_its_length(
+    path: Path, tmp_path: Path, memory: RocksMemory
+) -> None:
+    """Each opening writes a list of its own, and may be killed before it writes anything else."""
+    filled(path, memory)
+    state = opened(path, memory)
+    killed = tmp_path / "killed"
+    shutil.copytree(path, killed)
+    state.close()
+    (manifest,) = killed.glob("MANIFEST-*")
+    os.truncate(manifest, manifest.stat().st_size - 5)
+    with pytest.raises(StoreCorruptedError, match="has lost its end"):
+        opened(killed, memory)
+
+
 def test_a_path_that_speaks_of_corruption_does_not_make_it_one(
     tmp_path: Path, memory: RocksMemory
 ) -> None:
