@@ -49,7 +49,7 @@ test-long: setup  ## Run the tests that take long and seldom tell: three nodes, 
 # Their brokers are to be up soon, and never get to run fast.
 test test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-# QUICK=1 takes six minutes of the quarter of an hour, and leaves out Spark on several machines.
+# QUICK=1 takes three minutes of the quarter of an hour, and leaves out Spark on several machines.
 SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \
 	example_on_broker handover_faults page_on_broker read_store_on_broker \
 	script_on_broker text_files) -k "not spark_cluster" -m "spark and not long"
@@ -63,7 +63,7 @@ test-quick: setup  ## Run the tests that need no broker and are done at once
 spark: setup  ## Run the tests that start Spark, one after the other
 	$(BIN)/pytest $(if $(QUICK),$(SPARK_QUICK),tests/spark_bridge -m spark) $(PYTEST_ARGS)
 
-# QUICK=1 takes four minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
+# QUICK=1 takes three minutes; SEED=… strikes the same faults again; GUARANTEE=at_least_once.
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
