@@ -10,7 +10,7 @@ from collections.abc import Callable
 import confluent_kafka
 
 from benchmarks.timing import Comparison, compare
-from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import TopicPartition
 
 RECORDS = 5000

@@ -16,7 +16,7 @@ import structlog
 
 from benchmarks.topologies import TOPOLOGIES
 from headrace.streams.app import KafkaStreams
-from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 

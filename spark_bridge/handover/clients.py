@@ -9,7 +9,7 @@ from headrace.spark_bridge.cleanup import and_then
 from headrace.streams.seams.clients import GroupMetadata
 
 if TYPE_CHECKING:
-    from headrace.streams.kafka.producer import TransactionalProducer
+    from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 __all__ = ["CALL_TIMEOUT_MS", "expected_ms", "group_metadata", "make_producer"]
 
@@ -38,7 +38,7 @@ def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
     Args:
         settings: librdkafka's.
     """
-    from headrace.streams.kafka.producer import TransactionalProducer
+    from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
     return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)
 

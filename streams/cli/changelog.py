@@ -10,7 +10,7 @@ import click
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.producer import PlainProducer
+from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.upgrade.local_changelog_plan import lines
 from headrace.streams.upgrade.local_changelogs import LocalChangelogs
 from headrace.streams.upgrade.reset import refuse_members

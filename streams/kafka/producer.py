@@ -1,4 +1,4 @@
-"""The live producers, one per guarantee, behind `headrace.streams.seams.clients.Producer`.
+"""What the live producers share: `plain_producer` and `transactional_producer`, one a guarantee.
 
 Hot path: `send` runs for every record that leaves a task; benchmarks/produce.py times it.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -33,20 +33,15 @@ from headrace.streams.errors import (
     TaskMigratedError,
 )
 from headrace.streams.kafka.broker_contact import Heard
-from headrace.streams.kafka.kafka_clients import new_producer, new_transactional_producer
+from headrace.streams.kafka.kafka_clients import new_producer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
-from headrace.streams.seams.clients import Clock, GroupMetadata, Offsets, TopicPartition
+from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.refused_times import REFUSED
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.topology.compile.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
-_OFFSETS_WAIT_S = 5.0
-"""It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
-_INIT_SLICE_S = 5.0
-"""A call that timed out is taken up again by the next one."""
-_REPORT_WAIT_S = 0.01
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
 """Where librdkafka says which partition a failed transaction could not write to."""
@@ -58,14 +53,13 @@ _TOO_LARGE = frozenset(
     }
 )
 
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
-EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 
-class _LiveProducer:
+class LiveProducer:
     """What both guarantees share: sending, back-pressure, and the translation of errors."""
 
     _make: Callable[..., confluent_kafka.Producer] = staticmethod(new_producer)
@@ -136,8 +130,8 @@ class _LiveProducer:
         if cause.code() in _TOO_LARGE:
             size = len(key or b"") + len(value or b"")
             raise RecordTooLargeError(topic, size, self._topic_limits.get(topic)) from error
-        if cause.code() in _GONE:
-            raise _missing(topic, cause) from error
+        if cause.code() in GONE:
+            raise missing(topic, cause) from error
         self._raise_for_send(error)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
@@ -264,228 +258,10 @@ class _LiveProducer:
         return RecordRefusedError(what, topic=topic, partition=partition)
 
 
-def _missing(topic: str, cause: KafkaError) -> MissingTopicError:
+def missing(topic: str, cause: KafkaError) -> MissingTopicError:
+    """Say that a topic was deleted while it is written to."""
     return MissingTopicError(
         f"topic {topic}, which the application writes, does not exist any more ({cause.str()}); "
         "create it again, or take it out of the topology, then start the application",
         topics=[topic],
     )
-
-
-class TransactionalProducer(_LiveProducer):
-    """Exactly-once: everything between `begin` and `commit` becomes visible together."""
-
-    _make = staticmethod(new_transactional_producer)
-
-    def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
-        super().__init__(config, **limits)
-        # The brokers abort what takes longer, so there is nothing to wait for.
-        expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
-        self._transaction_timeout_s = min(self._timeout_s, expires_s)
-        self._offsets_timeout_s = min(self._transaction_timeout_s, _OFFSETS_WAIT_S)
-        self._ends: dict[TopicPartition, int] = {}
-        self._is_open = False
-        self._number = 0
-        """Of the transaction: reports of one before may come late."""
-
-    def init(self) -> None:
-        """Decide what an earlier producer of the same identity left open.
-
-        Raises:
-            StopRequestedError: it was not decided yet, and nobody needs it any more.
-        """
-        slice_s = min(self._timeout_s, _INIT_SLICE_S)
-        self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
-
-    def _raise_for_send(self, error: KafkaException) -> NoReturn:
-        # A send does not say what has broken the transaction, and to begin another one does.
-        try:
-            self._client.begin_transaction()
-        except KafkaException as cause:
-            error = cause
-        self._raise(error, "send")
-
-    def begin(self) -> None:
-        """Begin a transaction; the client tells the broker with the first send."""
-        self._ends.clear()
-        self._number += 1
-        self._call("send", self._client.begin_transaction)
-        self._is_open = True
-
-    def settle(self) -> None:
-        """Nothing to wait for: what is sent becomes visible together, or not at all."""
-
-    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
-        """Write a store's delta; the report of the last record says where it ends."""
-        self._check_sizes(place.topic, rows)
-        self._send_rows(place, rows[:-1])
-        key, value, timestamp = rows[-1]
-        self._send_reported(place, key, value, timestamp)
-
-    def _send_reported(
-        self, place: TopicPartition, key: bytes, value: bytes | None, timestamp: int
-    ) -> None:
-        topic, partition = place
-        reported = partial(self._reported, self._number)
-        while True:
-            try:
-                self._client.produce(
-                    topic, value, key, partition, reported, None, timestamp or 1, None
-                )
-            except BufferError:
-                self._wait_for_room()
-                continue
-            except KafkaException as error:
-                self._refuse_record(error, topic, key, value)
-            return
-
-    def _reported(
-        self, number: int, error: KafkaError | None, message: confluent_kafka.Message
-    ) -> None:
-        # A failed record makes the whole transaction abortable, so the commit will say so.
-        if error is None and number == self._number:
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            assert topic is not None
-            assert partition is not None
-            assert offset is not None
-            self._ends[TopicPartition(topic, partition)] = offset + 1
-
-    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
-        """Add the input offsets to the transaction, fenced by the membership."""
-        positions = [
-            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
-            for place, c in offsets.items()
-        ]
-        self._call(
-            "offsets",
-            self._client.send_offsets_to_transaction,
-            positions,
-            metadata,
-            self._offsets_timeout_s,
-        )
-
-    def commit(self) -> None:
-        """Make everything since `begin` final: called once, whatever the answer."""
-        try:
-            self._client.commit_transaction(self._transaction_timeout_s)
-        except KafkaException as error:
-            self._raise(error, "commit")
-        self._is_open = False
-
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each changelog, from the reports."""
-        wanted = list(places)
-        deadline = self._clock.monotonic_s() + self._timeout_s
-        # The commit has waited for the records, but not for the reports to be handed out.
-        while any(place not in self._ends for place in wanted):
-            if self._clock.monotonic_s() > deadline:
-                raise OutcomeUnknownError("the client does not say where changelog records went")
-            self._poll(_REPORT_WAIT_S)
-        return {place: self._ends[place] for place in wanted}
-
-    def abort(self) -> None:
-        """Make everything since `begin` void."""
-        if self._is_open:
-            self._call("abort", self._client.abort_transaction, self._transaction_timeout_s)
-        self._is_open = False
-        self._ends.clear()
-
-    def close(self) -> None:
-        """Drop what is queued; an open transaction is left for the successor to decide."""
-        self._drop()
-        # With an open transaction the client would wait for brokers that may not answer.
-        if not self._is_open:
-            self._client.close()
-
-
-class PlainProducer(_LiveProducer):
-    """At-least-once: all records are on the brokers before the offsets are committed."""
-
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        *,
-        commit_offsets: Callable[[Offsets], None],
-        end_offsets: EndOffsets,
-        **limits: Any,
-    ) -> None:
-        super().__init__(config, **limits)
-        self._commit_offsets = commit_offsets
-        self._end_offsets = end_offsets
-        self._offsets: Offsets = {}
-
-    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
-        # The client reports failures alone, for every record (delivery.report.only.error).
-        return {**config, "on_delivery": self._failed}
-
-    def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error
-            self._failed_place = (message.topic() or "", message.partition())
-
-    def init(self) -> None:
-        """Nothing to decide without transactions."""
-
-    def begin(self) -> None:
-        """Nothing to begin without transactions."""
-
-    def settle(self) -> None:
-        """Wait until everything is on the brokers; refuse to go on if any record failed."""
-        deadline = self._clock.monotonic_s() + self._timeout_s
-        while self._flush(1.0) > 0 and self._failure is None:
-            if self._clock.monotonic_s() > deadline:
-                raise OutcomeUnknownError(
-                    f"{len(self._client)} records were not acknowledged within "
-                    f"{self._timeout_s:.0f} s; check that the brokers are reachable"
-                )
-        self._check()
-
-    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
-        """Write a store's delta."""
-        self._check_sizes(place.topic, rows)
-        self._send_rows(place, rows)
-
-    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
-        """Keep the offsets until everything before them is on the brokers."""
-        self._offsets = offsets
-
-    def commit(self) -> None:
-        """Flush, refuse to go on if any record failed, then commit the offsets."""
-        self.settle()
-        if self._offsets:
-            self._commit_offsets(self._offsets)
-
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the changelogs' end offsets, as only this task writes there."""
-        wanted = list(places)
-        return self._end_offsets(wanted) if wanted else {}
-
-    def abort(self) -> None:
-        """What was sent stays sent; forget what is still queued, and the failure."""
-        self._client.purge()
-        self._flush(self._timeout_s)
-        self._failure = None
-
-    def pressure(self, timeout_s: float) -> None:
-        """Serve failure reports, and wait while too much is under way."""
-        super().pressure(timeout_s)
-        self._check()
-
-    def close(self) -> None:
-        """Drop what is still queued: its offsets are not committed."""
-        self._drop()
-        self._client.close()
-
-    def _check(self) -> None:
-        failure = self._failure
-        if failure is None:
-            return
-        topic, partition = self._failed_place
-        reaction = reaction_to(failure, "send")
-        if reaction is Reaction.REFUSED:
-            raise self._refused(failure, topic, partition)
-        if failure.code() in _GONE:
-            raise _missing(topic, failure)
-        if reaction is Reaction.DENIED:
-            raise denial(failure, self._config, topic=topic)
-        raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

@@ -22,8 +22,9 @@ from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
+from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
-from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.local.home import LocalHomes, open_global_home
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -49,7 +50,6 @@ BeforeStart = Callable[
     [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
 ]
 """Called before topics are created, with what creates them, the plan, and those that are there.
-
 It may refuse; it returns the inputs without offsets of which it has said what follows."""
 
 Stopping = Callable[[], bool]

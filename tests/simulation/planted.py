@@ -18,7 +18,8 @@ from headrace.streams.commit.commit import Commit
 from headrace.streams.commit.membership import Membership
 from headrace.streams.errors import OutcomeUnknownError
 from headrace.streams.kafka.consumer import LiveConsumer
-from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.simulation.world.cluster import SimulatedAdmin

@@ -27,7 +27,7 @@ from headrace.spark_bridge.handover.units import RowFacts, units_of
 from headrace.spark_bridge.plan.job import Application
 from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.changelog_identity import changelog_numbers
 from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.topic_identity import committed_id, shown

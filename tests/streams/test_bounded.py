@@ -9,7 +9,7 @@ import pytest
 
 from headrace.streams.errors import OutcomeUnknownError
 from headrace.streams.kafka.bounded import BoundedProducer, in_time
-from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 NOWHERE = {
     "bootstrap.servers": "localhost:1",

@@ -14,7 +14,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ProducerFencedError, StreamsError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.consumer import LiveConsumer
-from headrace.streams.kafka.producer import TransactionalProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import CommittedOffset, Consumer, Producer, TopicPartition
 from headrace.streams.testing.memory_clients import (

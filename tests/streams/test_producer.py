@@ -15,7 +15,8 @@ from headrace.streams.errors import (
     OutcomeUnknownError,
     RecordTooLargeError,
 )
-from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaException
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ProducerFencedError, RecordRefusedError
-from headrace.streams.kafka.producer import PlainProducer, TransactionalProducer
+from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until

@@ -1,0 +1,110 @@
+"""The live producer of at-least-once: what both share is in `producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+
+from headrace.streams.contact.denials import denial
+from headrace.streams.errors import FatalClientError, OutcomeUnknownError
+from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
+from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
+
+EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+class PlainProducer(LiveProducer):
+    """At-least-once: all records are on the brokers before the offsets are committed."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        commit_offsets: Callable[[Offsets], None],
+        end_offsets: EndOffsets,
+        **limits: Any,
+    ) -> None:
+        super().__init__(config, **limits)
+        self._commit_offsets = commit_offsets
+        self._end_offsets = end_offsets
+        self._offsets: Offsets = {}
+
+    def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
+        # The client reports failures alone, for every record (delivery.report.only.error).
+        return {**config, "on_delivery": self._failed}
+
+    def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+            self._failed_place = (message.topic() or "", message.partition())
+
+    def init(self) -> None:
+        """Nothing to decide without transactions."""
+
+    def begin(self) -> None:
+        """Nothing to begin without transactions."""
+
+    def settle(self) -> None:
+        """Wait until everything is on the brokers; refuse to go on if any record failed."""
+        deadline = self._clock.monotonic_s() + self._timeout_s
+        while self._flush(1.0) > 0 and self._failure is None:
+            if self._clock.monotonic_s() > deadline:
+                raise OutcomeUnknownError(
+                    f"{len(self._client)} records were not acknowledged within "
+                    f"{self._timeout_s:.0f} s; check that the brokers are reachable"
+                )
+        self._check()
+
+    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
+        """Write a store's delta."""
+        self._check_sizes(place.topic, rows)
+        self._send_rows(place, rows)
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
+        """Keep the offsets until everything before them is on the brokers."""
+        self._offsets = offsets
+
+    def commit(self) -> None:
+        """Flush, refuse to go on if any record failed, then commit the offsets."""
+        self.settle()
+        if self._offsets:
+            self._commit_offsets(self._offsets)
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the changelogs' end offsets, as only this task writes there."""
+        wanted = list(places)
+        return self._end_offsets(wanted) if wanted else {}
+
+    def abort(self) -> None:
+        """What was sent stays sent; forget what is still queued, and the failure."""
+        self._client.purge()
+        self._flush(self._timeout_s)
+        self._failure = None
+
+    def pressure(self, timeout_s: float) -> None:
+        """Serve failure reports, and wait while too much is under way."""
+        super().pressure(timeout_s)
+        self._check()
+
+    def close(self) -> None:
+        """Drop what is still queued: its offsets are not committed."""
+        self._drop()
+        self._client.close()
+
+    def _check(self) -> None:
+        failure = self._failure
+        if failure is None:
+            return
+        topic, partition = self._failed_place
+        reaction = reaction_to(failure, "send")
+        if reaction is Reaction.REFUSED:
+            raise self._refused(failure, topic, partition)
+        if failure.code() in GONE:
+            raise missing(topic, failure)
+        if reaction is Reaction.DENIED:
+            raise denial(failure, self._config, topic=topic)
+        raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

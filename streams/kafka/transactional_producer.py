@@ -1,0 +1,147 @@
+"""The live producer of exactly-once: what both share is in `producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.streams.errors import OutcomeUnknownError
+from headrace.streams.kafka.kafka_clients import new_transactional_producer
+from headrace.streams.kafka.producer import LiveProducer, Rows
+from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
+
+_OFFSETS_WAIT_S = 5.0
+"""It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
+_INIT_SLICE_S = 5.0
+"""A call that timed out is taken up again by the next one."""
+_REPORT_WAIT_S = 0.01
+
+
+class TransactionalProducer(LiveProducer):
+    """Exactly-once: everything between `begin` and `commit` becomes visible together."""
+
+    _make = staticmethod(new_transactional_producer)
+
+    def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
+        super().__init__(config, **limits)
+        # The brokers abort what takes longer, so there is nothing to wait for.
+        expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
+        self._transaction_timeout_s = min(self._timeout_s, expires_s)
+        self._offsets_timeout_s = min(self._transaction_timeout_s, _OFFSETS_WAIT_S)
+        self._ends: dict[TopicPartition, int] = {}
+        self._is_open = False
+        self._number = 0
+        """Of the transaction: reports of one before may come late."""
+
+    def init(self) -> None:
+        """Decide what an earlier producer of the same identity left open.
+
+        Raises:
+            StopRequestedError: it was not decided yet, and nobody needs it any more.
+        """
+        slice_s = min(self._timeout_s, _INIT_SLICE_S)
+        self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
+
+    def _raise_for_send(self, error: KafkaException) -> NoReturn:
+        # A send does not say what has broken the transaction, and to begin another one does.
+        try:
+            self._client.begin_transaction()
+        except KafkaException as cause:
+            error = cause
+        self._raise(error, "send")
+
+    def begin(self) -> None:
+        """Begin a transaction; the client tells the broker with the first send."""
+        self._ends.clear()
+        self._number += 1
+        self._call("send", self._client.begin_transaction)
+        self._is_open = True
+
+    def settle(self) -> None:
+        """Nothing to wait for: what is sent becomes visible together, or not at all."""
+
+    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
+        """Write a store's delta; the report of the last record says where it ends."""
+        self._check_sizes(place.topic, rows)
+        self._send_rows(place, rows[:-1])
+        key, value, timestamp = rows[-1]
+        self._send_reported(place, key, value, timestamp)
+
+    def _send_reported(
+        self, place: TopicPartition, key: bytes, value: bytes | None, timestamp: int
+    ) -> None:
+        topic, partition = place
+        reported = partial(self._reported, self._number)
+        while True:
+            try:
+                self._client.produce(
+                    topic, value, key, partition, reported, None, timestamp or 1, None
+                )
+            except BufferError:
+                self._wait_for_room()
+                continue
+            except KafkaException as error:
+                self._refuse_record(error, topic, key, value)
+            return
+
+    def _reported(
+        self, number: int, error: KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
+        # A failed record makes the whole transaction abortable, so the commit will say so.
+        if error is None and number == self._number:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            self._ends[TopicPartition(topic, partition)] = offset + 1
+
+    def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
+        """Add the input offsets to the transaction, fenced by the membership."""
+        positions = [
+            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
+            for place, c in offsets.items()
+        ]
+        self._call(
+            "offsets",
+            self._client.send_offsets_to_transaction,
+            positions,
+            metadata,
+            self._offsets_timeout_s,
+        )
+
+    def commit(self) -> None:
+        """Make everything since `begin` final: called once, whatever the answer."""
+        try:
+            self._client.commit_transaction(self._transaction_timeout_s)
+        except KafkaException as error:
+            self._raise(error, "commit")
+        self._is_open = False
+
+    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset behind the last record of each changelog, from the reports."""
+        wanted = list(places)
+        deadline = self._clock.monotonic_s() + self._timeout_s
+        # The commit has waited for the records, but not for the reports to be handed out.
+        while any(place not in self._ends for place in wanted):
+            if self._clock.monotonic_s() > deadline:
+                raise OutcomeUnknownError("the client does not say where changelog records went")
+            self._poll(_REPORT_WAIT_S)
+        return {place: self._ends[place] for place in wanted}
+
+    def abort(self) -> None:
+        """Make everything since `begin` void."""
+        if self._is_open:
+            self._call("abort", self._client.abort_transaction, self._transaction_timeout_s)
+        self._is_open = False
+        self._ends.clear()
+
+    def close(self) -> None:
+        """Drop what is queued; an open transaction is left for the successor to decide."""
+        self._drop()
+        # With an open transaction the client would wait for brokers that may not answer.
+        if not self._is_open:
+            self._client.close()
