@@ -29,7 +29,7 @@ topology/processor_topology.py topology/topology.py
 topology/dsl/
 topology/__init__.py
 streams/client_names.py streams/errors.py streams/loading.py streams/logs.py streams/secrets.py \
-    streams/settings.py
+    streams/settings.py streams/start_errors.py streams/worker_errors.py
 streams/contact/
 streams/seams/
 streams/kafka/

@@ -24,10 +24,10 @@ from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.stage_errors import said_of_results
-from headrace.streams.errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 from headrace.streams.plan.changelog_identity import with_changelogs
 from headrace.streams.plan.progress import with_topic_id
 from headrace.streams.seams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
 

@@ -22,9 +22,9 @@ from headrace.spark_bridge.handover.notes import Terms, check_id, is_in_parts
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.deployed.deployed import topology_group
-from headrace.streams.errors import OutcomeUnknownError, ProducerFencedError
 from headrace.streams.seams.clients import Offsets, Probe
 from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
+from headrace.streams.worker_errors import OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["Lead"]
 

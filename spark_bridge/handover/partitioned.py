@@ -29,14 +29,10 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.stage_errors import denied
-from headrace.streams.errors import (
-    AbortableError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    StreamsError,
-)
+from headrace.streams.errors import StreamsError
 from headrace.streams.seams.clients import Offsets, Probe, TopicPartition, no_probe
 from headrace.streams.upgrade.backfill_gate import BackfillNote
+from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit_writer"]
 

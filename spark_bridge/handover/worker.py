@@ -32,9 +32,9 @@ from headrace.spark_bridge.handover.rows import OldKeys, RowWriter, read_old_key
 from headrace.spark_bridge.handover.units import Unit, unit_of
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer
-from headrace.streams.errors import ProducerFencedError
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.upgrade.backfill_gate import BackfillNote, backfill_group
+from headrace.streams.worker_errors import ProducerFencedError
 
 __all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
 

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from headrace.state.store import Position
-from headrace.streams.errors import RecordTooLargeError
 from headrace.streams.seams.clients import (
     Clock,
     GroupMetadata,
@@ -30,6 +29,7 @@ from headrace.streams.seams.clients import (
 )
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.task import Delta, Task
+from headrace.streams.worker_errors import RecordTooLargeError
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from headrace.streams.errors import IdentityError, MemberFencedError, StreamsError
+from headrace.streams.errors import IdentityError, StreamsError
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import (
     Clock,
@@ -22,6 +22,7 @@ from headrace.streams.seams.clients import (
 )
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.recurrence import Recurrence
+from headrace.streams.worker_errors import MemberFencedError
 
 FENCED_TIMES = 3
 FENCED_WITHIN_S = 60.0

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from headrace.streams.errors import (
-    FatalClientError,
-    IdentityError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    StreamsError,
-)
+from headrace.streams.errors import FatalClientError, IdentityError, StreamsError
 from headrace.streams.seams.clients import Clock, Log, Probe, Producer
 from headrace.streams.tasks.recurrence import Recurrence
+from headrace.streams.worker_errors import OutcomeUnknownError, ProducerFencedError
 
 FENCED_AGAIN_S = 60.0
 

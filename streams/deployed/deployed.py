@@ -22,15 +22,11 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
 from headrace.streams.deployed.deployment import Deployment, change_code, is_accepted
 from headrace.streams.deployed.deployment_changes import changes
-from headrace.streams.errors import (
-    FatalClientError,
-    ResetRefusedError,
-    StopRequestedError,
-    TopologyChangedError,
-)
+from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from headrace.streams.settings import TOPOLOGY_ENDING
+from headrace.streams.start_errors import ResetRefusedError, TopologyChangedError
 
 __all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
 

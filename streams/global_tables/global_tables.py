@@ -16,12 +16,7 @@ from dataclasses import dataclass, field
 
 from headrace.state.errors import StoreCorruptedError
 from headrace.state.store import Position
-from headrace.streams.errors import (
-    FatalClientError,
-    GlobalTableLostError,
-    OffsetLostError,
-    StopRequestedError,
-)
+from headrace.streams.errors import FatalClientError, GlobalTableLostError, StopRequestedError
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_rows import GlobalRows
 from headrace.streams.global_tables.global_state import Followed, GlobalState, stores_of_tables
@@ -39,6 +34,7 @@ from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.restore_plan import ChangelogFacts, plan_restore
 from headrace.streams.tasks.tasks import Facts
+from headrace.streams.worker_errors import OffsetLostError
 from headrace.topology.context.context import TableView
 from headrace.topology.processors.read_only_store import store_key
 from headrace.topology.processors.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 
 import confluent_kafka
 
-from headrace.streams.errors import OutcomeUnknownError
+from headrace.streams.worker_errors import OutcomeUnknownError
 
 _MARGIN_S = 1.0
 """The client's own time-out comes first, where it works."""
@@ -53,8 +53,8 @@ def in_time(call: Callable[[], None], timeout_s: float) -> None:
         >>> in_time(threading.Event().wait, 0.01)
         Traceback (most recent call last):
             ...
-        headrace.streams.errors.OutcomeUnknownError: the client does not come back from a call \
-within 0.01 s
+        headrace.streams.worker_errors.OutcomeUnknownError: the client does not come back from a \
+call within 0.01 s
     """
     failures: list[BaseException] = []
 

@@ -17,13 +17,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from headrace.streams.contact.denials import denial
-from headrace.streams.errors import (
-    FatalClientError,
-    MemberFencedError,
-    MissingTopicError,
-    OffsetLostError,
-    TaskMigratedError,
-)
+from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
@@ -38,6 +32,7 @@ from headrace.streams.seams.clients import (
 )
 from headrace.streams.seams.offset_texts import text_of
 from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.worker_errors import MemberFencedError, OffsetLostError, TaskMigratedError
 
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]

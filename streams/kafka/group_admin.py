@@ -12,15 +12,12 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.contact.denials import DENIED, denial
-from headrace.streams.errors import (
-    FatalClientError,
-    MissingTopicError,
-    ResetRefusedError,
-)
+from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member, Target
 from headrace.streams.seams.offset_texts import text_of
+from headrace.streams.start_errors import ResetRefusedError
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

@@ -9,10 +9,11 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 
 from headrace.streams.contact.denials import denial
-from headrace.streams.errors import FatalClientError, OutcomeUnknownError
+from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
+from headrace.streams.worker_errors import OutcomeUnknownError
 
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 

@@ -20,24 +20,22 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.contact.denials import denial
-from headrace.streams.errors import (
-    AbortableError,
-    FatalClientError,
-    MemberFencedError,
-    MissingTopicError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    RecordRefusedError,
-    RecordTooLargeError,
-    StopRequestedError,
-    TaskMigratedError,
-)
+from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.kafka_clients import new_producer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
 from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.refused_times import REFUSED
 from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.worker_errors import (
+    AbortableError,
+    MemberFencedError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    TaskMigratedError,
+)
 from headrace.topology.compile.compiler import Headers
 
 _RETRY_WAIT_S = 0.05

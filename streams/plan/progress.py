@@ -16,9 +16,9 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
 from headrace.streams.plan.topic_identity import id_values
 from headrace.streams.seams.clients import Offsets
+from headrace.streams.start_errors import ChangelogUnfinishedError, ResetUnfinishedError
 
 MAGIC = 2
 MAX_BYTES = 4095

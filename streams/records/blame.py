@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.streams.errors import (
-    ProcessorFailedError,
-    RecordError,
-    RecordRefusedError,
-    StreamsError,
-)
+from headrace.streams.errors import ProcessorFailedError, RecordError, StreamsError
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.refused_times import advice, told
+from headrace.streams.worker_errors import RecordRefusedError
 from headrace.topology.graph.graph import Sink
 
 Ranges = Mapping[TopicPartition, range]

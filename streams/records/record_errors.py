@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from headrace.state.errors import StateError
-from headrace.streams.errors import RecordTooLargeError, StreamsError
+from headrace.streams.errors import StreamsError
 from headrace.streams.records.handlers import (
     Continue,
     DeadLetter,
@@ -23,6 +23,7 @@ from headrace.streams.records.handlers import (
     Stage,
 )
 from headrace.streams.seams.clients import Log
+from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import Headers, Part, Program, Send
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import BufferFullError, RegistryError, SerdeError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.streams.errors import MissingTopicError, OffsetLostError
+from headrace.streams.errors import MissingTopicError
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation.world.cluster import Cluster
@@ -20,6 +20,7 @@ from headrace.streams.simulation.world.disk import Host
 from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.worker_errors import OffsetLostError
 
 __all__ = ["DISASTERS", "Disaster", "Disasters"]
 

@@ -14,22 +14,24 @@ from enum import IntEnum
 
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.errors import (
-    BackfillOpenError,
-    ChangelogUnfinishedError,
     ConfigError,
     FatalClientError,
     IdentityError,
     LocalStateError,
     MisconfiguredTopicError,
     MissingTopicError,
-    OffsetLostError,
     RecordError,
-    ResetUnfinishedError,
-    TopologyChangedError,
 )
 from headrace.streams.loading import ApplicationError
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.start_errors import (
+    BackfillOpenError,
+    ChangelogUnfinishedError,
+    ResetUnfinishedError,
+    TopologyChangedError,
+)
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.worker_errors import OffsetLostError
 from headrace.topology.errors import TopologyError
 
 __all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from headrace.streams.errors import AbortableError
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import same_topic
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.tasks.task import Task
+from headrace.streams.worker_errors import AbortableError
 
 __all__ = ["AskIds", "InputIdentity"]
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from headrace.state.store import Position
-from headrace.streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
@@ -36,6 +35,7 @@ from headrace.streams.seams.clients import (
 from headrace.streams.seams.never_back import NeverBack
 from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
 from headrace.streams.tasks.task import LocalRows, Task, corruption_of
+from headrace.streams.worker_errors import OffsetLostError, RestoreLostError, TaskCorruptedError
 
 Changes = list[tuple[bytes, "bytes | None", int]]
 

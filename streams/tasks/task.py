@@ -28,12 +28,7 @@ from headrace.state.codec import decode_timestamped
 from headrace.state.errors import StoreCorruptedError, ValueEncodingError
 from headrace.state.store import CommittedStore, Position, TaskState
 from headrace.state.timed import TimedBuffer
-from headrace.streams.errors import (
-    RecordError,
-    RecordTooLargeError,
-    StreamsError,
-    TaskCorruptedError,
-)
+from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
 from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
@@ -48,6 +43,7 @@ from headrace.streams.seams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
+from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
 from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
 from headrace.topology.context.context import Number, TableView
 from headrace.topology.context.punctuation import NEVER_MS

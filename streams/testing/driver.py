@@ -15,7 +15,6 @@ from typing import Any, Literal, Self, TypeVar, get_args, overload
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.errors import AbortableError
 from headrace.streams.global_tables.global_state import GlobalState, stores_of_tables
 from headrace.streams.local.driver_disk import Disk, MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
@@ -45,6 +44,7 @@ from headrace.streams.testing.memory_worker import (
     make_memory_worker,
 )
 from headrace.streams.worker.worker import Worker
+from headrace.streams.worker_errors import AbortableError
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from headrace.streams.seams.clients import (
     CommittedOffset,
     GroupMetadata,
@@ -21,6 +20,7 @@ from headrace.streams.seams.clients import (
 from headrace.streams.seams.refused_times import FAR_MS, advice, told
 from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.worker_errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from headrace.topology.compile.compiler import Headers
 from headrace.topology.errors import FarTimeWarning
 

@@ -25,10 +25,10 @@ from typing import Literal, Protocol, get_args
 
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.errors import BackfillOpenError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
 from headrace.streams.settings import BACKFILL_ENDING
+from headrace.streams.start_errors import BackfillOpenError
 
 __all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
 

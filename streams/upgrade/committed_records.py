@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from headrace.streams.errors import FatalClientError, OffsetLostError
+from headrace.streams.errors import FatalClientError
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
 from headrace.streams.seams.place_ranges import named_places
+from headrace.streams.worker_errors import OffsetLostError
 
 __all__ = ["CommittedRecords"]
 

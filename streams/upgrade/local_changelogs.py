@@ -30,7 +30,7 @@ from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from headrace.streams.errors import FatalClientError, LocalStateError
 from headrace.streams.plan.changelog_identity import (
     committed_numbers,
     known_changelogs,
@@ -57,6 +57,7 @@ from headrace.streams.seams.clients import (
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.local_changelog_plan import (
     ChangelogPlan,
     TaskRows,

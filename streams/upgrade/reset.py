@@ -38,7 +38,7 @@ from headrace.state.directory import StateDirectory, TaskDirectory
 from headrace.state.errors import StateError, StateLockedError
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployed import forget
-from headrace.streams.errors import FatalClientError, LocalStateError, ResetRefusedError
+from headrace.streams.errors import FatalClientError, LocalStateError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import RESET_MARK
 from headrace.streams.plan.topics import describe_as
@@ -46,6 +46,7 @@ from headrace.streams.seams.clients import CommittedOffset, Offsets, Probe, Topi
 from headrace.streams.seams.group_facts import Member, Target
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.backfill_gate import BackfillNote, open_note
 from headrace.streams.upgrade.reset_plan import (
     ApplicationTopics,

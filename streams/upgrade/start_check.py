@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment, is_accepted
-from headrace.streams.errors import TopologyChangedError
 from headrace.streams.plan.changelog_identity import (
     committed_numbers,
     known_changelogs,
@@ -28,6 +27,7 @@ from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import Log, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.lost_group import LostGroup, OffsetsAt
 from headrace.streams.upgrade.reset_plan import ApplicationTopics

@@ -23,17 +23,6 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact
-from headrace.streams.errors import (
-    AbortableError,
-    MemberFencedError,
-    OffsetLostError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    RecordRefusedError,
-    RestoreLostError,
-    TaskCorruptedError,
-    TaskMigratedError,
-)
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.blame import refused_record
@@ -56,6 +45,17 @@ from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.upkeep.retention import RetentionGuard
 from headrace.streams.upkeep.topic_watch import TopicWatch
 from headrace.streams.worker.pace import Pace
+from headrace.streams.worker_errors import (
+    AbortableError,
+    MemberFencedError,
+    OffsetLostError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RecordRefusedError,
+    RestoreLostError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
 from headrace.topology.context.punctuation import NEVER_MS
 
 UNKNOWN_LOOK_S = 1.0

@@ -16,7 +16,6 @@ from headrace.state.errors import StateError
 from headrace.state.rocks import RocksTaskState
 from headrace.streams.commit.commit import Commit
 from headrace.streams.commit.membership import Membership
-from headrace.streams.errors import OutcomeUnknownError
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -31,6 +30,7 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.worker import Worker
+from headrace.streams.worker_errors import OutcomeUnknownError
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}

@@ -16,7 +16,7 @@ from headrace.spark_bridge.handover.partitioned import (
     left_to_write,
 )
 from headrace.spark_bridge.records.records import RESULT
-from headrace.streams.errors import BackfillOpenError
+from headrace.streams.start_errors import BackfillOpenError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.handover_faults import KINDS, Kind, UnitFault
 from tests.spark_bridge.local_rows import LocalResults

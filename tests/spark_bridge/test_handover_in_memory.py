@@ -22,13 +22,13 @@ from headrace.spark_bridge.handover.partitioned import (
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.deployed.deployed import topology_group
-from headrace.streams.errors import ProducerFencedError
 from headrace.streams.plan.progress import Progress, with_topic_id
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.upgrade.backfill_gate import backfill_group
+from headrace.streams.worker_errors import ProducerFencedError
 from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
 

@@ -25,14 +25,15 @@ from headrace.spark_bridge.handover.partitioned import (
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts, units_of
 from headrace.spark_bridge.plan.job import Application
-from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.changelog_identity import changelog_numbers
 from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.topic_identity import committed_id, shown
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.upgrade.backfill_gate import backfill_group
+from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.handed import START_MS, Handed
 from tests.spark_bridge.local_rows import LocalResults, Row, Work, batches_of, computed, plan_of

@@ -16,10 +16,10 @@ from headrace.spark_bridge.handover.partitioned import unit_writer
 from headrace.spark_bridge.handover.units import Unit
 from headrace.spark_bridge.handover.worker import WriteUnit
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.errors import ProducerFencedError
 from headrace.streams.seams.clients import TopicPartition, no_probe
 from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
 from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
+from headrace.streams.worker_errors import ProducerFencedError
 from tests.spark_bridge.local_rows import LocalResults, batches_of
 from tests.spark_bridge.memory_handover import CHANGELOG, NOW_MS, MemoryHandover, aborted
 

@@ -18,8 +18,8 @@ from headrace.spark_bridge.handover.partitioned import hand_over_partitioned, un
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.handover.worker import WriteUnit
-from headrace.streams.errors import ProducerFencedError
 from headrace.streams.seams.clients import no_probe
+from headrace.streams.worker_errors import ProducerFencedError
 from tests.spark_bridge.handed import Handed
 from tests.spark_bridge.local_rows import batches_of
 from tests.support.topics import Topics

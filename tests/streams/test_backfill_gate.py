@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.errors import BackfillOpenError
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.start_errors import BackfillOpenError
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.upgrade.backfill_gate import (
     TOPICS_MAX,

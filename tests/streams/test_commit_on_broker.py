@@ -13,9 +13,9 @@ import pytest
 import structlog
 
 from headrace.streams.app import State
-from headrace.streams.errors import AbortableError
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.plan.topic_identity import without_ids
+from headrace.streams.worker_errors import AbortableError
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting

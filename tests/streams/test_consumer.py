@@ -10,10 +10,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.errors import FatalClientError, OffsetLostError, TaskMigratedError
+from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
+from headrace.streams.worker_errors import OffsetLostError, TaskMigratedError
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

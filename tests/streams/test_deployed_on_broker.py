@@ -14,10 +14,10 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployed import DeployedTopology, topology_group
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.errors import TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka

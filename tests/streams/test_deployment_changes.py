@@ -18,9 +18,9 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.deployed.deployment import DeployedStore, Deployment, change_code
 from headrace.streams.deployed.deployment_changes import changes
-from headrace.streams.errors import TopologyChangedError
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.topology import (
     JoinWindows,

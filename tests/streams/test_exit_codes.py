@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from headrace.streams.errors import (
-    AbortableError,
-    FatalClientError,
-    RecordError,
-    StreamsError,
-    TaskMigratedError,
-)
+from headrace.streams.errors import FatalClientError, RecordError, StreamsError
 from headrace.streams.supervise import exit_codes
 from headrace.streams.supervise.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
+from headrace.streams.worker_errors import AbortableError, TaskMigratedError
 from tests.support.processes import ROOT
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.streams.errors import BackfillOpenError, FatalClientError
+from headrace.streams.errors import FatalClientError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Job
+from headrace.streams.start_errors import BackfillOpenError
 from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, Gate, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock, make_memory_worker

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.errors import ChangelogUnfinishedError, ResetRefusedError
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member
+from headrace.streams.start_errors import ChangelogUnfinishedError, ResetRefusedError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryPlainProducer
 from headrace.streams.testing.memory_worker import create_topics

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from headrace.streams.cli.main import main
 from headrace.streams.deployed.deployed import topology_group
-from headrace.streams.errors import TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from headrace.topology import Materialized
 from tests.streams.test_topic_watch_on_broker import delete

@@ -16,10 +16,11 @@ from headrace.streams.commit.membership import (
     LOOK_AFTER_S,
     Membership,
 )
-from headrace.streams.errors import FatalClientError, IdentityError, MemberFencedError
+from headrace.streams.errors import FatalClientError, IdentityError
 from headrace.streams.seams.background import at_once
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.worker_errors import MemberFencedError
 
 SESSION_S = 10.0
 LISTENER: Any = None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
@@ -16,6 +15,7 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.worker_errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 
 PLACE = TopicPartition("t", 0)
 INPUT = TopicPartition("in", 0)

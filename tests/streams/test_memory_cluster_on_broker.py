@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import ProducerFencedError, StreamsError
+from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -23,6 +23,7 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.worker_errors import ProducerFencedError
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics

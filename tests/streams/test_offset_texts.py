@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.deployed.deployment import DeployedTopic, Deployment
-from headrace.streams.errors import ResetUnfinishedError
 from headrace.streams.plan.progress import RESET_MARK, Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.offset_texts import text_of
+from headrace.streams.start_errors import ResetUnfinishedError
 from headrace.streams.tasks.lost_offsets import LostOffsets
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.upgrade.backfill_gate import BackfillNote

@@ -20,11 +20,11 @@ from click.testing import CliRunner, Result
 from headrace.state.directory import StateDirectory
 from headrace.streams.cli.main import main
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import ResetRefusedError, ResetUnfinishedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.group_facts import Target
+from headrace.streams.start_errors import ResetRefusedError, ResetUnfinishedError
 from headrace.streams.supervise.exit_codes import ExitCode
 from headrace.streams.upgrade.backfill_gate import BackfillNote, NoteState, backfill_group
 from headrace.streams.upgrade.reset import Reset

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from headrace.streams import KafkaStreams
-from headrace.streams.errors import ConfigError, ResetUnfinishedError
+from headrace.streams.errors import ConfigError
 from headrace.streams.plan.progress import Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.group_facts import Member
+from headrace.streams.start_errors import ResetUnfinishedError
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.upgrade.reset_plan import ApplicationTopics, Move, ResetPlan, lines, moves
 from headrace.topology import StreamsBuilder, serdes

@@ -14,7 +14,6 @@ from headrace.state.errors import StoreCorruptedError
 from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.store import Position, TaskState
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import RestoreLostError, TaskCorruptedError
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
@@ -25,6 +24,7 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.worker_errors import RestoreLostError, TaskCorruptedError
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.live import RestoreRecorder
 

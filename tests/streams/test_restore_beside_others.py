@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import AbortableError
 from headrace.streams.local.driver_disk import MemoryDisk
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
@@ -22,6 +21,7 @@ from headrace.streams.testing.memory_worker import (
     make_memory_worker,
 )
 from headrace.streams.worker.worker import Worker
+from headrace.streams.worker_errors import AbortableError
 from headrace.topology import serdes
 from tests.support.topologies import NO_CACHE, key_count
 

@@ -10,13 +10,13 @@ import pytest
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.errors import TopologyChangedError
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import RESET_MARK, Progress
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_identity import without_ids
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
 from headrace.streams.testing.memory_worker import EventLog, ManualClock

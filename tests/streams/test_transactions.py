@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.streams.commit.transactions import FENCED_AGAIN_S, Transactions
-from headrace.streams.errors import (
-    AbortableError,
-    FatalClientError,
-    IdentityError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    StreamsError,
-)
+from headrace.streams.errors import FatalClientError, IdentityError, StreamsError
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
 TIMEOUT_S = 10.0
 UNKNOWN, FENCED = OutcomeUnknownError("timed out"), ProducerFencedError("fenced")

@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 
 from headrace.state.errors import StoreCorruptedError
-from headrace.streams.errors import (
-    AbortableError,
-    MemberFencedError,
-    OffsetLostError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-    RecordError,
-    RecordRefusedError,
-    StreamsError,
-    TaskCorruptedError,
-)
+from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import TopicReplacedError
 from headrace.streams.tasks.facts import ClusterFacts
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
+from headrace.streams.worker_errors import (
+    AbortableError,
+    MemberFencedError,
+    OffsetLostError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RecordRefusedError,
+    TaskCorruptedError,
+)
 from headrace.topology.context.task_facts import TaskFacts
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
 

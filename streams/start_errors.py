@@ -1,0 +1,92 @@
+"""What refuses a start, or a reset: see the table in `headrace.streams.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.streams.errors import StreamsError
+
+
+class ResetUnfinishedError(StreamsError):
+    """The group's offsets are marked by a reset that began and did not come to its end.
+
+    Nobody catches it: topics and state of before may still be there, and would be counted upon.
+    """
+
+
+class ChangelogUnfinishedError(StreamsError):
+    """Changelogs are being written from local rows, and are not complete.
+
+    Nobody catches it: a task that began now would find a part of its rows.
+    """
+
+
+class BackfillOpenError(StreamsError):
+    """A backfill is being handed over to the application, or was left half way.
+
+    Nobody catches it: state that is half written would be counted upon.
+
+    Args:
+        application_id: of the application.
+        backfill_id: of the backfill.
+        is_dropped: whether it is being dropped, and not finished.
+
+    Example:
+        >>> print(BackfillOpenError("shop", "bf-1"))
+        backfill bf-1 of the application shop is open, and its state may be half written, so \
+nothing was started; finish it with `headrace backfill ... --id bf-1`, or drop it with `headrace \
+backfill ... --drop --id bf-1`, then start
+    """
+
+    def __init__(self, application_id: str, backfill_id: str, *, is_dropped: bool = False) -> None:
+        super().__init__(application_id, backfill_id)
+        self.application_id = application_id
+        self.backfill_id = backfill_id
+        self.is_dropped = is_dropped
+
+    def __str__(self) -> str:
+        drop = f"`headrace backfill ... --drop --id {self.backfill_id}`"
+        what = f"backfill {self.backfill_id} of the application {self.application_id}"
+        if self.is_dropped:
+            return (
+                f"{what} is being dropped, and its state may be there in part, so nothing was "
+                f"started; finish that with {drop}, again, then start"
+            )
+        return (
+            f"{what} is open, and its state may be half written, so nothing was started; finish it "
+            f"with `headrace backfill ... --id {self.backfill_id}`, or drop it with {drop}, then "
+            "start"
+        )
+
+
+class TopologyChangedError(StreamsError):
+    """The topology would lose or misread state that is deployed, and nobody has accepted that.
+
+    Nobody catches it: the program must be corrected, or the change be accepted.
+
+    Args:
+        changes: what would happen, each with its way out.
+        code: what ``topology.change.accept`` must be for this change to be accepted.
+
+    Example:
+        >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
+        the topology does not fit what is deployed, and nothing was started:
+        - store a is called b now: name it a
+        To start all the same and lose that, set topology.change.accept=0f3c
+    """
+
+    def __init__(self, changes: Iterable[str], code: str) -> None:
+        self.changes = tuple(changes)
+        self.code = code
+        lines = "".join(f"\n- {change}" for change in self.changes)
+        super().__init__(
+            f"the topology does not fit what is deployed, and nothing was started:{lines}\n"
+            f"To start all the same and lose that, set topology.change.accept={code}"
+        )
+
+
+class ResetRefusedError(StreamsError):
+    """A reset cannot be done now: the application runs, or is not as it was when it was asked.
+
+    `headrace reset` says it and ends; the message says what to do before the next try.
+    """
