@@ -124,10 +124,13 @@ class Writer:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Add a header line and indent what follows."""
+        """Add a header line and indent what follows; where nothing follows, it says so."""
         self.line(header)
+        begin = len(self.lines)
         self.depth += 1
         yield
+        if all(line.lstrip().startswith("#") for line in self.lines[begin:]):
+            self.line("pass")
         self.depth -= 1
 
     @contextmanager

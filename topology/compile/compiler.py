@@ -24,6 +24,7 @@ from headrace.topology import blame
 from headrace.topology.compile import (
     aggregate,
     guarding,
+    preamble,
     row_keys,
     sink,
     source,
@@ -288,16 +289,24 @@ class _Assembler:
         whole.line("")
         whole.line("")
         whole.line("def bind(env, make_operator):")
+        body = self._body((*self._functions.values(), *bodies, flush))
         whole.depth = 1
-        self._preamble(whole)
-        for part in (*self._functions.values(), *bodies, flush):
+        preamble.write(whole, gen, body.lines)
+        whole.lines += body.lines
+        whole.nodes += body.nodes
+        return whole
+
+    def _body(self, parts: Iterable[Writer]) -> Writer:
+        gen = self._gen
+        whole = Writer(depth=1)
+        for part in parts:
             whole.line("")
             whole.lines += part.lines
             whole.nodes += part.nodes
         whole.line("")
         topics = [
             f"{self._topic_name(s, t)!r}: process_{gen.ordinal(s)}"
-            for s in sources
+            for s in gen.sub.sources
             for t in s.topics
         ]
         pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
@@ -324,32 +333,6 @@ class _Assembler:
         write()
         self._gen.writer = outer
         return own
-
-    def _preamble(self, w: Writer) -> None:
-        gen = self._gen
-        names = ["send", "dropped", "write_line", "partitions_of", "task"]
-        names += ["failed"] if gen.options.handles_errors else []
-        names += ["undecodable"] if gen.options.skips_undecodable else []
-        for name in names:
-            w.line(f"{name} = env.{name}")
-        for name in gen.constants:
-            if name in gen.looked_at:
-                with w.block(f"def keep_{name}(function):"):
-                    w.line(f"nonlocal {name}")
-                    w.line(f"{name} = function")
-                w.line(f"{name} = looked_at(constants[{name!r}], keep_{name})")
-            else:
-                w.line(f"{name} = constants[{name!r}]")
-        for node in gen.sub.nodes:
-            if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
-                i = gen.ordinal(node)
-                w.line(f"buffer_{i} = env.buffers[{node.store!r}]")
-                w.line(f"dirty_{i} = buffer_{i}.dirty")
-                w.line(f"dirty_{i}_get = dirty_{i}.get")
-                w.line(f"clean_{i}_get = buffer_{i}.clean.get")
-                w.line(f"load_{i} = buffer_{i}.load")
-                if node.name in gen.cached:
-                    w.line(f"pending_{i} = {{}}")
 
     @property
     def _needs_record(self) -> bool:

@@ -88,7 +88,6 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
         yield
         return
     with w.block("try:"):
-        w.line("pass")
         yield
     with w.block("except Exception as error:"):
         w.line(f"undecodable({node.name!r}, error, m)")

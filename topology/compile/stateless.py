@@ -35,8 +35,6 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
             header = f"{word} {function}({flow.key_object}, {flow.value_object}):"
         with w.block(header):
             descend(children[name], flow)
-    if not node.predicates:
-        w.line("pass")
 
 
 def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
@@ -58,8 +56,6 @@ def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Desc
         for number, name in enumerate(node.children):
             with w.block(f"{'elif' if number else 'if'} branch_{i} == {number}:"):
                 descend(children[name], flow)
-        if not node.children:
-            w.line("pass")
 
 
 def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
@@ -239,11 +235,8 @@ def _call(gen: Generator, node: Stateless, flow: Flow) -> str:
 
 
 def _children(gen: Generator, node: Node, flow: Flow, descend: Descend) -> None:
-    children = gen.sub.children(node.name)
-    for child in children:
+    for child in gen.sub.children(node.name):
         descend(child, flow)
-    if not children:
-        gen.writer.line("pass")
 
 
 _EMITTERS: dict[str, Callable[[Generator, Stateless, Flow, Descend], None]] = {

@@ -1,0 +1,88 @@
+"""The head of the generated module: the names that its functions read, and no others."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.topology.compile.codegen import Generator, Writer
+from headrace.topology.graph.graph import Aggregate, TableSource
+
+_OF_THE_TASK = (
+    "send",
+    "dropped",
+    "write_line",
+    "partitions_of",
+    "task",
+    "failed",
+    "undecodable",
+)
+"""What the generated code may call of the `TaskEnvironment`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """A name, the lines that bind it, and the name that they read."""
+
+    name: str
+    lines: tuple[str, ...]
+    of: str | None = None
+
+
+def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
+    """Write the bindings that the body reads.
+
+    Args:
+        w: takes the lines.
+        gen: the generator, after it has written the body.
+        body: the lines behind the head, in a function.
+    """
+    read = _names_read(body)
+    kept: list[_Binding] = []
+    for binding in reversed([*_of_the_task(), *_constants(gen), *_rows(gen)]):
+        if binding.name in read:
+            kept.append(binding)
+            read |= {binding.of} if binding.of else set()
+    for binding in reversed(kept):
+        for line in binding.lines:
+            w.line(line)
+
+
+def _names_read(body: Sequence[str]) -> set[str]:
+    """By the syntax tree: a node or a topic may be called as a name is."""
+    tree = ast.parse("\n".join(("def bind():", *body)))
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Load)}
+
+
+def _of_the_task() -> Iterator[_Binding]:
+    for name in _OF_THE_TASK:
+        yield _Binding(name, (f"{name} = env.{name}",))
+
+
+def _constants(gen: Generator) -> Iterator[_Binding]:
+    for name in gen.constants:
+        if name not in gen.looked_at:
+            yield _Binding(name, (f"{name} = constants[{name!r}]",))
+            continue
+        keeping = (
+            f"def keep_{name}(function):",
+            f"    nonlocal {name}",
+            f"    {name} = function",
+        )
+        looking = f"{name} = looked_at(constants[{name!r}], keep_{name})"
+        yield _Binding(name, (*keeping, looking))
+
+
+def _rows(gen: Generator) -> Iterator[_Binding]:
+    for node in gen.sub.nodes:
+        if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            i = gen.ordinal(node)
+            buffer = f"buffer_{i}"
+            yield _Binding(buffer, (f"{buffer} = env.buffers[{node.store!r}]",))
+            yield _Binding(f"dirty_{i}", (f"dirty_{i} = {buffer}.dirty",), buffer)
+            yield _Binding(f"dirty_{i}_get", (f"dirty_{i}_get = dirty_{i}.get",), f"dirty_{i}")
+            yield _Binding(f"clean_{i}_get", (f"clean_{i}_get = {buffer}.clean.get",), buffer)
+            yield _Binding(f"load_{i}", (f"load_{i} = {buffer}.load",), buffer)
+            yield _Binding(f"pending_{i}", (f"pending_{i} = {{}}",))
