@@ -1,16 +1,14 @@
 """A consumer client of a simulated cluster, with confluent_kafka's surface and errors.
 
 Its background fetches ahead, joins rebalances and hears of the end of its session while the caller
-does something else; callbacks wait for the next call that serves them. What is fetched ahead of a
-pause or a removal is dropped, and a position moves when a record, or what was passed over behind
-it, is handed out.
+does something else; callbacks wait for the next call that serves them. What it reads is in
+`reading`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import confluent_kafka
@@ -23,32 +21,11 @@ from headrace.streams.simulation.world.groups import Metadata
 from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.poll_watch import PollWatch
 from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.reading import NO_OFFSET, Reading
 from headrace.streams.simulation.world.transactions import RefusedError
-
-NO_OFFSET = -1001
-FETCH_RECORDS = 40
-"""How many records of a partition are fetched ahead."""
 
 Place = confluent_kafka.TopicPartition
 Callback = Callable[[Any, list[Place]], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    """One partition that is read."""
-
-    place: TopicPartition
-    next: int
-    """Where the next fetch begins."""
-    position: int = NO_OFFSET
-    paused: bool = False
-    fetched: int = 0
-    version: int = 0
-    """What was fetched under an older one is dropped."""
-    high: int = NO_OFFSET
-
-
-_Fetched = tuple[_Part, int, Message | None, int]
 
 
 class SimulatedConsumer:
@@ -63,13 +40,11 @@ class SimulatedConsumer:
         self.process = process
         self._faults = faults
         self._instance_id = str(config.get("group.instance.id", ""))
-        self._committed_only = config.get("isolation.level") == "read_committed"
+        committed_only = config.get("isolation.level") == "read_committed"
+        self._reading = Reading(cluster, process, committed_only=committed_only)
         session_ms = config.get("session.timeout.ms", 45_000)
         self._session_us = int(str(session_ms)) * MS
         self._watch = PollWatch(process, config, self._exceed_max_poll)
-        self._parts: dict[TopicPartition, _Part] = {}
-        self._watched: set[TopicPartition] = set()
-        self._fetched: deque[_Fetched] = deque()
         self._errors: deque[Message] = deque()
         self._topics: tuple[str, ...] = ()
         self._callbacks: dict[str, Callback] = {}
@@ -81,8 +56,6 @@ class SimulatedConsumer:
         self._then: Callable[[], None] | None = None
         """What the background does when the callbacks are served."""
         self._closed = False
-        self._reader = (process, self._watched)
-        cluster.readers.append(self._reader)
 
     # -- the group, in the background ----------------------------------------------------------
 
@@ -271,52 +244,14 @@ class SimulatedConsumer:
         self._wake()
 
     def _fetch(self) -> None:
-        if not self._instance_id and self._faults.is_slow_to_restore():
-            return
-        for part in self._parts.values():
-            if part.paused or part.fetched >= FETCH_RECORDS:
-                continue
-            log = self._cluster.log(part.place)
-            if not log.start <= part.next <= log.end:
-                error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset out of range")
-                topic, partition = part.place
-                message = Message(topic=topic, partition=partition, error=error)
-                self._fetched.append((part, part.version, message, NO_OFFSET))
-                # It is said once.
-                part.fetched = FETCH_RECORDS
-                continue
-            found, after = log.read(
-                part.next, FETCH_RECORDS - part.fetched, committed=self._committed_only
-            )
-            if part.high < log.end and self._kernel.chance(0.7):
-                part.high = log.end
-            if after == part.next:
-                continue
-            for message in found:
-                offset = message.offset()
-                assert offset is not None
-                self._fetched.append((part, part.version, message, offset + 1))
-            part.fetched += len(found)
-            last = found[-1].offset() if found else None
-            if last is None or last + 1 < after:
-                self._fetched.append((part, part.version, None, after))
-            part.next = after
+        if self._instance_id or not self._faults.is_slow_to_restore():
+            self._reading.fetch()
 
     def _take(self, limit: int) -> list[Message]:
         taken: list[Message] = []
         while self._errors and len(taken) < limit:
             taken.append(self._errors.popleft())
-        fetched = self._fetched
-        while fetched and (len(taken) < limit or fetched[0][2] is None):
-            part, version, message, after = fetched.popleft()
-            if part.version != version:
-                continue
-            if after != NO_OFFSET:
-                part.position = after
-            if message is not None:
-                part.fetched -= 1
-                taken.append(message)
-        return taken
+        return taken + self._reading.take(limit - len(taken))
 
     # -- what is read --------------------------------------------------------------------------
 
@@ -324,61 +259,30 @@ class SimulatedConsumer:
         """Start to read."""
         self.process.check()
         for p in partitions:
-            place = TopicPartition(p.topic, p.partition)
-            if place in self._parts:
-                raise failure(KafkaError._CONFLICT, f"{place} is assigned already")
-            self._parts[place] = _Part(place, p.offset)
-            self._watched.add(place)
+            self._reading.add(_named(p), p.offset)
 
     def incremental_unassign(self, partitions: Iterable[Place]) -> None:
         """Stop to read."""
         self.process.check()
         for p in partitions:
-            place = TopicPartition(p.topic, p.partition)
-            part = self._parts.pop(place, None)
-            if part is None:
-                raise failure(KafkaError._INVALID_ARG, f"{place} is not assigned")
-            part.version += 1
-            self._watched.discard(place)
+            self._reading.remove(_named(p))
 
     def pause(self, partitions: Iterable[Place]) -> None:
         """Hand out nothing; what is fetched is dropped."""
         self.process.check()
         for p in partitions:
-            part = self._part(p)
-            self._rewind(part)
-            part.paused = True
+            self._reading.pause(_named(p))
 
     def resume(self, partitions: Iterable[Place]) -> None:
         """Go on behind what was handed out last."""
         self.process.check()
         for p in partitions:
-            self._part(p).paused = False
-
-    def _rewind(self, part: _Part) -> None:
-        first = next((e for e in self._fetched if e[0] is part and e[1] == part.version), None)
-        if part.position >= 0:
-            part.next = part.position
-        elif first is not None and first[2] is not None:
-            part.next = first[3] - 1
-        part.version += 1
-        part.fetched = 0
-
-    def _part(self, p: Place) -> _Part:
-        place = TopicPartition(p.topic, p.partition)
-        if place not in self._parts:
-            raise failure(KafkaError._UNKNOWN_PARTITION, f"{place} is not assigned")
-        return self._parts[place]
+            self._reading.resume(_named(p))
 
     def position(self, partitions: Sequence[Place]) -> list[Place]:
         """The offsets behind what was handed out."""
         self.process.check()
-        found = []
-        for p in partitions:
-            part = self._parts.get(TopicPartition(p.topic, p.partition))
-            offset = NO_OFFSET if part is None else part.position
-            found.append(Place(p.topic, p.partition, offset))
-        return found
+        return [Place(p.topic, p.partition, self._reading.position(_named(p))) for p in partitions]
 
     def get_watermark_offsets(
         self,
@@ -390,14 +294,13 @@ class SimulatedConsumer:
         del timeout
         self.process.check()
         assert cached
-        part = self._parts.get(TopicPartition(partition.topic, partition.partition))
-        return (NO_OFFSET, NO_OFFSET) if part is None else (0, part.high)
+        return self._reading.ends(_named(partition))
 
     # -- offsets -------------------------------------------------------------------------------
 
     def committed(self, partitions: Sequence[Place], timeout: float) -> list[Place]:
         """The group's committed offsets; waits while a transaction on them is undecided."""
-        places = [TopicPartition(p.topic, p.partition) for p in partitions]
+        places = [_named(p) for p in partitions]
         wrong: list[str] = []
         request(
             self._faults,
@@ -432,10 +335,7 @@ class SimulatedConsumer:
         """Commit offsets outside of a transaction."""
         assert offsets is not None
         assert not asynchronous
-        wanted = {
-            TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
-            for p in offsets
-        }
+        wanted = {_named(p): CommittedOffset(p.offset, p.metadata or "") for p in offsets}
         metadata = self.consumer_group_metadata()
         try:
             request(
@@ -495,8 +395,7 @@ class SimulatedConsumer:
             self._then = None
         self._serve()
         self._closed = True
-        self._parts.clear()
-        self._cluster.readers.remove(self._reader)
+        self._reading.close()
 
     def _wake(self) -> None:
         if self.process.actor is not None:
@@ -505,6 +404,10 @@ class SimulatedConsumer:
     def _note(self, what: str) -> None:
         if self._instance_id:
             self.process.note(what)
+
+
+def _named(place: Place) -> TopicPartition:
+    return TopicPartition(place.topic, place.partition)
 
 
 class _Failed(Place):
