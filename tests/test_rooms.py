@@ -77,7 +77,6 @@ LONGER = {
     "topology/dsl/ktable.py": 662,
     "topology/dsl/stream_joins.py": 508,
     "streams/config/config.py": 533,
-    "streams/kafka/admin.py": 503,
     "streams/tasks/task.py": 642,
     "streams/testing/driver.py": 537,
     "streams/worker/runtime.py": 502,

@@ -199,28 +199,15 @@ class GroupAdmin(LiveAdmin):
             return starts
         if target.kind == "latest":
             return ends
-        found = dict.fromkeys(asked, target.number)
+        found: dict[TopicPartition, int | None] = dict.fromkeys(asked, target.number)
         if target.kind == "time":
-            found = self._first_since(target.number, asked)
+            found = self.offsets_at(asked, target.number, committed=False)
         return {
-            place: ends[place] if offset < 0 else min(max(offset, starts[place]), ends[place])
+            place: ends[place]
+            if offset is None or offset < 0
+            else min(max(offset, starts[place]), ends[place])
             for place, offset in found.items()
         }
-
-    def _first_since(self, time_ms: int, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        def send(some: list[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
-            futures = self._client.list_offsets(
-                {
-                    confluent_kafka.TopicPartition(*place): _kafka.OffsetSpec.for_timestamp(time_ms)
-                    for place in some
-                },
-                request_timeout=self._request_s,
-            )
-            return {TopicPartition(p.topic, p.partition): f for p, f in futures.items()}
-
-        # -1 is an answer: there is no record of that time or later.
-        found = self._ask("find a time in", places, send, usable=lambda r: r.offset >= -1)
-        return {place: result.offset for place, result in found.items()}
 
 
 def _undecided(group: str, places: Iterable[Any]) -> ResetRefusedError:

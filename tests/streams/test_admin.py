@@ -49,7 +49,7 @@ def admin(
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
     monkeypatch.setattr(
-        "headrace.streams.kafka.admin.new_admin",
+        "headrace.streams.kafka.asking.new_admin",
         lambda *_: made.pop(0) if len(made) > 1 else made[0],
     )
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
@@ -75,6 +75,15 @@ def test_offsets_that_never_come_are_an_error_and_no_offsets(
     asked = admin(monkeypatch, Answers({0: NO_OFFSET}), timeout_s=0.2)
     with pytest.raises(FatalClientError, match="cannot find the start of t-0"):
         asked.start_offsets([HERE])
+
+
+def test_no_offset_of_a_time_is_told_from_no_record_since_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Taken for "no record since", it would have a backfill read to the end of the partition."""
+    client = Answers({0: NO_OFFSET, 1: -1}, {0: 5})
+    assert admin(monkeypatch, client).offsets_at([HERE, THERE], 17) == {HERE: 5, THERE: None}
+    assert client.asked == [[0, 1], [0]]
 
 
 class Stale(Quiet):

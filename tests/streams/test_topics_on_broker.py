@@ -205,7 +205,7 @@ def test_the_end_of_a_topic_is_the_high_watermark_and_its_start_moves(
 def test_offsets_of_a_topic_that_is_gone_are_a_missing_topic(
     admin: LiveAdmin, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.streams.kafka.admin._GONE_AFTER_S", 0.5)
+    monkeypatch.setattr("headrace.streams.kafka.asking._GONE_AFTER_S", 0.5)
     name = topics.name()
     with pytest.raises(MissingTopicError) as raised:
         admin.end_offsets([TopicPartition(name, 0)])

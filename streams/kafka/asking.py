@@ -1,0 +1,208 @@
+"""Asking a cluster: about many things at once, each with its own answer.
+
+Only what failed for a passing reason is asked again; what is no answer becomes an error of the
+runtime's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, NoReturn, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+from headrace.streams.contact.denials import denial
+from headrace.streams.errors import (
+    ConfigError,
+    FatalClientError,
+    MissingTopicError,
+    StopRequestedError,
+)
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.seams.clients import TopicPartition
+
+K = TypeVar("K", bound=Hashable)
+"""What a call asks about: a topic's name or a partition."""
+
+_REQUEST_TIMEOUT_S = 5.0
+_WAIT_MIN_S = 0.1
+_WAIT_MAX_S = 2.0
+_GONE_AFTER_S = 10.0
+"""How long a topic may be unknown to a broker, which may only not have heard of it yet."""
+
+GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+_PASSING = frozenset(
+    {KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError._NOENT}
+)
+_STALE = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
+"""Errors of a client that believes in a controller or in leaders of earlier on."""
+_REFUSED = frozenset(
+    {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
+
+
+class Asking:
+    """What asks (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+        contact: Heard | None = None,
+        waiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stopping = stopping
+        self._config = dict(config)
+        self._contact = contact or Heard()
+        self._waiting = waiting
+        self._client = new_admin(self._config, self._contact)
+        self._timeout_s = timeout_s
+        self._configs_unknown: set[str] = set()
+        self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
+
+    def _described(self, names: Iterable[str]) -> dict[str, Any]:
+        """What the client says of those topics that exist."""
+        return self._ask(
+            "describe",
+            names,
+            lambda some: self._client.describe_topics(
+                TopicCollection(some), request_timeout=self._request_s
+            ),
+            ignored=GONE,
+        )
+
+    def _ask(
+        self,
+        action: str,
+        items: Iterable[K],
+        send: Callable[[list[K]], Mapping[K, Future[Any]]],
+        *,
+        ignored: frozenset[int] = frozenset(),
+        usable: Callable[[Any], bool] = lambda _: True,
+        refused: dict[K, KafkaError] | None = None,
+    ) -> dict[K, Any]:
+        """Ask about each item until each has an answer; those with an ignored error have none.
+
+        Those errors are put into `refused`.
+
+        An answer that is not usable is none yet: where a partition has no leader, the client gives
+        some offsets as -1001, without an error.
+        """
+        begun_at = time.monotonic()
+        answers: dict[K, Any] = {}
+        pending = list(dict.fromkeys(items))
+        wait_s = _WAIT_MIN_S
+        while pending:
+            failed: dict[K, KafkaError] = {}
+            for item, future in send(pending).items():
+                error = self._outcome(future, answers, item)
+                if error is None and not usable(answers[item]):
+                    del answers[item]
+                    error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+                if error is not None and error.code() not in ignored:
+                    failed[item] = error
+                elif error is not None and refused is not None:
+                    refused[item] = error
+            elapsed_s = time.monotonic() - begun_at
+            if failed:
+                self._client.poll(0)  # it may say that it reaches no broker, and why
+            is_over = elapsed_s >= self._timeout_s and not self._waiting()
+            for item, error in failed.items():
+                if not _passes(error, elapsed_s) or is_over:
+                    self._raise(action, item, error, elapsed_s)
+            pending = list(failed)
+            if any(error.code() in _STALE for error in failed.values()):
+                # The client never asks anew who is controller, and who leads since when.
+                self._client = new_admin(self._config, self._contact)
+            if pending and self._stopping():
+                raise StopRequestedError(f"stopped while waiting for: {action} {pending[0]}")
+            if pending:
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _WAIT_MAX_S)
+        return answers
+
+    def _raise(self, action: str, item: object, error: KafkaError, elapsed_s: float) -> NoReturn:
+        if reaction_to(error, "query") is Reaction.DENIED:
+            right = _RIGHTS.get(action, "Describe")
+            raise denial(error, self._config, topic=_topic(item), group=str(item), right=right)
+        _raise(action, item, error, elapsed_s, self._contact.why())
+
+    def _outcome(self, future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
+        try:
+            # The request's own time-out comes first; this one is for an answer that never comes.
+            answers[item] = future.result(2 * self._request_s)
+        except KafkaException as exc:
+            error: KafkaError = exc.args[0]
+            if error.code() == KafkaError._NOENT and not self._described([_topic(item)]):
+                # Where no partition has a leader, the client does not tell the two apart.
+                return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return error
+        except FutureTimeoutError:
+            return KafkaError(KafkaError._TIMED_OUT)
+        return None
+
+
+def _passes(error: KafkaError, elapsed_s: float) -> bool:
+    code = error.code()
+    if code in GONE:
+        return elapsed_s < _GONE_AFTER_S
+    return code in _PASSING or reaction_to(error, "query") is Reaction.RETRY
+
+
+_RIGHTS = {
+    "describe": "Describe",
+    "describe the configs of": "DescribeConfigs",
+    "create": "Create",
+    "delete": "Delete",
+    "delete records of": "Delete",
+    "alter the configs of": "AlterConfigs",
+    "delete the group": "Delete",
+    "describe the group": "Read",
+    "list the offsets of the group": "Read",
+    "set the offsets of the group": "Read",
+}
+"""What an action needs; all others need Describe."""
+
+
+def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: str) -> NoReturn:
+    what = f"cannot {action} {item}: {error.str()}"
+    code = error.code()
+    if code in GONE:
+        raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
+    if code == KafkaError.INVALID_REPLICATION_FACTOR:
+        raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
+    if code in _REFUSED:
+        raise ConfigError(f"{what}; correct the settings topic.* or the topology")
+    if _passes(error, elapsed_s):
+        raise FatalClientError(
+            f"{what}, for {elapsed_s:.0f} s{why}; see that the brokers at bootstrap.servers are "
+            "up, or raise task.timeout.ms"
+        )
+    raise FatalClientError(what)
+
+
+def _topic(item: object) -> str:
+    return item.topic if isinstance(item, TopicPartition) else str(item)
