@@ -76,7 +76,6 @@ LONGER = {
     "topology/dsl/kstream.py": 554,
     "topology/dsl/ktable.py": 662,
     "topology/dsl/stream_joins.py": 508,
-    "streams/config/config.py": 533,
     "streams/tasks/task.py": 642,
     "streams/testing/driver.py": 537,
     "streams/worker/runtime.py": 502,

@@ -10,22 +10,21 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
+from headrace.streams.config.client_configs import ClientConfigs
 from headrace.streams.config.client_settings import (
-    MAX_POLL_INTERVAL_MS,
-    TRANSACTION_TIMEOUT_MS,
-    ClientConfig,
     ClientSettings,
     read_client_settings,
 )
+from headrace.streams.config.cross_checks import check_dead_letters, check_transaction_timeout
 from headrace.streams.config.java_settings import next_step
+from headrace.streams.config.kinds import extractor, serde
 from headrace.streams.errors import ConfigError
-from headrace.streams.records.handlers import Handler, Handlers, Stage, handler
+from headrace.streams.records.handlers import Handler, Handlers, handler
 from headrace.streams.secrets import guarded
 from headrace.streams.settings import (
     REQUIRED,
-    Kind,
     Setting,
     choice,
     choices,
@@ -46,47 +45,10 @@ from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 
 MIB = 1024 * 1024
-TRANSACTION_MARGIN_MS = 2_000
-"""What a transaction must have left, beyond the commit interval, for the slowest batch."""
-
-BATCH_BYTES = 1_000_000
-"""librdkafka's default of batch.size."""
-
-SERDES: Mapping[str, Serde[Any]] = {
-    name: getattr(serdes, name) for name in ("string", "bytes", "integer", "long", "double", "json")
-}
-_SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
-
-
-def _serde() -> Kind:
-    """A serde, or the name of one that comes along."""
-
-    def parse(value: object) -> object:
-        if isinstance(value, str) and value in SERDES:
-            return SERDES[value]
-        if all(hasattr(value, member) for member in _SERDE_MEMBERS):
-            return value
-        raise ValueError(f"must be a Serde or one of {', '.join(SERDES)}, not {value!r}")
-
-    return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDES), parse)
-
-
-def _extractor() -> Kind:
-    """A timestamp extractor, or the name of one that comes along."""
-
-    def parse(value: object) -> object:
-        if isinstance(value, str) and value in timestamps.BY_NAME:
-            return timestamps.BY_NAME[value]
-        if callable(value):
-            return value
-        names = ", ".join(timestamps.BY_NAME)
-        raise ValueError(f"must be a function or one of {names}, not {value!r}")
-
-    return Kind("a function, or " + ", ".join(f"`{name}`" for name in timestamps.BY_NAME), parse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsConfig:
+class StreamsConfig(ClientConfigs):
     """All settings of an application, checked; made by `StreamsConfig.parse`.
 
     Example:
@@ -142,13 +104,13 @@ topics and groups are named after it
         default=None,
     )
     default_key_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
-        _serde(),
+        serde(),
         "How keys are read and written where the topology does not say.",
         default=serdes.json,
         default_words="json",
     )
     default_value_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field
-        _serde(),
+        serde(),
         "How values are read and written where the topology does not say.",
         default=serdes.json,
         default_words="json",
@@ -225,7 +187,7 @@ topics and groups are named after it
         default="fail",
     )
     default_timestamp_extractor: TimestampExtractor = setting(  # noqa: RUF009 - declares a field
-        _extractor(),
+        extractor(),
         "Which time the records of sources have where the topology does not say.",
         default=timestamps.fail_on_invalid_timestamp,
         default_words="fail_on_invalid_timestamp",
@@ -328,23 +290,13 @@ topics and groups are named after it
         )
         problems += client_problems
         if exactly_once:
-            problems += _check_transaction_timeout(values.get("commit.interval.ms"), clients)
-        problems += _check_dead_letters(values)
+            problems += check_transaction_timeout(values.get("commit.interval.ms"), clients)
+        problems += check_dead_letters(values)
         if problems:
             raise ConfigError(*problems)
         topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}
         named = {name.replace(".", "_"): value for name, value in values.items()}
         return cls(**named, topic_configs=topic_configs, _clients=clients)  # type: ignore[arg-type]
-
-    @property
-    def exactly_once(self) -> bool:
-        """Whether state, output and offsets are committed in one transaction."""
-        return self.processing_guarantee == "exactly_once_v2"
-
-    @property
-    def reads_committed(self) -> bool:
-        """Whether inputs are read without aborted records, up to the last stable offset."""
-        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
 
     @property
     def handlers(self) -> Handlers:
@@ -355,120 +307,6 @@ topics and groups are named after it
             production=self.production_exception_handler,
             dead_letter_topic=self.errors_dead_letter_queue_topic_name,
         )
-
-    @property
-    def transaction_timeout_ms(self) -> int:
-        """After how many milliseconds the broker aborts a transaction of a worker that died."""
-        return _transaction_timeout_ms(self._clients)
-
-    @property
-    def max_poll_interval_ms(self) -> int:
-        """After how many milliseconds without a poll the group gives up a worker."""
-        return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """After how many milliseconds the group gives up a worker that died."""
-        return int(str(self.consumer_config("")["session.timeout.ms"]))
-
-    def consumer_config(self, instance_id: str) -> ClientConfig:
-        """librdkafka's settings for the consumer of the input, a static member of the group."""
-        chosen: ClientConfig = {
-            **self._chosen_for_consumers(),
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "session.timeout.ms": 10_000,
-        }
-        owned: ClientConfig = {
-            **self._owned_by_consumers(),
-            "group.instance.id": instance_id,
-            "group.protocol": "classic",
-            "partition.assignment.strategy": "cooperative-sticky",
-        }
-        return self._clients.layered(("consumer.",), chosen, owned, role="consumer")
-
-    def restore_config(self) -> ClientConfig:
-        """librdkafka's settings for the consumer of changelogs, which joins no group.
-
-        The ``consumer.`` settings apply to it as well, under the ``restore.`` ones.
-        """
-        owned: ClientConfig = {
-            **self._owned_by_consumers(),
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-        }
-        return self._clients.layered(
-            ("consumer.", "restore."), self._chosen_for_consumers(), owned, role="restore"
-        )
-
-    def producer_config(
-        self,
-        transactional_id: str | None,
-        *,
-        message_max_bytes: int | None = None,
-        batch_max_bytes: int | None = None,
-    ) -> ClientConfig:
-        """librdkafka's settings for the producer of output and changelogs.
-
-        Args:
-            transactional_id: the worker's identity, or None for a producer without transactions.
-            message_max_bytes: the largest record that a topic accepts, where it is known.
-            batch_max_bytes: the largest batch that every topic accepts, where it is known.
-        """
-        chosen: ClientConfig = {
-            **self._chosen_for_all(),
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            # Its default of 100 delays each transaction that follows right on another.
-            "retry.backoff.ms": 5,
-            "retry.backoff.max.ms": 1000,
-            # How long a topic may be unknown before records for it fail; 30 s by default.
-            "topic.metadata.propagation.max.ms": 5_000,
-            "queue.buffering.max.messages": 2_000_000,
-            "queue.buffering.max.kbytes": 256 * 1024,
-        }
-        if message_max_bytes is not None:
-            chosen["message.max.bytes"] = message_max_bytes
-        if batch_max_bytes is not None:
-            # A topic bounds whole batches, and the client does not divide one that was refused.
-            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
-        owned: ClientConfig = {
-            **self._owned_by_all(),
-            "partitioner": "murmur2_random",
-            # Exactly-once needs the offset of each changelog record, at-least-once each failure.
-            "delivery.report.only.error": not self.exactly_once,
-        }
-        if transactional_id is not None:
-            chosen["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
-            owned["transactional.id"] = transactional_id
-        return self._clients.layered(("producer.",), chosen, owned, role="producer")
-
-    def admin_config(self) -> ClientConfig:
-        """librdkafka's settings for the admin client."""
-        chosen = self._chosen_for_all()
-        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
-
-    def _chosen_for_all(self) -> ClientConfig:
-        return {"client.id": self.application_id}
-
-    def _owned_by_all(self) -> ClientConfig:
-        return {"bootstrap.servers": self.bootstrap_servers}
-
-    def _chosen_for_consumers(self) -> ClientConfig:
-        # At its default of 1000 a full queue pauses each partition for up to a second.
-        return {**self._chosen_for_all(), "fetch.queue.backoff.ms": 2}
-
-    def _owned_by_consumers(self) -> ClientConfig:
-        return {
-            **self._owned_by_all(),
-            "group.id": self.application_id,
-            "allow.auto.create.topics": False,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": False,
-        }
 
 
 def table() -> Iterator[Setting]:
@@ -493,41 +331,3 @@ def _value(own: Setting, given: Mapping[str, object]) -> object:
     if own.default is REQUIRED:
         raise ValueError("is required, and not set")
     return own.default
-
-
-def _transaction_timeout_ms(clients: ClientSettings) -> int:
-    value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
-    return int(str(value))
-
-
-def _check_dead_letters(values: Mapping[str, object]) -> list[str]:
-    """A topic to which nothing would ever be written is a mistake."""
-    names = [f"{stage}.exception.handler" for stage in get_args(Stage)]
-    if values.get("errors.dead.letter.queue.topic.name") is None or any(
-        values.get(name) != "fail" for name in names
-    ):
-        return []
-    problem = (
-        "errors.dead.letter.queue.topic.name is set, but records are written there only where a "
-        f"handler lets them go; set one of {', '.join(names)} to 'continue'"
-    )
-    return [problem]
-
-
-def _check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
-    """A transaction lasts from one commit to the next, and one batch longer."""
-    try:
-        timeout_ms = _transaction_timeout_ms(clients)
-    except ValueError:
-        return ["producer.transaction.timeout.ms must be milliseconds or a timedelta"]
-    if not isinstance(commit_interval_ms, int):
-        return []
-    needed_ms = commit_interval_ms + TRANSACTION_MARGIN_MS
-    if timeout_ms >= needed_ms:
-        return []
-    problem = (
-        f"commit.interval.ms {commit_interval_ms} is too long for transactions that the broker "
-        f"aborts after {timeout_ms} ms; commit more often, or set "
-        f"producer.transaction.timeout.ms to {needed_ms} or more"
-    )
-    return [problem]
