@@ -13,7 +13,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 | `AccessError` (in `headrace.streams.contact.access_errors`) | nobody | stop, do not restart |
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |
-| `ResetRefusedError` | `headrace reset` | say it, having changed nothing further |
+| `ResetRefusedError` | `headrace reset`, `offsets set` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |
 | `FatalClientError` | the supervisor | stop this worker, start it again |
 | `GlobalTableLostError` | the supervisor | the same; the rows are read anew at the start |

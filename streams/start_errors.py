@@ -86,7 +86,8 @@ class TopologyChangedError(StreamsError):
 
 
 class ResetRefusedError(StreamsError):
-    """A reset cannot be done now: the application runs, or is not as it was when it was asked.
+    """What changes a stopped application cannot be done now: it runs, or is not as it was shown.
 
-    `headrace reset` says it and ends; the message says what to do before the next try.
+    `headrace reset`, `offsets set` and `changelog restore-from-local` say it and end; the message
+    says what to do before the next try.
     """

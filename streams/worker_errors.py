@@ -140,8 +140,8 @@ class OffsetLostError(StreamsError):
         return (
             f"the next offset of {self.where} is not on the broker ({self.reason}): records were "
             "deleted before they were read, the topic is a new one, or somebody set the offset "
-            "beyond its end; decide where to go on and set the group's offset there with "
-            "kafka-consumer-groups --reset-offsets"
+            "beyond its end; decide where to go on, stop all workers and set the group's offset "
+            "there with headrace offsets set"
         )
 
 

@@ -275,8 +275,7 @@ class Target:
             if age_ms >= kept_ms:
                 problems.append(
                     f"{name} deletes records after {kept_ms} ms, and the oldest for it is {age_ms} "
-                    f"ms old (kafka-configs --alter --entity-type topics --entity-name {name} "
-                    "--add-config retention.ms=-1 keeps them)"
+                    f"ms old (headrace topics set {name} retention.ms=-1 keeps them)"
                 )
         if problems:
             raise CannotBackfillError(

@@ -7,7 +7,13 @@ import time
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import (
+    confirm,
+    load,
+    said_errors,
+    settings_option,
+    target_argument,
+)
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
@@ -69,15 +75,9 @@ def restore_from_local(
             return
         refuse_members(plan.group, plan.members)
         if not yes:
-            _confirm()
+            confirm()
         work.carry_out(plan)
         if plan.elsewhere:
             click.echo("Done here. The application cannot be started yet.")
             sys.exit(1)
         click.echo("Done. The application can be started.")
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise click.ClickException("nothing was done; run it again with --yes to do it")
-    click.confirm("Do this?", abort=True)

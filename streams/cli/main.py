@@ -29,12 +29,16 @@ _COMMANDS: Final = {
         "headrace.streams.cli.describe:describe",
         "Show what an application computes, as text, code or a picture.",
     ),
+    "offsets": (
+        "headrace.streams.cli.offsets:offsets",
+        "Show where an application's inputs stand, and set them.",
+    ),
     "reset": (
         "headrace.streams.cli.reset:reset",
         "Take a stopped application back to a beginning.",
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
-    "topics": ("headrace.streams.cli.topics:topics", "Create topics."),
+    "topics": ("headrace.streams.cli.topics:topics", "Create topics, and set their configs."),
 }
 
 

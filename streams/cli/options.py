@@ -19,7 +19,7 @@ from headrace.topology.errors import TopologyError
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
-__all__ = ["load", "said_errors", "settings_option", "target_argument"]
+__all__ = ["confirm", "load", "said_errors", "settings_option", "target_argument"]
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -108,6 +108,18 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
     return app.derived(
         settings, worker_listener=SilentListener(), restore_listener=SilentRestoreListener()
     )
+
+
+def confirm() -> None:
+    """Ask whether what was shown is to be done; where nobody can answer, it is not.
+
+    Raises:
+        ClickException: nobody can answer.
+        Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise click.ClickException("nothing was done; run it again with --yes to do it")
+    click.confirm("Do this?", abort=True)
 
 
 @contextmanager

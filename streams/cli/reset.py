@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import (
+    confirm,
+    load,
+    said_errors,
+    settings_option,
+    target_argument,
+)
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.group_facts import Target
@@ -130,15 +135,9 @@ def reset(
         refuse_members(plan.group, plan.members)
         refuse_backfill(plan.group, plan.backfill)
         if not yes:
-            _confirm()
+            confirm()
         work.carry_out(plan, look)
         click.echo("Done. The application can be started.")
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise click.ClickException("nothing was done; run it again with --yes to do it")
-    click.confirm("Do this?", abort=True)
 
 
 def _target(to: str, given: dict[str, int | None], *, now_ms: int) -> Target:

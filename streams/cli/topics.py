@@ -1,10 +1,11 @@
-"""The command `headrace topics create`: topics for a first try, where no other tool is at hand."""
+"""The commands `headrace topics`: for topics, where no other tool is at hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
@@ -17,19 +18,27 @@ from headrace.streams.kafka.kafka_clients import new_admin
 
 __all__ = ["topics"]
 
+# The package offers these classes without declaring it, which a strict type check refuses.
+_kafka: Any = confluent_kafka.admin
+
 _TIMEOUT_S = 30.0
 _FIND_TIMEOUT_S = 10.0
 
 
 @click.group()
 def topics() -> None:
-    """Create topics."""
+    """Create topics, and set their configs."""
+
+
+servers_option = click.option(
+    "--bootstrap-servers", help="[default: that of --settings, else localhost:9092]"
+)
 
 
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
-@click.option("--bootstrap-servers", help="[default: that of --settings, else localhost:9092]")
+@servers_option
 @settings_option
 def create(
     names: tuple[str, ...],
@@ -42,6 +51,32 @@ def create(
         _create(names, partitions, _client_settings(settings, bootstrap_servers))
 
 
+def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{text!r} is not CONFIG=VALUE")
+        found[name] = value
+    return found
+
+
+@topics.command("set")
+@click.argument("name")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG=VALUE...", callback=_pairs)
+@servers_option
+@settings_option
+def set_configs(
+    name: str,
+    configs: dict[str, str],
+    bootstrap_servers: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Set configs of a topic, such as retention.ms=-1; its others stay as they are."""
+    with said_errors():
+        _set(name, configs, _client_settings(settings, bootstrap_servers))
+
+
 def _client_settings(given: dict[str, str], bootstrap_servers: str | None) -> dict[str, Any]:
     """What an admin client takes of an application's settings."""
     servers = bootstrap_servers or given.get("bootstrap.servers", "localhost:9092")
@@ -49,7 +84,7 @@ def _client_settings(given: dict[str, str], bootstrap_servers: str | None) -> di
     return {**config, "bootstrap.servers": servers}
 
 
-def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
+def _client(config: dict[str, Any]) -> Any:
     try:
         reach(config)
     except FatalClientError as error:
@@ -57,7 +92,26 @@ def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, An
             f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
             "broker start"
         ) from error
-    client = new_admin(config, Heard())
+    return new_admin(config, Heard())
+
+
+def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
+    kind = _kafka.AlterConfigOpType.SET
+    entries = [_kafka.ConfigEntry(n, v, incremental_operation=kind) for n, v in configs.items()]
+    asked = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
+    client = _client(config)
+    try:
+        client.incremental_alter_configs([asked])[asked].result(_TIMEOUT_S)
+    except KafkaException as error:
+        cause: KafkaError = error.args[0]
+        if cause.code() in DENIED:
+            raise denial(cause, config, topic=name, right="AlterConfigs") from error
+        raise click.ClickException(f"cannot set configs of {name}: {cause.str()}") from error
+    click.echo(f"Set: {name} ({', '.join(f'{n}={v}' for n, v in configs.items())})")
+
+
+def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
+    client = _client(config)
     present = _partition_counts(client)
     kept = {name: present[name] for name in names if name in present}
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]

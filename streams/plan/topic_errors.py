@@ -27,8 +27,7 @@ class TopicReplacedError(StreamsError):
         topic orders was deleted and created anew: the application has read the one with id \
 mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing of the new one is \
 committed. Stop all workers. To begin anew, run headrace reset; to keep the state and read the new \
-topic behind it, set the group's offsets of orders with kafka-consumer-groups --reset-offsets \
---to-earliest
+topic behind it, run headrace offsets set MODULE:APP --topic orders --to beginning
     """
 
     def __init__(self, topic: str, *, before: str, now: str) -> None:
@@ -42,8 +41,8 @@ topic behind it, set the group's offsets of orders with kafka-consumer-groups --
             f"topic {self.topic} was deleted and created anew: the application has read the one "
             f"with id {self.before}, and now its id is {self.now}; nothing of the new one is "
             "committed. Stop all workers. To begin anew, run headrace reset; to keep the state and "
-            f"read the new topic behind it, set the group's offsets of {self.topic} with "
-            "kafka-consumer-groups --reset-offsets --to-earliest"
+            f"read the new topic behind it, run headrace offsets set MODULE:APP --topic "
+            f"{self.topic} --to beginning"
         )
 
 

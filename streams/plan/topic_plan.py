@@ -385,7 +385,7 @@ def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
         lost = f"; if rows were deleted already, {_RESET}" if topic.changelog else ""
         yield (
             f"{topic.name} has cleanup.policy {found.config['cleanup.policy']} and needs {policy}; "
-            f"{_alter(topic.name, 'cleanup.policy', f'[{policy}]')}{lost}"
+            f"{_alter(topic.name, 'cleanup.policy', policy)}{lost}"
         )
     lag_ms = topic.config.get("min.compaction.lag.ms")
     found_ms = found.min_compaction_lag_ms
@@ -432,10 +432,7 @@ def _other_changelog(topic: NewTopic, found: TopicFacts) -> str:
 
 
 def _alter(topic: str, name: str, value: str) -> str:
-    return (
-        f"run kafka-configs --alter --entity-type topics --entity-name {topic} "
-        f"--add-config {name}={value}"
-    )
+    return f"run headrace topics set {topic} {name}={value}"
 
 
 def _span(retention_ms: int) -> float:

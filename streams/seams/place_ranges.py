@@ -31,7 +31,7 @@ def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
 
 
 def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
-    """The options that name partitions to ``kafka-consumer-groups``.
+    """The options that name partitions to ``headrace offsets set``.
 
     Args:
         places: the partitions.

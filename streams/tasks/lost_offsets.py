@@ -276,26 +276,25 @@ class LostOffsets:
     ) -> str:
         return (
             f"task {task} {counted}, but its group {self._group} has no committed offsets for "
-            f"{where}: {way_out(self._group, topic_options(lost, {}))}"
+            f"{where}: {way_out(topic_options(lost, {}))}"
         )
 
 
-def way_out(group: str, named: str) -> str:
+def way_out(named: str) -> str:
     """What follows from offsets that a group has lost, and what to do.
 
     Args:
-        group: its name.
         named: the options that name the partitions (see `topic_options`).
     """
     return (
         "they expired or were deleted, or the topic was made anew. Starting from the beginning "
         "would count records twice, so it did not start. Set all of the offsets to where the "
         "state belongs, each partition to its own: write a file of lines topic,partition,offset, "
-        f"and run kafka-consumer-groups --group {group} --reset-offsets --from-file FILE "
-        f"--execute; for one number for all, {named} and --to-offset N in place of the file, or "
-        "--to-earliest where none of its records is counted yet, as of a new input or a topic "
-        "made anew. After a clean stop that had read everything, the offsets are the ends of the "
-        "partitions. Or begin anew with headrace reset"
+        "and run headrace offsets set MODULE:APP --from-file FILE; for one number for all, "
+        f"{named} --to N in place of the file, or --to beginning --process-again where none of its "
+        "records is counted yet, as of a new input or a topic made anew. After a clean stop that "
+        "had read everything, the offsets are the ends of the partitions: --to end. Or begin anew "
+        "with headrace reset"
     )
 
 

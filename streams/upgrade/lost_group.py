@@ -239,7 +239,7 @@ class LostGroup:
                 for sub, named in tasks.items()
                 if self._counted[sub]
             )
-            out = way_out(self._group, topic_options(places, counts))
+            out = way_out(topic_options(places, counts))
             raise StateWithoutOffsetsError(
                 f"the application {self._group} {effects}, but {lacks}: {out}"
             )

@@ -333,7 +333,7 @@ def test_a_sink_that_would_delete_the_records_is_refused_with_the_way_out(
     admin(topics).alter_config(handed.sink, {"retention.ms": "86400000"})
     with pytest.raises(CannotBackfillError) as raised:
         hand_over(handed, "partitioned")
-    assert f"--entity-name {handed.sink} --add-config retention.ms=-1" in str(raised.value)
+    assert f"headrace topics set {handed.sink} retention.ms=-1" in str(raised.value)
     assert find(handed.application, "bf-1").plan is None
     hand_over(handed, "partitioned", outputs="skip")
     assert handed.state() == dict(handed.words)

@@ -135,7 +135,7 @@ def test_a_group_that_is_gone_is_refused_with_all_that_lacks() -> None:
     assert f"no committed offsets for a-0..1, {BETWEEN}-0..1:" in message
     assert f"writes to {BETWEEN}, behind which records are counted (tasks 0_0..1)" in message
     assert "has state in n (tasks 1_0..1)" in message
-    assert f"--topic a --topic {BETWEEN} and --to-offset N" in message
+    assert f"--topic a --topic {BETWEEN} --to N" in message
     assert "headrace reset" in message
     assert exit_code_of(raised.value) is ExitCode.OFFSETS
 
@@ -398,13 +398,13 @@ def test_a_new_input_in_front_begins_at_its_beginning() -> None:
     """The topic that was read is called otherwise in this version."""
     after = in_place_of(ran(counted("a")), counted("b"))
     assert looked(after, deployed=counted("a")) == frozenset()
-    with pytest.raises(StateWithoutOffsetsError, match=r"for b-0\.\.1: .*--to-earliest"):
+    with pytest.raises(StateWithoutOffsetsError, match=r"for b-0\.\.1: .*--to beginning"):
         looked(after, deployed=counted("b"))
 
 
 def test_where_it_is_not_known_what_was_read_in_front_it_counts_as_read() -> None:
     after = in_place_of(ran(counted("a")), counted("b"))
-    with pytest.raises(StateWithoutOffsetsError, match=r"for b-0\.\.1: .*--to-earliest"):
+    with pytest.raises(StateWithoutOffsetsError, match=r"for b-0\.\.1: .*--to beginning"):
         looked(after)
 
 

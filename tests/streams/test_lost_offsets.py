@@ -94,7 +94,7 @@ def test_a_task_with_state_refuses_to_read_one_input_from_the_beginning() -> Non
     message = str(raised.value)
     assert "task 0_0 has state in n" in message
     assert "its group app has no committed offsets for b-0:" in message
-    assert "--topic b:0 and --to-offset N" in message
+    assert "--topic b:0 --to N" in message
     assert "a-0" not in message
     assert outputs(driver) == [1, 2, 3]
     code = exit_code_of(raised.value)
@@ -277,7 +277,7 @@ def test_where_nothing_is_known_or_it_was_read_it_is_refused(deployed: Topology 
     run(driver, "a")
     after = next_version(driver, merged("a", "b"), deployed=deployed)
     strip(driver)
-    with pytest.raises(StateWithoutOffsetsError, match="--to-earliest"):
+    with pytest.raises(StateWithoutOffsetsError, match="--to beginning"):
         after.run()
 
 
@@ -363,7 +363,7 @@ def test_what_is_counted_behind_a_repartition_topic_is_not_written_to_it_again()
     message = str(raised.value)
     assert "task 0_0 writes to app-by-word-repartition, behind which records are counted" in message
     assert "has no committed offsets for b-0:" in message
-    assert "--topic b:0 and --to-offset N" in message
+    assert "--topic b:0 --to N" in message
     assert outputs(driver) == [1, 2, 3]
 
 

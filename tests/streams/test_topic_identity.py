@@ -52,7 +52,7 @@ def test_a_running_worker_commits_nothing_of_a_topic_that_was_made_anew(
     before, now = replace_topic(driver, 1_000)
     with pytest.raises(TopicReplacedError) as raised:
         driver.commit()
-    for part in ("topic in was", before, now, "headrace reset", "--reset-offsets"):
+    for part in ("topic in was", before, now, "headrace reset", "headrace offsets set"):
         assert part in str(raised.value)
     assert driver.committed_offsets("in") == {}
 

@@ -243,8 +243,12 @@ def test_a_repartition_topic_with_another_count_than_asked_for_is_refused() -> N
 @pytest.mark.parametrize(
     ("name", "config", "text"),
     [
-        ("counts", {"cleanup_policy": "delete"}, "needs compact; run kafka-configs --alter"),
-        ("counts", {"cleanup_policy": "compact,delete"}, "--add-config cleanup.policy=[compact]"),
+        ("counts", {"cleanup_policy": "delete"}, "needs compact; run headrace topics set"),
+        (
+            "counts",
+            {"cleanup_policy": "compact,delete"},
+            "topics set counts cleanup.policy=compact;",
+        ),
         ("by-word", {"cleanup_policy": "compact", "retention_ms": "-1"}, "needs delete"),
         ("by-word", {"cleanup_policy": "delete", "retention_ms": "604800000"}, "needs -1, else"),
     ],

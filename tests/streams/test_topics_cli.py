@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.supervise.exit_codes import ExitCode
 from tests.support.topics import Topics
 
@@ -56,3 +57,36 @@ def test_where_no_broker_answers_the_way_to_one_is_told() -> None:
     assert "localhost:1, tried to connect" in done.stderr
     assert "headrace broker start" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def _set(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [HEADRACE, "topics", "set", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_config_is_set_and_the_others_stay(topics: Topics) -> None:
+    name = topics.create(config={"cleanup.policy": "compact"})
+    done = _set(name, "retention.ms=77", "--bootstrap-servers", topics.bootstrap)
+    assert (done.returncode, done.stdout) == (0, f"Set: {name} (retention.ms=77)\n"), done.stderr
+    admin = GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=20)
+    (facts,) = admin.describe([name]).values()
+    assert (facts.retention_ms, facts.cleanup_policy) == (77, {"compact"})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [("retention.ms=soon", "cannot set configs of"), ("retention.ms", "is not CONFIG=VALUE")],
+)
+def test_what_is_no_config_is_named(topics: Topics, config: str, said: str) -> None:
+    name = topics.create()
+    done = _set(name, config, "--bootstrap-servers", topics.bootstrap)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_topic_that_is_not_there_has_no_configs(topics: Topics) -> None:
+    name = topics.name("none")
+    done = _set(name, "retention.ms=1", "--bootstrap-servers", topics.bootstrap)
+    assert done.returncode == 1
+    assert f"cannot set configs of {name}" in done.stderr

@@ -1,0 +1,207 @@
+"""The command `headrace offsets`: where an application's inputs stand, and setting them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.streams.cli.options import (
+    confirm,
+    load,
+    said_errors,
+    settings_option,
+    target_argument,
+)
+from headrace.streams.errors import ConfigError
+from headrace.streams.kafka.broker_contact import reach
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.group_facts import Target
+from headrace.streams.upgrade.offset_moves import (
+    GroupOffsets,
+    MovePlan,
+    Wanted,
+    lines,
+    listing,
+    read_offsets,
+)
+from headrace.streams.upgrade.offsets import InputOffsets
+from headrace.streams.upgrade.reset import refuse_members
+
+__all__ = ["offsets"]
+
+_TOPIC = re.compile(r"([^:]+)(?::([0-9]+(?:,[0-9]+)*))?")
+
+
+@click.group()
+def offsets() -> None:
+    """Show where an application's inputs stand, and set them."""
+
+
+@offsets.command("list")
+@target_argument
+@settings_option
+def list_offsets(target: str, settings: dict[str, Any]) -> None:
+    """Show for each input partition what is committed, and what the topic has.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        click.echo("\n".join(listing(_work(target, settings).look())))
+
+
+def _work(target: str, settings: dict[str, Any]) -> InputOffsets:
+    app = load(target, settings)
+    config = app.config
+    reach(config.admin_config())
+    cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    return InputOffsets(config.application_id, app.plans, cluster, exactly_once=config.exactly_once)
+
+
+def _aim(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
+    if text is None:
+        return None
+    if text in ("beginning", "end"):
+        return Target("earliest" if text == "beginning" else "latest")
+    if text.isascii() and text.isdigit():
+        return Target("offset", int(text))
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is neither beginning nor end, nor an offset such as 1500, nor a time such "
+            "as 2026-01-31T09:00:00Z"
+        ) from error
+    instant = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return Target("time", max(0, round(instant.timestamp() * 1000)))
+
+
+def _named(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Topics with some of their partitions; none stands for all."""
+    found: dict[str, tuple[int, ...]] = {}
+    for text in given:
+        parts = _TOPIC.fullmatch(text)
+        if parts is None:
+            raise click.BadParameter(f"{text!r} is neither TOPIC nor TOPIC:0,1")
+        if parts[1] in found:
+            raise click.BadParameter(f"{parts[1]} is named twice; write {parts[1]}:0,1")
+        found[parts[1]] = tuple(map(int, parts[2].split(","))) if parts[2] else ()
+    return found
+
+
+@offsets.command("set")
+@target_argument
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,...]",
+    callback=_named,
+    help="An input, or some of its partitions; may be repeated.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(min=0),
+    metavar="P",
+    help="Of the one --topic; may be repeated.",
+)
+@click.option(
+    "--to",
+    "aim",
+    metavar="WHERE",
+    callback=_aim,
+    help="beginning, end, an OFFSET, or a TIME such as 2026-01-31T09:00:00Z: the first record of "
+    "that time or later; UTC without a zone.",
+)
+@click.option(
+    "--from-file",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Lines topic,partition,offset, in place of --topic and --to.",
+)
+@click.option(
+    "--process-again",
+    is_flag=True,
+    help="Under exactly-once: records that were processed may be processed again.",
+)
+@click.option(
+    "--leave-out",
+    is_flag=True,
+    help="Under exactly-once: records that were not processed may be left out.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be set, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@settings_option
+def set_offsets(
+    target: str,
+    topics: dict[str, tuple[int, ...]],
+    partitions: tuple[int, ...],
+    aim: Target | None,
+    file: Path | None,
+    process_again: bool,
+    leave_out: bool,
+    dry_run: bool,
+    yes: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Set offsets of a stopped application's inputs; its state stays as it is.
+
+    What would be set is always printed first, with what follows from it. Under exactly-once, moves
+    that count records twice or never are refused without the option that asks for that.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    if partitions:
+        if len(topics) != 1 or any(topics.values()):
+            raise click.UsageError("--partition goes with one --topic TOPIC")
+        topics = dict.fromkeys(topics, partitions)
+    complete = not (topics or aim) if file is not None else topics and aim
+    if not complete:
+        raise click.UsageError("say --topic and --to, or --from-file alone")
+    with said_errors():
+        wanted = None if file is None else _read(file)
+        work = _work(target, settings)
+
+        def choose(found: GroupOffsets) -> Wanted:
+            if wanted is not None:
+                return wanted
+            assert aim is not None
+            return dict.fromkeys(_places(found, topics), aim)
+
+        plan = work.plan(choose)
+        click.echo("\n".join(lines(plan)))
+        if dry_run:
+            click.echo("Nothing was set (--dry-run).")
+            return
+        _refuse(plan, again=process_again, left_out=leave_out)
+        if not yes:
+            confirm()
+        shown = {move.input.place: Target("offset", move.target) for move in plan.moves}
+        work.carry_out(plan, lambda: work.plan(lambda _: shown))
+        click.echo("Done. The application can be started.")
+
+
+def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:
+    refuse_members(plan.found.group, plan.found.members)
+    plan.found.refuse_changes()
+    plan.refuse_unasked(again=again, left_out=left_out)
+
+
+def _places(found: GroupOffsets, topics: dict[str, tuple[int, ...]]) -> list[TopicPartition]:
+    return [place for topic, some in topics.items() for place in found.chosen(topic, some)]
+
+
+def _read(file: Path) -> Wanted:
+    try:
+        return read_offsets(file.read_text().splitlines())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
