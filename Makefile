@@ -50,9 +50,10 @@ test-long: setup  ## Run the tests that take long and seldom tell: three nodes, 
 test test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 # QUICK=1 takes three minutes of the quarter of an hour, and leaves out Spark on several machines.
-SPARK_QUICK := $(patsubst %,tests/spark_bridge/test_%.py,backfill_on_broker empty_on_broker \
-	example_on_broker handover_faults page_on_broker read_store_on_broker \
-	script_on_broker text_files) -k "not spark_cluster" -m "spark and not long"
+SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_faults \
+	history/test_text_files live/test_backfill_on_broker live/test_empty_on_broker \
+	live/test_example_on_broker live/test_page_on_broker live/test_read_store_on_broker \
+	live/test_script_on_broker) -k "not spark_cluster" -m "spark and not long"
 
 # Two minutes on two cores, and neither Java nor a broker: what one runs between two edits.
 test-quick: setup  ## Run the tests that need no broker and are done at once

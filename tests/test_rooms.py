@@ -72,6 +72,9 @@ ROUND = ("topology/dsl/",)
 
 FOLDER_MAX = 15
 LINES_MAX = 500
+TESTS_MAX = 20
+BESIDE_ROOMS = ("live", "support")
+"""Folders of tests that are no rooms: what needs a real Kafka, and what tests share."""
 LONGER = {
     "topology/dsl/kstream.py": 554,
     "topology/dsl/ktable.py": 662,
@@ -181,6 +184,17 @@ def test_a_folder_has_as_many_files_as_one_remembers() -> None:
     counts = Counter(path.parent for path in files() if path.name != "__init__.py")
     full = {name_of(folder): n for folder, n in counts.items() if n > FOLDER_MAX}
     assert not full
+
+
+def test_the_tests_mirror_the_rooms() -> None:
+    tests = [path for top in TOPS for path in sorted((ROOT / "tests" / top).rglob("*.py"))]
+    folders = {path.parent.relative_to(ROOT / "tests") for path in tests}
+    rooms = {Path(*(part for part in f.parts if part not in BESIDE_ROOMS)) for f in folders}
+    assert [str(room) for room in rooms if not (ROOT / room / "__init__.py").is_file()] == []
+    counts = Counter(path.parent for path in tests if path.name.startswith("test_"))
+    assert {name_of(folder): n for folder, n in counts.items() if n > TESTS_MAX} == {}
+    astray = [name_of(p) for p in tests if "on_broker" in p.name and p.parent.name != "live"]
+    assert astray == []
 
 
 def test_every_folder_says_what_it_is_for() -> None:

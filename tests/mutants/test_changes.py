@@ -39,7 +39,7 @@ def test_shares_leave_no_change_out() -> None:
 @pytest.mark.slow
 def test_a_change_is_tried_in_a_copy(tmp_path: Path) -> None:
     bench = Bench(tmp_path, timeout_s=120)
-    test = "tests/streams/test_numbers.py"
+    test = "tests/streams/plan/test_numbers.py"
     file, bound = "streams/plan/progress.py", "MAX_BYTES = 4095"
     noticed = Change("a", "", file, bound, "MAX_BYTES = 1 << 20", (test,))
     same = Change("b", "", file, bound, "MAX_BYTES = (1 << 12) - 1", (test,))

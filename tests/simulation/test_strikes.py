@@ -54,11 +54,11 @@ REACTIONS: dict[str, tuple[str, ...]] = {
 """What workers do, and in which phases that is met at least so often."""
 
 MET_ELSEWHERE = {
-    "offset_lost": "another worker purges what is read: tests/streams/test_worker_reactions.py",
-    "restore_lost": "no changelog loses its beginning: tests/streams/test_worker_reactions.py",
-    "store_dropped": "rows of another changelog need a disaster: tests/streams/test_restore.py",
+    "offset_lost": "another worker purges what is read: test_worker_reactions.py",
+    "restore_lost": "no changelog loses its beginning: test_worker_reactions.py",
+    "store_dropped": "rows of another changelog need a disaster: test_restore.py",
 }
-"""Reactions that are met seldom or not at all here, and where they are tested."""
+"""Reactions that are met seldom or not at all here, and where in tests/streams they are tested."""
 
 Found = tuple[dict[int, list[str]], Coverage, Counter[Any]]
 

@@ -18,7 +18,7 @@ from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TopologyError
 from headrace.topology.topology import Topology
 from tests.reference.programs import BEHIND_CACHES, PLAIN_OPS, Event, random_program, write
-from tests.spark_bridge.local_engine import (
+from tests.spark_bridge.support.local_engine import (
     Seen,
     backfilled,
     hand_over,

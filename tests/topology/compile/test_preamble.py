@@ -14,9 +14,9 @@ from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.timestamps import wallclock_timestamp
-from tests.topology import golden_programs, test_describe_golden, test_processors_golden
-from tests.topology.golden_cases import CASES
-from tests.topology.test_describe_golden import GOLDEN, PROGRAMS
+from tests.topology.show import golden_programs, test_describe_golden, test_processors_golden
+from tests.topology.show.golden_cases import CASES
+from tests.topology.show.test_describe_golden import GOLDEN, PROGRAMS
 
 GIVEN = {
     "constants", "ATOMS", "NullKeyError", "FutureTimestampError", "NegativeTimestampError",

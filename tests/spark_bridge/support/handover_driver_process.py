@@ -1,0 +1,46 @@
+"""A driver that ends without a word at some step of its hand-over."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from headrace.spark_bridge.handover.driver import hand_over_by_driver
+from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
+from headrace.spark_bridge.plan.job import Application
+from tests.spark_bridge.support.handed import word_count
+from tests.spark_bridge.support.local_rows import computed, plan_of
+
+DIED = 77
+
+
+def main(told: dict[str, Any]) -> None:
+    """Hand over until the step."""
+    topology = word_count(told["source"], told["sink"])
+    application = Application.of(topology, told["settings"])
+    local = computed(topology, told["settings"], plan_of(topology, told["settings"], told["id"]))
+    units = 0
+
+    def probe(step: str) -> None:
+        if step == told["step"]:
+            os._exit(DIED)
+
+    def unit_probe(step: str, unit: str) -> None:
+        nonlocal units
+        if step == "committed":
+            if told["step"] == f"unit_{units}":
+                os._exit(DIED)
+            units += 1
+
+    facts = local.local.facts()
+    results: Any = local
+    if told.get("how") == "driver":
+        hand_over_by_driver(results, application, facts=facts, probe=probe)
+    else:
+        hand_over_partitioned(results, application, facts=facts, probe=probe, unit_probe=unit_probe)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+
+from headrace.streams.contact.denials import denial
+from headrace.streams.contact.rights import rows
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def test_the_page_has_this_very_table() -> None:
+    assert "\n".join(rows()) in PAGE.read_text(), "run python -m headrace.streams.contact.rights"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "S/1: orders.eu-1((null))[0](Broker: Topic authorization failed) (after 284ms)",
+        "S/1: fine[3](Success), orders.eu-1[0](Broker: Topic authorization failed)",
+    ],
+)
+def test_offsets_that_are_denied_name_the_topic_that_may_not_be_read(said: str) -> None:
+    """Nobody lacks the right to write then, though that is what a producer is denied mostly."""
+    text = f"Failed to commit offsets to transaction on broker {said}"
+    error = denial(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text), {}, topic="out")
+    assert (error.right, error.resource) == ("Read", "the topic orders.eu-1")
