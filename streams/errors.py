@@ -33,12 +33,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.topology.functions import Place
+
 
 class StreamsError(Exception):
     """Base of every error that the runtime raises; catch it to report, not to go on."""
 
-    functions: tuple[str, ...] = ()
-    """File, line and name of the user's functions that the node was given, where one failed."""
+    functions: tuple[Place, ...] = ()
+    """Where the user's function stands that failed, or those of which one did."""
+
+    @property
+    def function(self) -> str | None:
+        """File, line and name of that function."""
+        return " or ".join(map(str, self.functions)) or None
 
 
 class ConfigError(StreamsError):
@@ -151,7 +158,8 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
             where = f"{self.topic}-{self.partition} offsets {self.first} to {self.offset}"
         if self.timestamp is not None:
             where += f" timestamp {self.timestamp}"
-        for label, value in (("node", self.node), ("store", self.store), ("task", self.task_id)):
+        places = {"node": self.node, "function": self.function, "store": self.store}
+        for label, value in {**places, "task": self.task_id}.items():
             if value is not None:
                 where += f", {label} {value}"
         return f"{self.message} ({where}); {self.hint}"
@@ -190,8 +198,9 @@ is committed: correct the code
         super().__init__(message)
 
     def __str__(self) -> str:
-        places = (("node", self.node), ("store", self.store), ("task", self.task_id))
-        where = ", ".join(f"{label} {value}" for label, value in places if value is not None)
+        places = {"node": self.node, "function": self.function, "store": self.store}
+        named = {**places, "task": self.task_id}.items()
+        where = ", ".join(f"{label} {value}" for label, value in named if value is not None)
         return (
             f"{self.message} ({where}), outside of any record; nothing of it is committed: "
             "correct the code"

@@ -14,7 +14,8 @@ TOPS = ("state", "topology", "streams", "spark_bridge")
 ORDER = """
 state/
 topology/arguments.py topology/blame.py topology/errors.py topology/first_result.py \
-    topology/java_names.py topology/naming.py topology/timestamps.py topology/windows.py
+    topology/functions.py topology/java_names.py topology/naming.py topology/timestamps.py \
+    topology/windows.py
 topology/serdes/
 topology/context/
 topology/processors/

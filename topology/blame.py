@@ -6,19 +6,17 @@ being read or written. Nothing is asked before something has failed.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
 from itertools import islice
-from types import CodeType, TracebackType
-from typing import Any
+from types import TracebackType
 
 from headrace.topology.errors import NoPairError, Part, SerdeError
 
-__all__ = ["explained", "functions_of", "part_of"]
+__all__ = ["explained", "name_called", "part_of"]
 
 _CODED = re.compile(r"(?:(?:en|de)code|keep)_(key|value)_\d+\(")
+_NAME_CALLED = re.compile(r"(\w+)\(")
 _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 
 
@@ -61,35 +59,17 @@ def part_of(traceback: TracebackType | None, filename: str, lines: Sequence[str]
     return found
 
 
-def functions_of(node: object) -> list[str]:
-    """File, line and name of the user's functions that a node was given.
+def name_called(traceback: TracebackType | None, filename: str, lines: Sequence[str]) -> str | None:
+    """The name in the generated code that was called when it failed, if one was.
 
     Args:
-        node: of a topology.
-
-    >>> functions_of(len)
-    []
+        traceback: of the error.
+        filename: of the generated code.
+        lines: of the generated code.
     """
-    codes = dict.fromkeys(_codes(node, 3))
-    return [f"{code.co_filename}:{code.co_firstlineno} {code.co_name}" for code in codes]
-
-
-def _codes(given: Any, depth: int) -> Iterator[CodeType]:
-    while isinstance(given, functools.partial):
-        given = given.func
-    code = getattr(given, "__code__", None)
-    if isinstance(code, CodeType):
-        yield code
-    elif is_dataclass(given) and not isinstance(given, type) and depth:
-        for one in fields(given):
-            yield from _codes(getattr(given, one.name, None), depth - 1)
-    elif isinstance(given, (tuple, list)) and depth:
-        for item in given:
-            yield from _codes(item, depth - 1)
-    elif callable(given) and not isinstance(given, type):
-        call = getattr(type(given).__call__, "__code__", None)
-        if isinstance(call, CodeType):
-            yield call
+    frames = [f for f in _frames(traceback) if f.tb_frame.f_code.co_filename == filename]
+    found = _NAME_CALLED.match(_ran(frames[-1], lines)) if frames else None
+    return None if found is None else found[1]
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:

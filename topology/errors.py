@@ -18,6 +18,7 @@ __all__ = [
     "NoTimestampError",
     "NullKeyError",
     "RegistryError",
+    "ReturnedError",
     "SchemaRefusedError",
     "SchemaUnknownError",
     "SerdeError",
@@ -175,7 +176,7 @@ class NegativeTimestampError(BadRecordError):
         )
 
 
-class _ReturnedError(BadRecordError):
+class ReturnedError(BadRecordError):
     """A function returned what it must not.
 
     Args:
@@ -187,7 +188,7 @@ class _ReturnedError(BadRecordError):
         self.returned = returned
 
 
-class NoPairError(_ReturnedError):
+class NoPairError(ReturnedError):
     """A function that makes a key and a value returned something else.
 
     Args:
@@ -201,7 +202,7 @@ class NoPairError(_ReturnedError):
         )
 
 
-class NeverRunError(_ReturnedError):
+class NeverRunError(ReturnedError):
     """A function returned a coroutine or a generator where nobody awaits or asks it.
 
     Args:
@@ -215,7 +216,7 @@ class NeverRunError(_ReturnedError):
         )
 
 
-class NoTimestampError(_ReturnedError):
+class NoTimestampError(ReturnedError):
     """A timestamp extractor returned what is no time.
 
     Args:

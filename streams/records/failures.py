@@ -21,10 +21,8 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.seams.clients import Log
 from headrace.topology.errors import (
     BadRecordError,
-    NeverRunError,
-    NoPairError,
-    NoTimestampError,
     RegistryError,
+    ReturnedError,
     SerdeError,
     TopologyError,
 )
@@ -123,17 +121,15 @@ def _places(chain: list[BaseException]) -> list[str]:
 def _called(chain: list[BaseException]) -> list[str]:
     """The functions of the node, where what failed is the call of one, or what it returned."""
     cause = chain[-1]
-    if isinstance(cause, _OURS) and not isinstance(
-        cause, (NeverRunError, NoPairError, NoTimestampError)
-    ):
+    if isinstance(cause, _OURS) and not isinstance(cause, ReturnedError):
         return []
     failed = next((error for error in chain if isinstance(error, StreamsError)), None)
     functions = () if failed is None else failed.functions
     node = getattr(failed, "node", None)
     return [
-        f"{function} (called by {node})"
+        f"{function.whole} (called by {node})"
         for function in functions
-        if is_the_users(re.sub(r":\d+ [^:]*$", "", function))
+        if function.file is not None and is_the_users(function.file)
     ]
 
 

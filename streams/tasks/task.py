@@ -52,6 +52,7 @@ from headrace.topology.errors import (
     BadRecordError,
     NullKeyError,
     RegistryError,
+    ReturnedError,
     SerdeError,
     TopologyError,
 )
@@ -417,7 +418,8 @@ class Task:
             record = self.spec.program.current(sys._getframe())
         cause = self.spec.program.explain(error, node, record)
         failure = self._record_error(cause, _what_happened(cause), node, record)
-        failure.functions = tuple(self.spec.program.functions_of(node))
+        likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
+        failure.functions = self.spec.program.called(error, node, likely=likely)
         raise failure from cause
 
     def _record_error(
@@ -628,11 +630,12 @@ def committed_rows(
         yield key, decode(data), timestamp
 
 
+_TOLD = (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError)
+"""What says itself what happened, and quotes no record."""
+
+
 def _what_happened(error: Exception) -> str:
     """Name the error without its text where a user's function may have quoted the record."""
-    if isinstance(
-        error,
-        (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError),
-    ):
+    if isinstance(error, _TOLD):
         return str(error)
     return f"a user function raised {type(error).__name__}"

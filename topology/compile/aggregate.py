@@ -78,10 +78,10 @@ def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:
     i = gen.ordinal(node)
     if node.op == "count":
         return f"1 if {old} is None else {old} + 1"
-    function = gen.constant(f"function_{i}", node.function)
+    function = gen.function(f"function_{i}", node.function)
     if node.op == "reduce":
         value = flow.value_object
         return f"{value} if {old} is None else {function}({old}, {value})"
-    initializer = gen.constant(f"initializer_{i}", node.initializer)
+    initializer = gen.function(f"initializer_{i}", node.initializer)
     start = f"{initializer}() if {old} is None else {old}"
     return f"{function}({flow.key_object}, {flow.value_object}, {start})"

@@ -152,6 +152,8 @@ class Generator:
     cached: frozenset[str]
     writer: Writer = field(default_factory=Writer)
     constants: dict[str, Any] = field(default_factory=dict)
+    functions: set[str] = field(default_factory=set)
+    """The constants that are the user's functions."""
     looked_at: set[str] = field(default_factory=set)
     """The constants whose first result is looked at, see `first_result`."""
     ordinals: dict[str, int] = field(default_factory=dict)
@@ -168,6 +170,19 @@ class Generator:
         # A bound method is another object each time it is looked up, and equal.
         assert self.constants.setdefault(name, value) == value, name
         return name
+
+    def function(self, name: str, value: object, *, looked_at: bool = False) -> str:
+        """Make a function of the user known to the generated code under `name`.
+
+        Args:
+            name: a name that is this function's alone.
+            value: the function.
+            looked_at: whether its first result is looked at, see `first_result`.
+        """
+        self.functions.add(name)
+        if looked_at:
+            self.looked_at.add(name)
+        return self.constant(name, value)
 
     def store_serdes(self, name: str) -> tuple[AnySerde, AnySerde]:
         """The key and value serdes of a store, defaults applied."""

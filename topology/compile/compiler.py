@@ -20,7 +20,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
 from headrace.state.buffer import ATOMS, Buffer
-from headrace.topology import blame
+from headrace.topology import blame, functions
 from headrace.topology.compile import (
     aggregate,
     guarding,
@@ -44,6 +44,7 @@ from headrace.topology.errors import (
     NullKeyError,
 )
 from headrace.topology.first_result import looked_at
+from headrace.topology.functions import Place, place_of
 from headrace.topology.graph.graph import (
     Aggregate,
     Branch,
@@ -152,6 +153,7 @@ class Program:
     _options: CompileOptions
     _nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
+    _functions: frozenset[str]
     _code: CodeType
 
     @property
@@ -196,10 +198,23 @@ class Program:
         defaults = (self._options.default_key, self._options.default_value)
         return source.decoding_error(source_node, defaults, message) or error
 
-    def functions_of(self, node: str | None) -> list[str]:
-        """Where the user's functions stand that a node was given: file, line and name."""
+    def called(self, error: Exception, node: str | None, *, likely: bool) -> tuple[Place, ...]:
+        """The user's function that failed.
+
+        Args:
+            error: as it was raised.
+            node: the node that it came from.
+            likely: whether it must be one of the node's where nothing tells which one.
+        """
+        lines = self.source_code.splitlines()
+        name = blame.name_called(error.__traceback__, self.filename, lines)
+        given = self._constants[name] if name in self._functions else None
+        exact = place_of(given) or functions.called(error.__traceback__, self.filename)
+        if exact is not None or not likely:
+            return () if exact is None else (exact,)
         found = next((n for n in self.sub_topology.nodes if n.name == node), None)
-        return blame.functions_of(found)
+        places = (place_of(function) for function in functions.functions_in(found))
+        return tuple(dict.fromkeys(place for place in places if place is not None))
 
     def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
         """Find the node that an exception came from, and the message that was processed.
@@ -251,6 +266,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         _options=options,
         _nodes=tuple(writer.nodes),
         _constants=gen.constants,
+        _functions=frozenset(gen.functions),
         _code=compile(text, filename, "exec"),
     )
 
@@ -321,7 +337,8 @@ class _Assembler:
         i = self._gen.ordinal(node)
         children = self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
-        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}})")
+        places = preamble.said_of(functions.functions_in(node))
+        w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
         w.line(f"process_{i} = operator_{i}.process")
 
     def _topic_name(self, node: Source, topic: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.topology.compile.codegen import Generator, Writer
+from headrace.topology.functions import place_of
 from headrace.topology.graph.graph import Aggregate, TableSource
 
 _OF_THE_TASK = (
@@ -49,6 +50,12 @@ def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
             w.line(line)
 
 
+def said_of(functions: Iterable[object]) -> str:
+    """A comment that says where the user's functions stand; empty where there are none."""
+    places = dict.fromkeys(str(place) for f in functions if (place := place_of(f)) is not None)
+    return f"  # {', '.join(places)}" if places else ""
+
+
 def _names_read(body: Sequence[str]) -> set[str]:
     """By the syntax tree: a node or a topic may be called as a name is."""
     tree = ast.parse("\n".join(("def bind():", *body)))
@@ -62,16 +69,17 @@ def _of_the_task() -> Iterator[_Binding]:
 
 
 def _constants(gen: Generator) -> Iterator[_Binding]:
-    for name in gen.constants:
+    for name, value in gen.constants.items():
+        place = said_of([value]) if name in gen.functions else ""
         if name not in gen.looked_at:
-            yield _Binding(name, (f"{name} = constants[{name!r}]",))
+            yield _Binding(name, (f"{name} = constants[{name!r}]{place}",))
             continue
         keeping = (
             f"def keep_{name}(function):",
             f"    nonlocal {name}",
             f"    {name} = function",
         )
-        looking = f"{name} = looked_at(constants[{name!r}], keep_{name})"
+        looking = f"{name} = looked_at(constants[{name!r}], keep_{name}){place}"
         yield _Binding(name, (*keeping, looking))
 
 

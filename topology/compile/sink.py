@@ -18,7 +18,7 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
     key = gen.encoded_key(flow, node.key or options.default_key, node)
     value = gen.encoded_value(flow, node.value or options.default_value, node)
     if callable(node.topic):
-        function = gen.constant(f"topic_{i}", node.topic)
+        function = gen.function(f"topic_{i}", node.topic)
         topic = f"{function}({flow.key_object}, {flow.value_object})"
     else:
         name = f"{options.application_id}-{node.topic}" if node.internal else node.topic
@@ -28,7 +28,7 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
         _emit_guarded(gen, node, flow, (key, value, topic))
         return
     if node.partitioner is not None:
-        function = gen.constant(f"partitioner_{i}", node.partitioner)
+        function = gen.function(f"partitioner_{i}", node.partitioner)
         arguments = f"{topic}, {flow.key_object}, {flow.value_object}, partitions_of"
         with w.block(f"for partition_{i} in chosen({function}, {arguments}):"):
             w.line(f"send({topic}, {value}, {key}, partition_{i}, {record})")
@@ -55,7 +55,7 @@ def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, 
         w.line(f"sent_topic_{i} = {topic}")
         partitions = "(-1,)"
         if node.partitioner is not None:
-            function = gen.constant(f"partitioner_{i}", node.partitioner)
+            function = gen.function(f"partitioner_{i}", node.partitioner)
             arguments = f"sent_topic_{i}, {flow.key_object}, {flow.value_object}, partitions_of"
             w.line(f"partitions_{i} = chosen({function}, {arguments})")
             partitions = f"partitions_{i}"

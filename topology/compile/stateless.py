@@ -29,8 +29,7 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
         if predicate is None:
             header = "else:" if number else "if True:"
         else:
-            function = gen.constant(f"predicate_{i}_{number}", predicate)
-            gen.looked_at.add(function)
+            function = gen.function(f"predicate_{i}_{number}", predicate, looked_at=True)
             word = "elif" if number else "if"
             header = f"{word} {function}({flow.key_object}, {flow.value_object}):"
         with w.block(header):
@@ -46,8 +45,7 @@ def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Desc
         if predicate is None:
             choice = str(number)
             continue
-        function = gen.constant(f"predicate_{i}_{number}", predicate)
-        gen.looked_at.add(function)
+        function = gen.function(f"predicate_{i}_{number}", predicate, looked_at=True)
         asked = f"{function}({flow.key_object}, {flow.value_object})"
         choice = f"{number} if {asked} else ({choice})"
     with attempt(gen, node, flow):
@@ -226,9 +224,9 @@ def _set_key(flow: Flow) -> Flow:
 
 
 def _call(gen: Generator, node: Stateless, flow: Flow) -> str:
-    function = gen.constant(f"function_{gen.ordinal(node)}", node.function)
-    if node.op in ("filter", "filter_not", "peek", "for_each"):
-        gen.looked_at.add(function)
+    looked_at = node.op in ("filter", "filter_not", "peek", "for_each")
+    name = f"function_{gen.ordinal(node)}"
+    function = gen.function(name, node.function, looked_at=looked_at)
     if node.with_key:
         return f"{function}({flow.key_object}, {flow.value_object})"
     return f"{function}({flow.value_object})"

@@ -15,12 +15,14 @@ from headrace.topology.dsl.steps.process_step import AnyStore
 from headrace.topology.dsl.steps.table_steps import (
     FILTER,
     MAP_VALUES,
+    kept_if,
+    kept_unless,
     mapped_table,
+    mapped_values,
     transformed_table,
 )
 from headrace.topology.dsl.suppressed import Suppressed, close_wait_ms
 from headrace.topology.errors import TopologyError
-from headrace.topology.first_result import holds
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import (
     AnySerde,
@@ -94,11 +96,7 @@ class KTable(Generic[K, V]):
             [dear]: tea, 12
             [dear]: tea, None
         """
-
-        def kept(key: K, value: V | None) -> V | None:
-            return value if value is not None and holds(predicate(key, value)) else None
-
-        return self._mapped(FILTER, kept, store, key, value, name)
+        return self._mapped(FILTER, kept_if(predicate), store, key, value, name)
 
     def filter_not(
         self,
@@ -135,11 +133,7 @@ class KTable(Generic[K, V]):
             ...     dict(driver.store("cheap"))
             {'jam': 4}
         """
-
-        def kept(key: K, value: V | None) -> V | None:
-            return None if value is None or holds(predicate(key, value)) else value
-
-        return self._mapped(FILTER, kept, store, key, value, name)
+        return self._mapped(FILTER, kept_unless(predicate), store, key, value, name)
 
     @overload
     def map_values(
@@ -202,16 +196,7 @@ class KTable(Generic[K, V]):
             [n]: a, 3
             [n]: a, 5
         """
-        if with_key:
-
-            def mapped(key: K, value: V | None) -> V2 | None:
-                return None if value is None else mapper(key, value)
-
-        else:
-
-            def mapped(key: K, value: V | None) -> V2 | None:  # noqa: ARG001
-                return None if value is None else mapper(value)
-
+        mapped = mapped_values(mapper, with_key=with_key)
         return self._mapped(MAP_VALUES, mapped, store, key, value, name)
 
     def _mapped(

@@ -51,6 +51,8 @@ def test_no_cause_leaves_an_executor_that_may_quote_a_record(
     text = told(raised.value)
     assert (CANARY in text) is full
     assert full or f"raised at {Path(__file__)}:" in text
+    file = f"{__name__.replace('.', '/')}.py"
+    assert f", function {file}:{fail.__code__.co_firstlineno} fail, task " in text
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,10 @@ def check_error(error: Exception, bench: Bench) -> None:
     assert case.message in str(error)
     assert (error.topic, error.partition) == (bench.input, 0)
     assert (error.node, error.store, error.task_id) == (case.node, case.store, "0_0")
+    if "raised" in case.message:
+        assert error.function is not None
+        assert error.function.endswith(" refuse")
+        assert error.function in str(error)
     if error.first == error.offset:
         assert f"{bench.input}-0 offset {error.offset}" in str(error)
     else:

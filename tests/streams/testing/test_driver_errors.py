@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from headrace.streams.errors import RecordError
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.topology import KStream, StreamsBuilder, Topology, serdes
+from headrace.topology import (
+    JoinWindows,
+    KStream,
+    Processor,
+    SessionWindows,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    serdes,
+)
 from tests.support.topologies import EXACTLY_ONCE
 
 Stream = KStream[Any, Any]
@@ -26,6 +38,12 @@ def through(step: Callable[[Stream], Any], **source: Any) -> Topology:
 
 def fail(*_: Any) -> Any:
     raise KeyError("the payload, which must not be in the message")
+
+
+def placed(function: Any, name: str | None = None) -> str:
+    """As an error says where a function stands."""
+    file = f"{__name__.replace('.', '/')}.py"
+    return f"{file}:{function.__code__.co_firstlineno} {name or function.__name__}"
 
 
 def failure(action: Callable[[], object]) -> RecordError:
@@ -65,6 +83,7 @@ def test_a_user_function_that_raises_is_named_by_its_node_and_record(step: str) 
     assert error.task_id == "0_2"
     assert error.store == ("rows" if step in ("aggregate", "initializer") else None)
     assert "a user function raised KeyError" in str(error)
+    assert f", function {placed(fail)}, " in str(error)
     assert "payload" not in str(error)
     assert isinstance(error.__cause__, KeyError)
 
@@ -262,3 +281,142 @@ def test_after_an_error_what_was_committed_is_still_there_to_be_read() -> None:
     failure(lambda: driver.input("in").send("k", 0))
     assert dict(driver.store("rows")) == {"k": 1}
     assert [r.value for r in driver.output("out").read_all()] == [1]
+
+
+class Failing(Processor[Any, Any, Any, Any]):
+    def init(self, context: Any) -> None:
+        context.schedule(timedelta(seconds=1), self.tick, kind="stream_time")
+
+    def process(self, record: Any) -> None:
+        fail()
+
+    def tick(self, timestamp: int) -> None:
+        fail()
+
+
+class Quiet(Failing):
+    def process(self, record: Any) -> None:
+        pass
+
+
+class Transforming:
+    def transform(self, key: Any, value: Any) -> Any:
+        fail()
+
+
+def wrong(key: Any, value: Any, total: Any, *, more: int) -> Any:
+    return total
+
+
+def outer(*given: Any) -> Any:
+    return fail(*given)
+
+
+def outer_of_two(record: Any, context: Any) -> Any:
+    fail()
+
+
+def returns_text(key: Any, value: Any) -> Any:
+    return "payload"
+
+
+def runs_later(key: Any, value: Any) -> Any:
+    async def later() -> str:
+        return "payload"
+
+    return later()
+
+
+class Called:
+    def __call__(self, value: Any) -> Any:
+        fail()
+
+    def method(self, value: Any) -> Any:
+        fail()
+
+    def __repr__(self) -> str:
+        return "payload"
+
+
+MINUTE = timedelta(minutes=1)
+NEAR = JoinWindows(time_difference=MINUTE)
+WINDOWS = TimeWindows(size=MINUTE)
+SESSIONS = SessionWindows(inactivity_gap=MINUTE)
+
+OPERATORS: dict[str, tuple[Callable[[Stream], Any], str]] = {
+    "join": (lambda s: s.join(s, outer, NEAR, name="n"), placed(outer)),
+    "window": (
+        lambda s: s.group_by_key().windowed_by(WINDOWS).aggregate(int, outer, store="w"),
+        placed(outer),
+    ),
+    "session": (
+        lambda s: s.group_by_key().windowed_by(SESSIONS).aggregate(outer, outer, outer, store="s"),
+        placed(outer),
+    ),
+    "a table's filter": (lambda s: s.to_table().filter(outer), placed(outer)),
+    "a table's filter with a store": (
+        lambda s: s.to_table().filter(outer, store="f"),
+        placed(outer),
+    ),
+    "a table's mapping": (lambda s: s.to_table().map_values(outer), placed(outer)),
+    "a table's group": (
+        lambda s: s.to_table(store="t").group_by(outer).count(store="c"),
+        placed(outer),
+    ),
+    "an object that transforms": (
+        lambda s: s.to_table(store="t").transform_values(Transforming),
+        placed(Transforming.transform, "Transforming.transform"),
+    ),
+    "a processor": (lambda s: s.process(Failing), placed(Failing.process, "Failing.process")),
+    "a processor that is a function": (lambda s: s.process(outer_of_two), placed(outer_of_two)),
+    "a punctuator": (lambda s: s.process(Quiet), placed(Failing.tick, "Failing.tick")),
+    "a partial": (lambda s: s.map_values(partial(outer, 1)), placed(outer)),
+    "an object": (lambda s: s.map_values(Called()), placed(Called.__call__, "Called.__call__")),
+    "a method": (lambda s: s.map_values(Called().method), placed(Called.method, "Called.method")),
+    "a function in C": (
+        lambda s: s.map_values(operator.itemgetter("payload")),
+        "operator.itemgetter",
+    ),
+    "a function in C of a fold": (
+        lambda s: s.group_by_key().windowed_by(WINDOWS).reduce(operator.matmul, store="w"),
+        "operator.matmul",
+    ),
+    "what is no pair": (lambda s: s.map(returns_text), placed(returns_text)),
+    "what never runs": (lambda s: s.filter(runs_later), placed(runs_later)),
+}
+
+
+@pytest.mark.parametrize("settings", [{}, {"processing.exception.handler": lambda _: "fail"}])
+@pytest.mark.parametrize("case", OPERATORS)
+def test_the_function_that_failed_is_named_once_with_its_place(case: str, settings: Any) -> None:
+    step, function = OPERATORS[case]
+    builder = StreamsBuilder()
+    step(builder.stream("in", name="read"))
+    driver = TopologyTestDriver(builder.build(), settings)
+    source = driver.input("in")
+    error = failure(lambda: [source.send("k", n, timestamp=int(n * 5000)) for n in (1.5, 2.5)])
+    assert error.function == function
+    assert str(error).count(f", function {function}, ") == 1
+    assert str(error).count(function.rpartition(" ")[2]) == 1
+    assert "payload" not in str(error)
+
+
+def test_where_nothing_tells_which_function_it_was_all_of_the_node_are_named() -> None:
+    def start() -> Any:
+        return 0
+
+    one_more = partial(wrong, more=1)
+    builder = StreamsBuilder()
+    group = builder.stream("in").group_by_key().windowed_by(WINDOWS)
+    group.aggregate(start, one_more, store="w")
+    driver = TopologyTestDriver(builder.build())
+    one_more.keywords["another"] = 1
+    error = failure(lambda: driver.input("in").send("k", 1))
+    assert error.function == f"{placed(start)} or {placed(wrong)}"
+
+
+def test_an_error_that_no_function_of_the_user_made_names_none() -> None:
+    driver = TopologyTestDriver(through(lambda s: s.map_values(lambda v: v), value=serdes.long))
+    error = failure(lambda: driver.input("in").send_bytes(b"k", b"short"))
+    assert error.function is None
+    assert "function" not in str(error)

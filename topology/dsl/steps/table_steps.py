@@ -8,6 +8,8 @@ from typing import Any
 
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.process_step import AnyStore
+from headrace.topology.first_result import holds
+from headrace.topology.functions import made_of
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
 from headrace.topology.operators.table_mapping import StoredMapping
@@ -15,10 +17,55 @@ from headrace.topology.operators.transform_values import TransformValues, checke
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
 
-__all__ = ["FILTER", "MAP_VALUES", "mapped_table", "transformed_table"]
+__all__ = [
+    "FILTER",
+    "MAP_VALUES",
+    "kept_if",
+    "kept_unless",
+    "mapped_table",
+    "mapped_values",
+    "transformed_table",
+]
 
 FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 """What the names of nodes begin with."""
+
+
+def kept_if(predicate: Function) -> Function:
+    """What keeps the rows for which a predicate holds; it is not asked about rows that are gone."""
+
+    @made_of(predicate)
+    def kept(key: Any, value: Any) -> Any:
+        return value if value is not None and holds(predicate(key, value)) else None
+
+    return kept
+
+
+def kept_unless(predicate: Function) -> Function:
+    """What keeps the other rows."""
+
+    @made_of(predicate)
+    def kept(key: Any, value: Any) -> Any:
+        return None if value is None or holds(predicate(key, value)) else value
+
+    return kept
+
+
+def mapped_values(mapper: Function, *, with_key: bool) -> Function:
+    """What maps rows that are there, by their values or by keys and values."""
+    if with_key:
+
+        @made_of(mapper)
+        def mapped(key: Any, value: Any) -> Any:
+            return None if value is None else mapper(key, value)
+
+    else:
+
+        @made_of(mapper)
+        def mapped(key: Any, value: Any) -> Any:  # noqa: ARG001
+            return None if value is None else mapper(value)
+
+    return mapped
 
 
 def mapped_table(

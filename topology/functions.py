@@ -1,0 +1,182 @@
+"""What a user's function is called, and where it stands: for errors, and for the generated code.
+
+Nothing is ever told of what a function holds or is called with: names and places alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import PurePath
+from types import CodeType, FrameType, TracebackType
+from typing import Any, TypeVar
+
+__all__ = ["Place", "called", "functions_in", "made_of", "place_of"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEPTH_MAX = 4
+_CALLED = ("process", "transform", "__call__", "__init__")
+"""What is called of a class that was given, or of what it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a function stands.
+
+    Args:
+        name: of the function, with that of its class.
+        file: as Python has it; None for what is not written in Python.
+        line: the function's first one.
+        module: the module's name.
+    """
+
+    name: str
+    file: str | None = None
+    line: int = 0
+    module: str = ""
+
+    def __str__(self) -> str:
+        """The same on every machine: with the end of the path that tells the module."""
+        return self.name if self.file is None else self._in(_tail(self.file, self.module))
+
+    @property
+    def whole(self) -> str | None:
+        """With the whole path, which editors follow."""
+        return None if self.file is None else self._in(self.file)
+
+    def _in(self, file: str) -> str:
+        return _printable(f"{file}:{self.line} {self.name}")
+
+
+def place_of(function: object) -> Place | None:
+    """Where a function stands; None for what is ours, or is no function.
+
+    Args:
+        function: a function or method, or anything else that can be called.
+
+    >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
+    ('str.upper', 'len', 'int')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not callable(function):
+        return None
+    function = _unwrapped(function)
+    module = _module_of(function)
+    if _is_ours(module):
+        return None
+    method = _in_python(function)
+    if method is None:
+        name = str(getattr(function, "__qualname__", type(function).__qualname__))
+        known = module.lstrip("_")  # that of a module in C, such as `operator`'s
+        return Place(_printable(name if known in ("", "builtins") else f"{known}.{name}"))
+    code: CodeType = method.__code__
+    name = str(getattr(method, "__qualname__", code.co_qualname))
+    return Place(_own_name(name), code.co_filename, code.co_firstlineno, module)
+
+
+def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
+    """Say of a function of ours which one of the user it stands for.
+
+    Args:
+        function: the user's.
+    """
+
+    def marked(ours: F) -> F:
+        ours.__wrapped__ = function  # type: ignore[attr-defined]
+        return ours
+
+    return marked
+
+
+def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..., Any]]:
+    """The user's functions in a node of a topology, without those of serdes.
+
+    Args:
+        given: the node, or what it holds.
+        depth: how far to look into it.
+    """
+    if hasattr(given, "serialize") and hasattr(given, "deserialize"):
+        return
+    if callable(given) and place_of(given) is not None:
+        yield given
+    elif depth and is_dataclass(given) and not isinstance(given, type):
+        for one in fields(given):
+            yield from functions_in(getattr(given, one.name, None), depth - 1)
+    elif depth and isinstance(given, (tuple, list)):
+        for item in given:
+            yield from functions_in(item, depth - 1)
+
+
+def called(traceback: TracebackType | None, generated: str) -> Place | None:
+    """The first function in a traceback that is neither ours nor generated, if there is one.
+
+    Args:
+        traceback: of what was raised.
+        generated: the file name of the generated code.
+    """
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename != generated and not _is_ours(_module_in(frame)):
+            code = frame.f_code
+            name = _own_name(code.co_qualname)
+            return Place(name, code.co_filename, code.co_firstlineno, _module_in(frame))
+        traceback = traceback.tb_next
+    return None
+
+
+def _module_in(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _module_of(function: object) -> str:
+    module = getattr(function, "__module__", None)
+    return str(type(function).__module__ if module is None else module)
+
+
+def _is_ours(module: str) -> bool:
+    return module == "headrace" or module.startswith("headrace.")
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        unwrapped: Callable[..., Any] = inspect.unwrap(function)
+    except ValueError:  # it says that it wraps itself
+        return function
+    return unwrapped
+
+
+def _in_python(function: Any) -> Any:
+    """What is called, if it is written in Python and not here."""
+    if isinstance(function, type):
+        found = [getattr(function, name, None) for name in _CALLED]
+    else:
+        found = [function, getattr(type(function), "__call__", None)]  # noqa: B004
+    for method in found:
+        code = getattr(method, "__code__", None)
+        # What a dataclass has by itself comes from no file.
+        if isinstance(code, CodeType) and code.co_filename != "<string>":
+            return None if _is_ours(_module_of(method)) else method
+    return None
+
+
+def _own_name(qualified: str) -> str:
+    return qualified.rpartition("<locals>.")[2]
+
+
+def _tail(file: str, module: str) -> str:
+    """The end of a path that tells the module: ``examples/word_count.py``."""
+    path = PurePath(file)
+    names = [*module.split("."), *(["__init__"] if path.stem == "__init__" else [])]
+    tail = path.parts[-len(names) :]
+    if [*tail[:-1], path.stem] == names:
+        return "/".join(tail)
+    return path.name
+
+
+def _printable(text: str) -> str:
+    """On one line, whatever somebody called a function."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
