@@ -83,14 +83,14 @@ def test_no_file_imports_against_the_direction_or_a_library_of_another_room() ->
     [
         ("state/buffer.py", "topology"),
         ("topology/graph/graph.py", "streams"),
-        ("streams/tasks/task.py", "spark_bridge"),
+        ("streams/task/task.py", "spark_bridge"),
         ("topology/graph/graph.py", "confluent_kafka"),
         ("state/memory.py", "rocksdict"),
         ("streams/app.py", "pyspark"),
         ("streams/testing/driver.py", "confluent_kafka"),
-        ("streams/tasks/task.py", "bare state"),
-        ("streams/tasks/task.py", "headrace"),
-        ("streams/tasks/task.py", "KafkaStreams"),
+        ("streams/task/task.py", "bare state"),
+        ("streams/task/task.py", "headrace"),
+        ("streams/task/task.py", "KafkaStreams"),
     ],
 )
 def test_a_breach_is_seen(name: str, module: str) -> None:

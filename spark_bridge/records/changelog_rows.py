@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.state.codec import decode_timestamped
 from headrace.state.timed import TimedBuffer
 from headrace.state.versions import is_deletion, key_and_time
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 __all__ = ["changelog_rows"]
 

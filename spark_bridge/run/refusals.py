@@ -20,7 +20,7 @@ from headrace.spark_bridge.run.task_run import partition_counter
 from headrace.streams.errors import StreamsError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.topology.graph.graph import GlobalSource, Source
 from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology

@@ -38,7 +38,7 @@ from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 __all__ = ["StageRun", "run_stage"]
 

@@ -27,8 +27,8 @@ from headrace.streams.seams.clients import (
     Producer,
     TopicPartition,
 )
+from headrace.streams.task.task import Delta, Task
 from headrace.streams.tasks.input_identity import InputIdentity
-from headrace.streams.tasks.task import Delta, Task
 from headrace.streams.worker_errors import RecordTooLargeError
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]

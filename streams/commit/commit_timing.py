@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import Clock, Consumer
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 IDLE_COMMIT_MIN_S = 0.005

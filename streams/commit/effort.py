@@ -23,7 +23,7 @@ from headrace.streams.errors import ConfigError, RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.blame import Suspect
 from headrace.streams.seams.clients import Clock, Log, Producer, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 CAREFUL_AFTER = 2
 HOPELESS_ALONE_AFTER = 2

@@ -1,1 +1,1 @@
-"""Tasks: their life, their restore, their commit, and what they read."""
+"""The tasks of one worker: what they begin from, their restore, and what they read."""

@@ -14,7 +14,7 @@ from typing import Protocol
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import same_topic
 from headrace.streams.seams.clients import Clock, Log
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.worker_errors import AbortableError
 
 __all__ = ["AskIds", "InputIdentity"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 

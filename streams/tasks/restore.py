@@ -33,8 +33,9 @@ from headrace.streams.seams.clients import (
     TopicPartition,
 )
 from headrace.streams.seams.never_back import NeverBack
+from headrace.streams.task.task import LocalRows, Task
+from headrace.streams.task.task_failures import corruption_of
 from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
-from headrace.streams.tasks.task import LocalRows, Task, corruption_of
 from headrace.streams.worker_errors import OffsetLostError, RestoreLostError, TaskCorruptedError
 
 Changes = list[tuple[bytes, "bytes | None", int]]

@@ -33,12 +33,13 @@ from headrace.streams.seams.clients import (
     Offsets,
     TopicPartition,
 )
+from headrace.streams.task.task import Phase, Task
+from headrace.streams.task.task_failures import corruption_of
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.patience import Patience
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.restore_plan import ChangelogFacts
-from headrace.streams.tasks.task import Phase, Task, corruption_of
 from headrace.topology.compile.compiler import Send
 from headrace.topology.context.context import TableView
 from headrace.topology.context.task_facts import TaskFacts

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 __all__ = ["IdleWindows"]
 

@@ -21,7 +21,7 @@ from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.key_checks import warn_of_keys
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.tasks.task import committed_rows
+from headrace.streams.task.task import committed_rows
 from headrace.streams.testing.driver_names import Names
 from headrace.streams.testing.driver_store import StoreView
 from headrace.streams.testing.driver_topics import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, Log, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 
 class Purger:

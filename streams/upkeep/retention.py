@@ -18,7 +18,7 @@ from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, CommittedOffset, Log, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 
 FOR_EVER = "-1"
 

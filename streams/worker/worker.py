@@ -35,11 +35,11 @@ from headrace.streams.seams.clients import (
     Producer,
     TopicPartition,
 )
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.gate_watch import Gate
 from headrace.streams.tasks.input_identity import AskIds, InputIdentity
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.restore import Restorer
-from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.upkeep.retention import RetentionGuard

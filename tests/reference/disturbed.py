@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.streams.testing.driver_topics import TestInput

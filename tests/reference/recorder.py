@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from headrace.streams.commit.commit import Commit
 from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.testing.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 

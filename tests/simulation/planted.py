@@ -25,8 +25,8 @@ from headrace.streams.simulation.world.cluster import SimulatedAdmin
 from headrace.streams.simulation.world.disk import _DurableState
 from headrace.streams.simulation.world.groups import Group
 from headrace.streams.simulation.world.kernel import VirtualClock
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.restore import Restorer
-from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.worker import Worker

@@ -11,7 +11,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import MAX_BYTES, Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.tasks.task import Task
+from headrace.streams.task.task import Task
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 from tests.support.topologies import key_count

@@ -17,10 +17,10 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
+from headrace.streams.task.task import Task
 from headrace.streams.tasks import restore
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.restore_plan import ChangelogFacts
-from headrace.streams.tasks.task import Task
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.streams.testing.memory_worker import EventLog, ManualClock

@@ -13,29 +13,23 @@ state.
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer
 from headrace.state.buffers import make_buffer
 from headrace.state.codec import decode_timestamped
-from headrace.state.errors import StoreCorruptedError, ValueEncodingError
+from headrace.state.errors import ValueEncodingError
 from headrace.state.store import CommittedStore, Position, TaskState
 from headrace.state.timed import TimedBuffer
-from headrace.streams.errors import RecordError, StreamsError
-from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
-from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
-from headrace.streams.plan.topic_identity import committed_id, id_values, without_ids
-from headrace.streams.records.blame import Suspect, error_in_ranges
+from headrace.streams.records.blame import Suspect
 from headrace.streams.records.handlers import Handlers
-from headrace.streams.records.record_errors import HandlerFailedError, RecordErrors
+from headrace.streams.records.record_errors import RecordErrors
 from headrace.streams.seams.clients import (
     CommittedOffset,
     Log,
@@ -43,20 +37,14 @@ from headrace.streams.seams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
+from headrace.streams.task.committed_numbers import CommittedNumbers
+from headrace.streams.task.input_queue import InputQueue, first_run
+from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
+from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
-from headrace.topology.context.context import Number, TableView
+from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
-from headrace.topology.errors import (
-    BadRecordError,
-    NullKeyError,
-    RegistryError,
-    ReturnedError,
-    SerdeError,
-    TopologyError,
-)
-from headrace.topology.graph.graph import stores_of
 from headrace.topology.operators.closing import close_idle
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.kept import exact_types, keeper
@@ -85,47 +73,6 @@ _NEXT = {
     Phase.RUNNING: frozenset({Phase.CLOSED}),
     Phase.CLOSED: frozenset[Phase](),
 }
-
-
-@dataclass(slots=True)
-class _Queue:
-    """The records of one input partition that wait: batches as they came, never copied."""
-
-    batches: deque[Sequence[ReceivedMessage]] = field(default_factory=deque)
-    start: int = 0
-    """Where the rest of the first batch begins."""
-    size: int = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def extend(self, records: Sequence[ReceivedMessage]) -> None:
-        self.batches.append(records)
-        self.size += len(records)
-
-    def take(self, count: int) -> Sequence[ReceivedMessage]:
-        """Take some records, at most `count` and at most the rest of the first batch."""
-        first = self.batches[0]
-        batch = (
-            first
-            if self.start == 0 and count >= len(first)
-            else (first[self.start : self.start + count])
-        )
-        self.start += len(batch)
-        self.size -= len(batch)
-        if self.start == len(first):
-            self.batches.popleft()
-            self.start = 0
-        return batch
-
-    def head_timestamp(self) -> int:
-        return self.batches[0][self.start].timestamp()[1]
-
-    def rest_of_first(self) -> Iterable[ReceivedMessage]:
-        return islice(self.batches[0], self.start, None)
-
-    def last_offset(self) -> int:
-        return self.batches[-1][-1].offset()
 
 
 @dataclass(slots=True, eq=False)
@@ -158,13 +105,10 @@ class Task:
     """Whether records were processed since the last commit."""
     _tried: dict[TopicPartition, int] = field(init=False)
     """As `next_offset`, of a batch that failed."""
-    _queues: dict[TopicPartition, _Queue] = field(init=False)
+    _queues: dict[TopicPartition, InputQueue] = field(init=False)
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
-    _extra_values: dict[str, int] = field(init=False)
-    _id_values: dict[str, dict[str, int]] = field(init=False)
-    _changelog_numbers: dict[str, int] = field(init=False)
-    _numbers: dict[str, Number] = field(init=False)
+    _beside: CommittedNumbers = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,18 +116,9 @@ class Task:
         self.next_offset = {place: committed.offset for place, committed in self.start.items()}
         self._tried = {}
         self.partition_time = {place: p.partition_time for place, p in progress.items()}
-        self._queues = {place: _Queue() for place in self.start}
+        self._queues = {place: InputQueue() for place in self.start}
         self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
-        # Numbers that another writer of this group put there stay there.
-        self._extra_values = {}
-        for p in progress.values():
-            for name, value in without_ids(p.values).items():
-                if name not in (COMMIT_ID, INPUTS):
-                    self._extra_values[name] = max(value, self._extra_values.get(name, value))
-        ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
-        ids |= self.topic_ids
-        self._id_values = {name: id_values(name, i) if i else {} for name, i in ids.items()}
-        self._numbers = {}
+        self._beside = CommittedNumbers(progress, self.topic_ids)
         errors = self._record_errors()
         self.facts.stream_time = max(self.partition_time.values(), default=-1)
         self.facts.failed = errors.punctuator_failed
@@ -193,7 +128,7 @@ class Task:
                 self._buffers,
                 self.dropped,
                 self.write_line,
-                number=self._number,
+                number=self._beside.number,
                 partitions_of=self.spec.partitions_of,
                 task=self.facts,
                 global_views=self.global_views,
@@ -202,41 +137,12 @@ class Task:
                 now_ms=self.now_ms,
             )
         )
-        self._require_room_for_numbers()
+        self._beside.require_room(self.id, self.changelog_ids, self.log)
         self._stampers = {
             place: self._bound.stampers[place.topic](self.partition_time[place])
             for place in self.start
             if place.topic in self._bound.stampers
         }
-
-    def _require_room_for_numbers(self) -> None:
-        """Refuse, before the first record, more numbers than fit beside an offset."""
-        own = dict.fromkeys((*self._numbers, INPUTS, COMMIT_ID), 0)
-        values = {**self._extra_values, **own, **id_values("", "")}
-        try:
-            Progress(0, values).encode()
-        except ValueError as error:
-            raise TopologyError(
-                f"sub-topology {self.id.sub_topology} has {len(self._numbers)} times and other "
-                f"numbers of its windows, joins and processors to commit: {error}, or give their "
-                "steps and stores shorter names"
-            ) from error
-        self._changelog_numbers = self._numbers_of_changelogs(values)
-
-    def _numbers_of_changelogs(self, values: Mapping[str, int]) -> dict[str, int]:
-        """What is committed of its changelogs' ids: those that find room beside all else."""
-        fitting = numbers_that_fit(values, changelog_numbers(self.changelog_ids))
-        left_out = [
-            topic
-            for topic, topic_id in self.changelog_ids.items()
-            if not changelog_numbers({topic: topic_id}).keys() <= fitting.keys()
-        ]
-        # Its other tasks have as much room.
-        if left_out and self.log is not None and self.id.partition == 0:
-            self.log.warning(
-                "changelog_identity_left_out", task=str(self.id), changelogs=sorted(left_out)
-            )
-        return fitting
 
     def _record_errors(self) -> RecordErrors:
         return RecordErrors(
@@ -262,13 +168,6 @@ class Task:
             keep=keeper(serde),
             clean_limit_bytes=self.spec.read_cache_bytes,
         )
-
-    def _number(self, name: str) -> Number:
-        """A number of the operators, as it was committed."""
-        known = self._numbers.get(name)
-        if known is None:
-            known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
-        return known
 
     @property
     def id(self) -> TaskId:
@@ -356,28 +255,13 @@ class Task:
             place = waiting[0]
             count = max_records - done
             if len(waiting) > 1:
-                place, count = self._first_run(waiting, count)
+                place, count = first_run(self._queues, waiting, count)
             batch = self._queues[place].take(count)
             self._run(place, batch)
             done += len(batch)
             if len(waiting) > 1 and not self._queues[place]:
                 break
         return done
-
-    def _first_run(
-        self, waiting: Sequence[TopicPartition], count: int
-    ) -> tuple[TopicPartition, int]:
-        """Choose the partition to go on with, and how many of its records come before others."""
-        heads = sorted((self._queues[place].head_timestamp(), place) for place in waiting)
-        (_, place), (limit, other) = heads[0], heads[1]
-        queue = self._queues[place]
-        run = 0
-        for record in islice(queue.rest_of_first(), count):
-            timestamp = record.timestamp()[1]
-            if (timestamp, place) > (limit, other):
-                break
-            run += 1
-        return place, max(run, 1)
 
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         try:
@@ -406,43 +290,7 @@ class Task:
         self.moved = True
 
     def _raise(self, error: Exception, node: str | None = None, record: Any = None) -> NoReturn:
-        """Say which record an error is about; the clients' errors are not about one."""
-        if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
-            raise error
-        if isinstance(error, StoreCorruptedError):
-            raise TaskCorruptedError([str(self.id)], str(error)) from error
-        if node is None:
-            node, record = self.spec.program.locate(error.__traceback__)
-        elif record is None:
-            # A punctuator by stream time runs behind the record that has made it due.
-            record = self.spec.program.current(sys._getframe())
-        cause = self.spec.program.explain(error, node, record)
-        failure = self._record_error(cause, _what_happened(cause), node, record)
-        likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
-        failure.functions = self.spec.program.called(error, node, likely=likely)
-        raise failure from cause
-
-    def _record_error(
-        self, error: Exception, message: str, node: str | None, record: Any
-    ) -> StreamsError:
-        store = error.store if isinstance(error, NullKeyError) else self._store_of(node)
-        if record is None:
-            return self._range_error(message, node=node, store=store)
-        return RecordError(
-            message,
-            topic=record.topic(),
-            partition=record.partition(),
-            offset=record.offset(),
-            timestamp=record.timestamp()[1],
-            node=node,
-            store=store,
-            task_id=str(self.id),
-        )
-
-    def _range_error(self, message: str, *, node: str | None, store: str | None) -> StreamsError:
-        """An error behind a cache or at the commit: one of the records since the last commit."""
-        ranges = self.suspect().ranges
-        return error_in_ranges(ranges, message, node=node, store=store, task_id=str(self.id))
+        raise_for(error, self.spec, self.suspect, node, record)
 
     def suspect(self) -> Suspect:
         """Say what was processed since the last commit, for an error that is nobody's yet."""
@@ -453,10 +301,6 @@ class Task:
         begins = {place: c.offset for place, c in self.start.items()}
         times = dict(self.partition_time)
         return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times)
-
-    def _store_of(self, node: str | None) -> str | None:
-        nodes = self.spec.program.sub_topology.nodes
-        return next((s for n in nodes if n.name == node for s in stores_of(n)), None)
 
     # -- the commit --------------------------------------------------------------------------
 
@@ -504,7 +348,7 @@ class Task:
         try:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
-            raise self._range_error(str(error), node=None, store=error.store) from error
+            raise range_error(self.suspect(), str(error), node=None, store=error.store) from error
 
     def oldest_times(self) -> dict[str, int]:
         """By store with windows: the earliest of those that the next commit writes."""
@@ -516,7 +360,7 @@ class Task:
 
     def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
         """Say which input a row came from that the changelog refuses."""
-        return self._range_error(str(error), node=None, store=store)
+        return range_error(self.suspect(), str(error), node=None, store=store)
 
     def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
         """Return what to commit: for every input partition, moved or not, the next offset.
@@ -526,16 +370,12 @@ class Task:
                 control records; where records wait they are too far and are not used.
             commit_id: the number of this commit.
         """
-        numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
-        inputs = inputs_number(place.topic for place in self.start)
-        own = {INPUTS: inputs, COMMIT_ID: commit_id, **self._changelog_numbers}
-        values = {**self._extra_values, **numbers, **own}
+        values = self._beside.values((place.topic for place in self.start), commit_id)
         result = {}
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
                 offset = max(offset, positions.get(place, offset))
-            ids = self._id_values.get(place.topic, {})
-            progress = Progress(self.partition_time[place], {**values, **ids})
+            progress = self._beside.progress(place.topic, self.partition_time[place], values)
             result[place] = CommittedOffset(offset, progress.encode())
         return result
 
@@ -605,19 +445,6 @@ class Task:
         return failures
 
 
-@contextmanager
-def corruption_of(task_id: TaskId) -> Iterator[None]:
-    """Say of broken local files whose they are, so that the worker rebuilds that task.
-
-    Raises:
-        TaskCorruptedError: instead of a `StoreCorruptedError`.
-    """
-    try:
-        yield
-    except StoreCorruptedError as error:
-        raise TaskCorruptedError([str(task_id)], str(error)) from error
-
-
 def committed_rows(
     store: CommittedStore,
     decode: Callable[[bytes], Any],
@@ -628,14 +455,3 @@ def committed_rows(
     for key, row in store.scan(start, end):
         timestamp, data = decode_timestamped(row)
         yield key, decode(data), timestamp
-
-
-_TOLD = (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError)
-"""What says itself what happened, and quotes no record."""
-
-
-def _what_happened(error: Exception) -> str:
-    """Name the error without its text where a user's function may have quoted the record."""
-    if isinstance(error, _TOLD):
-        return str(error)
-    return f"a user function raised {type(error).__name__}"

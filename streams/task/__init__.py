@@ -1,0 +1,1 @@
+"""One task: a sub-topology on one partition, from committed facts to the next commit."""

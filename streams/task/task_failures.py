@@ -1,0 +1,100 @@
+"""Which record an error of a task is about."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from headrace.state.errors import StoreCorruptedError
+from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.plan.task_spec import TaskId, TaskSpec
+from headrace.streams.records.blame import Suspect, error_in_ranges
+from headrace.streams.records.record_errors import HandlerFailedError
+from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
+from headrace.topology.errors import (
+    BadRecordError,
+    NullKeyError,
+    RegistryError,
+    ReturnedError,
+    SerdeError,
+)
+from headrace.topology.graph.graph import stores_of
+
+_TOLD = (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError)
+"""What says itself what happened, and quotes no record."""
+
+Suspects = Callable[[], Suspect]
+"""What was processed since the last commit."""
+
+
+def raise_for(
+    error: Exception, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
+) -> NoReturn:
+    """Say which record an error is about; the clients' errors are not about one."""
+    if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
+        raise error
+    if isinstance(error, StoreCorruptedError):
+        raise TaskCorruptedError([str(spec.id)], str(error)) from error
+    if node is None:
+        node, record = spec.program.locate(error.__traceback__)
+    elif record is None:
+        # A punctuator by stream time runs behind the record that has made it due.
+        record = spec.program.current(sys._getframe())
+    cause = spec.program.explain(error, node, record)
+    failure = _record_error(spec, suspect, cause, node, record)
+    likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
+    failure.functions = spec.program.called(error, node, likely=likely)
+    raise failure from cause
+
+
+def range_error(
+    suspect: Suspect, message: str, *, node: str | None, store: str | None
+) -> StreamsError:
+    """An error behind a cache or at the commit: one of the records since the last commit."""
+    return error_in_ranges(suspect.ranges, message, node=node, store=store, task_id=suspect.task_id)
+
+
+def _record_error(
+    spec: TaskSpec, suspect: Suspects, error: Exception, node: str | None, record: Any
+) -> StreamsError:
+    message = _what_happened(error)
+    store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
+    if record is None:
+        return range_error(suspect(), message, node=node, store=store)
+    return RecordError(
+        message,
+        topic=record.topic(),
+        partition=record.partition(),
+        offset=record.offset(),
+        timestamp=record.timestamp()[1],
+        node=node,
+        store=store,
+        task_id=str(spec.id),
+    )
+
+
+def _store_of(spec: TaskSpec, node: str | None) -> str | None:
+    nodes = spec.program.sub_topology.nodes
+    return next((s for n in nodes if n.name == node for s in stores_of(n)), None)
+
+
+@contextmanager
+def corruption_of(task_id: TaskId) -> Iterator[None]:
+    """Say of broken local files whose they are, so that the worker rebuilds that task.
+
+    Raises:
+        TaskCorruptedError: instead of a `StoreCorruptedError`.
+    """
+    try:
+        yield
+    except StoreCorruptedError as error:
+        raise TaskCorruptedError([str(task_id)], str(error)) from error
+
+
+def _what_happened(error: Exception) -> str:
+    """Name the error without its text where a user's function may have quoted the record."""
+    if isinstance(error, _TOLD):
+        return str(error)
+    return f"a user function raised {type(error).__name__}"
