@@ -468,3 +468,33 @@ def test_the_time_of_a_versioned_store_goes_on_with_its_latest_version_over_a_re
             driver.input("in").send("k", value, timestamp=time)
         found = [record.value for record in driver.output("out").read_all()]
     assert found == [IS_LATEST, 1000, NOT_PUT, 950]
+
+
+def test_what_lies_before_the_history_of_a_versioned_store_stays_out_of_reach_over_a_restart() -> (
+    None
+):
+    """The rows may be on disk still; what a read finds must not depend on a restart."""
+    store = Stores.versioned("s", key=serdes.string, value=serdes.string, history=100 * MS)
+
+    def put(record: Record[str, str], context: Any) -> None:
+        context.store("s").put(record.key, record.value, record.timestamp)
+
+    def ask(record: Record[str, str], context: Any) -> None:
+        found = context.store("s").get(record.key, as_of=record.timestamp)
+        context.forward(record.with_value(None if found is None else found.value))
+
+    builder = StreamsBuilder()
+    versions = builder.stream("in", key=serdes.string, value=serdes.string)
+    versions.process_values(put, stores=[store])
+    times = builder.stream("ask", key=serdes.string, value=serdes.string)
+    times.process_values(ask, stores=["s"]).to("out", value=serdes.string)
+    with TopologyTestDriver(builder.build()) as driver:
+        for value, time in (("old", 0), ("new", 1000)):
+            driver.input("in").send("k", value, timestamp=time)
+        for restart in (False, True):
+            if restart:
+                driver.restart()
+            for time in (850, 1000):
+                driver.input("ask").send("k", "?", timestamp=time)
+        found = [record.value for record in driver.output("out").read_all()]
+    assert found == [None, "new", None, "new"]
