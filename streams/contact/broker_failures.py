@@ -10,9 +10,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.streams.contact.seen import SAYS, seen_in
+
 __all__ = ["BrokerFailure", "read_failure"]
 
-Kind = Literal["refused", "unresolved", "tls", "certificate", "credentials", "closed", "unknown"]
+Kind = Literal[
+    "refused",
+    "unresolved",
+    "tls",
+    "certificate",
+    "credentials",
+    "no_login",
+    "stranger",
+    "closed",
+    "unknown",
+]
 
 _LINE = re.compile(
     r"(?:\[thrd:[^\]]*\]: )?(?:\w+://)?(?P<address>[^\s/]+:\d+)/\S+: (?P<reason>.*?)"
@@ -34,9 +46,13 @@ _ADVICE: dict[Kind, str] = {
     "certificate": "set ssl.ca.location to the authority that signed the brokers' certificates, "
     "and bootstrap.servers to a name that is in them",
     "credentials": "correct sasl.mechanism, sasl.username and sasl.password",
-    "closed": "it may expect another security.protocol, or TLS where there is none",
+    "no_login": "it asks for no login: set security.protocol to PLAINTEXT or SSL",
+    "stranger": "correct bootstrap.servers",
+    "closed": "it may expect another security.protocol, with or without TLS",
     "unknown": "see that the brokers are up and that no firewall is between",
 }
+_RESPONSE = re.compile(r"Invalid response size (\d+) ")
+"""What is no Kafka broker says something else where the size of an answer is to be."""
 _PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
 
 
@@ -62,7 +78,12 @@ class BrokerFailure:
     @property
     def is_final(self) -> bool:
         """Whether to try again would end the same, until a person has changed something."""
-        return self.kind in ("certificate", "credentials")
+        return self.kind in ("certificate", "credentials", "no_login")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says what is wrong; a look at the port may say more where it does not."""
+        return self.kind not in ("tls", "closed", "unknown")
 
     @property
     def advice(self) -> str:
@@ -87,15 +108,21 @@ refused
         return None
     reason = found["reason"]
     tried = _TRIED.get(found["state"] or "", "to use it")
-    return BrokerFailure(found["address"], tried, reason, _kind(reason, found["state"] or ""))
+    kind = _kind(reason, found["state"] or "")
+    size = _RESPONSE.search(reason)
+    if size is not None:
+        kind, reason = "stranger", SAYS[seen_in(int(size[1]).to_bytes(4))]
+    return BrokerFailure(found["address"], tried, reason, kind)
 
 
 def _kind(reason: str, state: str) -> Kind:
     low = reason.lower()
     if "verify failed" in low or "certificate unknown" in low:
         return "certificate"
-    if "handshake failed" in low and "ssl" in low:
+    if state == "SSL_HANDSHAKE" or ("handshake failed" in low and "ssl" in low):
         return "tls"
+    if low.rstrip().endswith("supported mechanisms:"):
+        return "no_login"
     if state.startswith("AUTH") and not _PASSING_LOGIN.search(low):
         return "credentials" if "sasl" in low else "closed"
     if "resolve" in low:

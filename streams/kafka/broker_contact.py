@@ -25,9 +25,11 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.contact.broker_failures import BrokerFailure, read_failure
 from headrace.streams.contact.rights import principal_of
+from headrace.streams.contact.seen import SAYS, advice_on
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
 from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.port_look import look
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.system_clock import SystemClock
 
@@ -309,21 +311,36 @@ class BrokerContact(Heard):
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
+        said, advice = self._found(failures)
         unreached = Unreached(
             servers=str(self._config.get("bootstrap.servers")),
-            reason="; ".join(map(str, failures)) or "nothing answers",
+            reason=said,
             waited_s=round(waited_s, 1),
             again_in_s=pause_s,
-            advice=failures[0].advice if failures else _NOTHING_HEARD,
+            advice=advice,
         )
         log = self._log.debug if self._say(unreached) else self._log.warning
         log("brokers_not_reached", **unreached.fields())
 
     def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
-        said = "; ".join(map(str, failures)) or "nothing answers"
-        advice = failures[0].advice if failures else _NOTHING_HEARD
+        said, advice = self._found(failures)
         servers = self._config.get("bootstrap.servers")
         return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
+
+    def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
+        """What was tried and what came of it, with a look where that does not say it; advice."""
+        said = list(map(str, failures))
+        advice = failures[0].advice if failures else _NOTHING_HEARD
+        told = {failure.address for failure in failures if failure.is_plain}
+        servers = str(self._config.get("bootstrap.servers", "")).split(",")
+        unclear = [s.strip() for s in servers if s.strip().rpartition("://")[2] not in told]
+        if unclear:
+            seen = look(unclear[0])
+            if seen != "nothing":
+                said.append(f"at {unclear[0]} {SAYS[seen]}")
+                protocol = str(self._config.get("security.protocol", "PLAINTEXT"))
+                advice = advice_on(seen, protocol) or advice
+        return "; ".join(said) or "nothing answers", advice
 
 
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
