@@ -17,7 +17,7 @@ from headrace.topology.processor_topology import (
     with_state_store,
 )
 from headrace.topology.processors.stores import StoreBuilder
-from headrace.topology.show.describe import describe
+from headrace.topology.show.describe import RunSettings, describe
 from headrace.topology.show.drawing import to_svg
 from headrace.topology.show.mermaid import to_mermaid
 from headrace.topology.timestamps import TimestampExtractor
@@ -33,16 +33,27 @@ class Topology(Graph):
     The DSL makes one; others are built node by node, or continue one of the DSL.
     """
 
-    def describe(self, *, code: bool = False) -> str:
+    def describe(self, *, code: bool = False, config: RunSettings | None = None) -> str:
         """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
 
         Args:
             code: append the Python source that the compiler makes of each sub-topology.
+            config: what it is to run with, as `StreamsConfig.parse` makes it of settings, or the
+                `config` of an application; None stands for the defaults.
 
         Returns:
             The description, ready to print.
+
+        Example:
+            >>> from headrace import StreamsConfig
+            >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")
+            >>> config = StreamsConfig.parse({
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092",
+            ...     "default.key.serde": "bytes", "deserialization.exception.handler": "continue"})
+            >>> "except Exception" in topology.describe(code=True, config=config)
+            True
         """
-        return describe(self, code=code)
+        return describe(self, code=code, config=config)
 
     def to_mermaid(self) -> str:
         """Draw the topology as a Mermaid flowchart.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.plan.plan import optimized
 
 __all__ = ["describe"]
 
@@ -23,7 +24,8 @@ def describe(
     """Print the sub-topologies of an application, their steps, topics and stores.
 
     The text is the one that Kafka Streams prints for the same topology. With --code, print the
-    source that each sub-topology becomes with the application's settings. No broker is asked.
+    source that each sub-topology becomes. Both are as the application's settings have them, and
+    those given here over them. No broker is asked.
 
     MODULE:APP is what `headrace run` takes.
     """
@@ -31,12 +33,13 @@ def describe(
         raise click.UsageError("--code, --mermaid and --svg are forms of one thing: choose one")
     with said_errors():
         app = load(target, settings)
+        topology = optimized(app.topology, app.config)
         if code:
             for plan in app.plans:
                 click.echo(f"# Sub-topology {plan.id}\n{plan.program.source_code}")
         elif mermaid:
-            click.echo(app.topology.to_mermaid(), nl=False)
+            click.echo(topology.to_mermaid(), nl=False)
         elif svg:
-            click.echo(app.topology.to_svg())
+            click.echo(topology.to_svg())
         else:
-            click.echo(app.topology.describe().rstrip())
+            click.echo(topology.describe().rstrip())

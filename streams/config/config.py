@@ -7,7 +7,7 @@ Names are Kafka's dotted names, where a field has underscores.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -40,7 +40,8 @@ from headrace.streams.settings import (
     text,
 )
 from headrace.topology import serdes, timestamps
-from headrace.topology.graph.optimizer import BY_NAME
+from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.graph.optimizer import BY_NAME, Rewrite, reuse_table_sources
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 
@@ -307,6 +308,33 @@ topics and groups are named after it
             production=self.production_exception_handler,
             dead_letter_topic=self.errors_dead_letter_queue_topic_name,
         )
+
+    @property
+    def compile_options(self) -> CompileOptions:
+        """What the code that is generated depends on."""
+        handlers = self.handlers
+        return CompileOptions(
+            application_id=self.application_id,
+            default_key=self.default_key_serde,
+            default_value=self.default_value_serde,
+            caching=self.statestore_cache_max_bytes > 0,
+            null_key_policy=self.null_key_policy,
+            handles_errors=(handlers.processing, handlers.production) != ("fail", "fail"),
+            skips_undecodable=handlers.deserialization != "fail",
+            timestamps=self.default_timestamp_extractor,
+        )
+
+    @property
+    def rewrites(self) -> Sequence[Rewrite]:
+        """Those of the topology, without one that would not keep the results here."""
+        chosen = [
+            rewrite for name, rewrite in BY_NAME.items() if name in self.topology_optimization
+        ]
+        reset = self.consumer_config("").get("auto.offset.reset")
+        begins_late = reset not in ("earliest", "smallest", "beginning")
+        if begins_late or timestamps.needed(None, self.default_timestamp_extractor) is not None:
+            return [rewrite for rewrite in chosen if rewrite is not reuse_table_sources]
+        return chosen
 
 
 def table() -> Iterator[Setting]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,7 @@ from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import OffsetReset, SubTopology
-from headrace.topology.graph.optimizer import BY_NAME, Rewrite, optimize, reuse_table_sources
-from headrace.topology.timestamps import needed
+from headrace.topology.graph.optimizer import optimize
 from headrace.topology.topology import Topology
 
 
@@ -133,16 +132,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     refuse_loops(topology.nodes)
     if not topology.sub_topologies:
         raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
-    options = CompileOptions(
-        application_id=config.application_id,
-        default_key=config.default_key_serde,
-        default_value=config.default_value_serde,
-        caching=config.statestore_cache_max_bytes > 0,
-        null_key_policy=config.null_key_policy,
-        handles_errors=(config.handlers.processing, config.handlers.production) != ("fail",) * 2,
-        skips_undecodable=config.handlers.deserialization != "fail",
-        timestamps=config.default_timestamp_extractor,
-    )
+    options = config.compile_options
     topology = optimized(topology, config)
     refuse_unequal_keys(topology, options.default_key)
     topology = bound_to_topics(
@@ -157,17 +147,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
 
 def optimized(topology: Topology, config: StreamsConfig) -> Topology:
     """Apply the rewrites that the settings name; a second time changes nothing."""
-    return optimize(topology, _rewrites(config))
-
-
-def _rewrites(config: StreamsConfig) -> Sequence[Rewrite]:
-    """Those that the settings name, without one that would not keep the results here."""
-    chosen = [rewrite for name, rewrite in BY_NAME.items() if name in config.topology_optimization]
-    reset = config.consumer_config("").get("auto.offset.reset")
-    begins_late = reset not in ("earliest", "smallest", "beginning")
-    if begins_late or needed(None, config.default_timestamp_extractor) is not None:
-        return [rewrite for rewrite in chosen if rewrite is not reuse_table_sources]
-    return chosen
+    return optimize(topology, config.rewrites)
 
 
 def _outputs(sub: SubTopology) -> Iterator[str]:

@@ -7,12 +7,14 @@ sizes were still growing; so the order in which nodes are connected shows (see `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from headrace.topology import serdes
+from headrace.topology import serdes, timestamps
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import (
     GlobalSource,
     GlobalStore,
@@ -23,16 +25,42 @@ from headrace.topology.graph.graph import (
     SubTopology,
     stores_of,
 )
+from headrace.topology.graph.optimizer import Rewrite, optimize
 from headrace.topology.show.java_order import TreeSet, hash_order
 
+_DEFAULTS: Final = CompileOptions(
+    "<application.id>", serdes.json, serdes.json, timestamps=timestamps.fail_on_invalid_timestamp
+)
+"""What applies where nobody says otherwise; the id is known by nobody."""
 
-def describe(topology: Graph, *, code: bool = False) -> str:
-    """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too."""
+
+class RunSettings(Protocol):
+    """Settings, as far as what runs depends on them; `StreamsConfig` is such."""
+
+    @property
+    def compile_options(self) -> CompileOptions:
+        """What the code that is generated depends on."""
+
+    @property
+    def rewrites(self) -> Sequence[Rewrite]:
+        """Those of the topology."""
+
+
+def describe(topology: Graph, *, code: bool = False, config: RunSettings | None = None) -> str:
+    """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
+
+    Args:
+        topology: what is described.
+        code: whether the source is printed.
+        config: what it runs with; None stands for the defaults.
+    """
+    if config is not None:
+        topology = optimize(topology, config.rewrites)
     subs = topology.sub_topologies
     groups: list[SubTopology | GlobalStore] = [*subs, *topology.global_stores]
     groups.sort(key=lambda group: group.id)
     text = "Topologies:\n " + "".join(map(_group, groups))
-    return text + "".join(_code(sub) for sub in subs) if code else text
+    return text + _code(topology, config.compile_options if config else _DEFAULTS) if code else text
 
 
 def _group(group: SubTopology | GlobalStore) -> str:
@@ -117,7 +145,12 @@ def _names(nodes: Iterable[_Described]) -> str:
     return ", ".join(node.name for node in nodes) or "none"
 
 
-def _code(sub: SubTopology) -> str:
-    # The settings are not known here: the id is a placeholder, and missing serdes are bytes.
-    options = CompileOptions("<application.id>", serdes.bytes, serdes.bytes)
-    return f"{compile_sub_topology(sub, options).source_code}\n"
+def _code(topology: Graph, options: CompileOptions) -> str:
+    bound = bound_to_topics(
+        topology,
+        application_id=options.application_id,
+        default_key=options.default_key,
+        default_value=options.default_value,
+    )
+    programs = (compile_sub_topology(sub, options) for sub in bound.sub_topologies)
+    return "".join(f"{program.source_code}\n" for program in programs)

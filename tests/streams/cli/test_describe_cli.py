@@ -22,6 +22,18 @@ app = KafkaStreams(builder.build(), settings)
 """
 
 
+TWICE = """
+from headrace import KafkaStreams, StreamsBuilder
+
+builder = StreamsBuilder()
+keyed = builder.stream("lines").select_key(lambda k, v: v)
+keyed.group_by_key().count(store="counts").to_stream().to("out")
+keyed.group_by_key().reduce(max, store="largest").to_stream().to("max")
+settings = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
+app = KafkaStreams(builder.build(), settings)
+"""
+
+
 @pytest.fixture
 def app(tmp_path: Path) -> str:
     file = tmp_path / f"app_{uuid.uuid4().hex}.py"
@@ -47,6 +59,17 @@ def test_the_code_is_that_of_the_settings(app: str) -> None:
     assert "# Sub-topology 0" in held_back
     compile(held_back, "code", "exec")
     assert held_back != at_once
+
+
+def test_all_forms_are_those_of_the_topology_that_runs(tmp_path: Path) -> None:
+    """Two repartition topics are one where the settings say so."""
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text(TWICE)
+    app = f"{file}:app"
+    for form in ((), ("--code",), ("--mermaid",), ("--svg",)):
+        plain = described(app, *form).output
+        merged = described(app, *form, "--set", "topology.optimization=merge.repartition.topics")
+        assert merged.output != plain, form
 
 
 def test_it_can_be_drawn(app: str) -> None:

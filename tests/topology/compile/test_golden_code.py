@@ -27,6 +27,11 @@ def test_what_runs_is_what_the_file_says_whatever_comments_say(name: str) -> Non
     assert without_comments(code(name)) == without_comments((FOLDER / f"{name}.txt").read_text())
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_said_of_it_is_in_the_file_too(name: str) -> None:
+    assert code(name) == (FOLDER / f"{name}.txt").read_text()
+
+
 def test_without_comments_all_else_is_left() -> None:
     assert without_comments("a = 1  # one\n# two\n") == without_comments("a = 1\n")
     assert without_comments("a = '# one'\n") != without_comments("a = '# two'\n")
