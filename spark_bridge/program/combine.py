@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.topology import serdes
+from headrace.topology.graph.fold import Aggregating, Counting
 from headrace.topology.graph.graph import Aggregate, Node, Operator, Sink, Source
 from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge
 from headrace.topology.operators.joins.foreign_key_join import _Spec as ForeignKeyStep
@@ -39,7 +40,7 @@ def combinable(topology: Topology) -> frozenset[str]:
                 and len(source.topics) == 1
                 and len(children) == 1
                 and isinstance(children[0], Aggregate)
-                and children[0].op == "count"
+                and isinstance(children[0].fold, Counting)
                 and children[0].parents == (source.name,)
                 and children[0].name not in timed
             ):
@@ -65,14 +66,10 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
             changed.add(node.name)
             nodes.append(replace(node, value=serdes.long))
         elif isinstance(node, Aggregate) and changed.intersection(node.parents):
-            nodes.append(replace(node, op="aggregate", initializer=_zero, function=_plus))
+            nodes.append(replace(node, fold=Aggregating(int, _plus)))
         else:
             nodes.append(node)
     return Topology(tuple(nodes), topology.stores)
-
-
-def _zero() -> int:
-    return 0
 
 
 def _plus(key: Any, partial: int, count: int) -> int:  # noqa: ARG001

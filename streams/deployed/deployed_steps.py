@@ -65,9 +65,9 @@ def _step(spec: Any) -> tuple[str, dict[str, int]]:
         return _windowed(spec)
     if isinstance(spec, SessionFold):
         windows = spec.windows
-        return f"{spec.op} in sessions", {"gap": windows.gap_ms, "grace": windows.grace_ms}
+        return f"{spec.fold.word} in sessions", {"gap": windows.gap_ms, "grace": windows.grace_ms}
     if isinstance(spec, TableFold):
-        return f"{spec.op} of a grouped table", {}
+        return f"{spec.fold.word} of a grouped table", {}
     if isinstance(spec, JoinSide):
         return "join of streams", {"before": spec.before_ms, "after": spec.after_ms}
     if isinstance(spec, PostponedTableJoin):
@@ -79,12 +79,12 @@ def _step(spec: Any) -> tuple[str, dict[str, int]]:
 
 
 def _windowed(spec: WindowedFold) -> tuple[str, dict[str, int]]:
-    op = spec.fold.op
+    word = spec.fold.word
     if isinstance(spec, AlignedFold) and spec.advance_ms is not None:
         grace = spec.closes_after_ms - spec.size_ms
         spans = {"size": spec.size_ms, "advance": spec.advance_ms, "grace": grace}
-        return f"{op} in windows", spans
+        return f"{word} in windows", spans
     if isinstance(spec, SlidingFold):
         grace = spec.closes_after_ms - spec.size_ms - 1
-        return f"{op} in sliding windows", {"difference": spec.size_ms, "grace": grace}
-    return f"{op} in an unlimited window", {"start": getattr(spec, "start_ms", 0)}
+        return f"{word} in sliding windows", {"difference": spec.size_ms, "grace": grace}
+    return f"{word} in an unlimited window", {"start": getattr(spec, "start_ms", 0)}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.topology import serdes
+from headrace.topology.graph.fold import Aggregating, Counting, Reducing
 from headrace.topology.graph.graph import (
     Aggregate,
     Branch,
@@ -106,13 +107,14 @@ class Interpreter:
 
 
 def _folded(node: Aggregate, key: Any, value: Any, old: Row | None) -> Any:
-    if node.op == "count":
-        return 1 if old is None else old[0] + 1
-    assert node.function is not None, node
-    if node.op == "reduce":
-        return value if old is None else node.function(old[0], value)
-    assert node.initializer is not None, node
-    return node.function(key, value, node.initializer() if old is None else old[0])
+    match node.fold:
+        case Counting():
+            return 1 if old is None else old[0] + 1
+        case Reducing(adder):
+            return value if old is None else adder(old[0], value)
+        case Aggregating(initializer, adder):
+            return adder(key, value, initializer() if old is None else old[0])
+    raise AssertionError(node.fold)
 
 
 def _results(node: Stateless, key: Any, value: Any) -> Iterable[tuple[Any, Any]]:

@@ -49,16 +49,16 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         headers=flow.headers,
         key_is_set=True,
         key_is_own=True,
-        value_is_set=node.op == "count",
+        value_is_set=not node.fold.asks_user,
     )
     kept = None
     with attempt(gen, node, flow):
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
         w.line(f"{new} = {_new_value(gen, node, flow, old)}")
-        emit_kept(gen, node, node.store, new, exact=int if node.op == "count" else None)
+        emit_kept(gen, node, node.store, new, exact=node.fold.makes)
         is_later = f"{flow.timestamp} > {old_timestamp}"
-        if node.op != "count":
+        if node.fold.asks_user:
             # The entry of a deleted row has a timestamp until it is evicted: it must not matter.
             is_later = f"{old} is None or {is_later}"
         w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
@@ -66,7 +66,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
             kept = f"kept_{i}"
             w.line(f"{kept} = {held(gen, node, node.store, result)}")
     with otherwise(gen):
-        if node.op == "count":
+        if not node.fold.asks_user:
             emit_update(gen, node, node.store, result, descend, kept=kept)
             return
         # A row that is not there needs no deleting.
@@ -75,13 +75,10 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:
-    i = gen.ordinal(node)
-    if node.op == "count":
-        return f"1 if {old} is None else {old} + 1"
-    function = gen.function(f"function_{i}", node.function)
-    if node.op == "reduce":
-        value = flow.value_object
-        return f"{value} if {old} is None else {function}({old}, {value})"
-    initializer = gen.function(f"initializer_{i}", node.initializer)
-    start = f"{initializer}() if {old} is None else {old}"
-    return f"{function}({flow.key_object}, {flow.value_object}, {start})"
+    fold, i = node.fold, gen.ordinal(node)
+    return fold.source.format(
+        key=flow.key_object if fold.reads_key else None,
+        value=flow.value_object if fold.reads_value else None,
+        old=old,
+        **{name: gen.function(f"{name}_{i}", given) for name, given in fold.functions.items()},
+    )

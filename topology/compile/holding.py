@@ -37,7 +37,8 @@ def hold_of(
             failed, and be refused at once where it cannot be encoded.
     """
     users = [node for node in sub.nodes if store in stores_of(node)]
-    if outlives_errors and not all(isinstance(n, Aggregate) and n.op == "count" for n in users):
+    cannot_fail = all(isinstance(node, Aggregate) and not node.fold.asks_user for node in users)
+    if outlives_errors and not cannot_fail:
         return "bytes"
     if immutable:
         return "objects"

@@ -24,7 +24,7 @@ def reads_key(node: Node) -> bool:
     if isinstance(node, (Branch, Operator)):
         return True
     if isinstance(node, Aggregate):
-        return node.op == "aggregate"
+        return node.fold.reads_key
     return isinstance(node, Sink) and _asks_user(node)
 
 
@@ -37,7 +37,7 @@ def reads_value(node: Node) -> bool:
     if isinstance(node, Stateless):
         return node.op not in ("pass", "null_key_filter")
     if isinstance(node, Aggregate):
-        return node.op != "count"
+        return node.fold.reads_value
     if isinstance(node, TableSource):
         return node.store is not None
     if isinstance(node, Operator):

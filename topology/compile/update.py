@@ -104,8 +104,8 @@ def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
     """
     serde = gen.store_serdes(store)[1]
     read = result.value_serde is serde and result.value_bytes is not None
-    counted = isinstance(node, Aggregate) and node.op == "count" and int in exact_types(serde)
-    if gen.holds[store] != "bytes" or read or counted or not needs_value(gen, node, serde):
+    plain = isinstance(node, Aggregate) and node.fold.makes in exact_types(serde)
+    if gen.holds[store] != "bytes" or read or plain or not needs_value(gen, node, serde):
         return result
     told = f"told_{gen.ordinal(node)}"
     gen.writer.line(f"{told} = dirty_{gen.ordinal(node)}[{result.key_bytes}][0]")

@@ -14,12 +14,12 @@ from headrace.topology.dsl.session_windowed import session_store
 from headrace.topology.dsl.time_windowed import TimeWindowedKStream
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import AnySerde, Operator
 from headrace.topology.naming import legal
 from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
 from headrace.topology.operators.keyed_fold import KeyedFold
 from headrace.topology.operators.windows.sessions import SessionFold
-from headrace.topology.operators.windows.window_rows import Fold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import (
@@ -135,7 +135,7 @@ class CogroupedKStream(Generic[K, A]):
 
         def make(store_name: str) -> Made:
             rows = Store(kept.spec(store_name), row_key, value)
-            return rows, KeyedFold(store_name, initializer, aggregate_tagged)
+            return rows, KeyedFold(store_name, Aggregating(initializer, aggregate_tagged))
 
         edge = _cogroup(self._groups, kept, name, make, folds_nulls=False)
         return ktable.KTable(replace(edge, key=row_key, value=value))
@@ -227,7 +227,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         windowed: TimeWindowedSerde[K] = TimeWindowedSerde(
             key or _shared_key(self._groups), shape._size_ms
         )
-        fold = Fold("aggregate", initializer, aggregate_tagged)
+        fold = Aggregating(initializer, aggregate_tagged)
 
         def make(store_name: str) -> Made:
             spec = kept.timed_spec(store_name, "window", least_ms=shape._least_ms)
@@ -307,9 +307,7 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             return rows, SessionFold(
                 store_name,
                 windows,
-                initializer,
-                aggregate_tagged,
-                merger,
+                Aggregating(initializer, aggregate_tagged, merger=merger),
                 retention_ms=rows.spec.retention_ms,
             )
 

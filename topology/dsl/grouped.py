@@ -11,9 +11,11 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import cogrouped, ktable, session_windowed, time_windowed
 from headrace.topology.dsl.late import Late
 from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.folding import add_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import Aggregate, AggregateOp, AnySerde, Function
+from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
+from headrace.topology.graph.graph import Aggregate, AnySerde, Node
 from headrace.topology.operators.windows.windowed import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -64,13 +66,9 @@ class KGroupedStream(Generic[K, V]):
         Raises:
             TopologyError: a name is not legal or is taken.
         """
-        kept = materialized(store)
-        options_alone = isinstance(store, Materialized) or key is not None or value is not None
-        if kept.store is None and options_alone:
-            # Kafka Streams uses up one number more for a store with options and no name.
-            self._edge.draft.names.store("KSTREAM-AGGREGATE-")
-        rows = (key or self._edge.key, value or serdes.long)
-        return ktable.KTable(self._fold("count", kept, rows, name))
+        # Kafka Streams uses up one number more for a store with options and no name.
+        burn = isinstance(store, Materialized) or key is not None or value is not None
+        return self._folded(Counting(), store, key, value or serdes.long, name, burn=burn)
 
     def reduce(
         self,
@@ -96,9 +94,7 @@ class KGroupedStream(Generic[K, V]):
         Raises:
             TopologyError: a name is not legal or is taken.
         """
-        rows = (key or self._edge.key, value or self._edge.value)
-        edge = self._fold("reduce", materialized(store), rows, name, function=reducer)
-        return ktable.KTable(edge)
+        return self._folded(Reducing(reducer), store, key, value or self._edge.value, name)
 
     def aggregate(
         self,
@@ -126,16 +122,7 @@ class KGroupedStream(Generic[K, V]):
         Raises:
             TopologyError: a name is not legal or is taken.
         """
-        rows = (key or self._edge.key, value)
-        edge = self._fold(
-            "aggregate",
-            materialized(store),
-            rows,
-            name,
-            initializer=initializer,
-            function=aggregator,
-        )
-        return ktable.KTable(edge)
+        return self._folded(Aggregating(initializer, aggregator), store, key, value, name)
 
     @overload
     def windowed_by(
@@ -228,25 +215,24 @@ class KGroupedStream(Generic[K, V]):
         """
         return cogrouped.CogroupedKStream(((self, aggregator),))
 
-    def _fold(
+    def _folded(
         self,
-        op: AggregateOp,
-        kept: Materialized,
-        rows: tuple[AnySerde | None, AnySerde | None],
+        fold: Fold,
+        store: str | Materialized | None,
+        key: AnySerde | None,
+        value: AnySerde | None,
         name: str | None,
         *,
-        initializer: Callable[[], Any] | None = None,
-        function: Function | None = None,
-    ) -> Edge:
-        """Add the repartition, if one is needed, and the fold. The order of names matters."""
-        names = self._edge.draft.names
-        prefix = "KSTREAM-REDUCE-" if op == "reduce" else "KSTREAM-AGGREGATE-"
-        store = names.store(prefix) if kept.store is None else kept.store
-        node_name = names.node(prefix, name)
-        edge = self._edge
-        if edge.rekeyed:
-            edge = edge.repartitioned(store if self._name is None else self._name)
-        node = Aggregate(node_name, (edge.node,), op, store, initializer, function)
-        key, value = rows
-        edge.draft.add(node, store=Store(kept.spec(store), key, value))
-        return replace(edge, node=node_name, key=key, value=value)
+        burn: bool = False,
+    ) -> ktable.KTable[K, Any]:
+        kept = materialized(store)
+        key = key or self._edge.key
+
+        def make(node: str, parent: str, store_name: str) -> tuple[Node, Store]:
+            added = Store(kept.spec(store_name), key, value)
+            return Aggregate(node, (parent,), fold=fold, store=store_name), added
+
+        edge, node = add_fold(
+            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
+        )
+        return ktable.KTable(replace(edge, node=node, key=key, value=value))

@@ -11,6 +11,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Operator, Sink, Source
 from headrace.topology.operators.table_group import TableFold
 from headrace.topology.processors.store import Store
@@ -86,8 +87,7 @@ class KGroupedTable(Generic[K, V]):
             ...     dict(driver.store("people"))
             {'Oslo': 1, 'Rome': 1}
         """
-        fold = TableFold("count", "")
-        return ktable.KTable(self._fold(_AGGREGATE, fold, store, key, value or serdes.long, name))
+        return ktable.KTable(self._fold(Counting(), store, key, value or serdes.long, name))
 
     def reduce(
         self,
@@ -134,9 +134,8 @@ class KGroupedTable(Generic[K, V]):
             ...     dict(driver.store("pieces"))
             {'left': 6}
         """
-        fold = TableFold("reduce", "", adder, subtractor)
-        value = value or self._edge.value
-        return ktable.KTable(self._fold("KTABLE-REDUCE-", fold, store, key, value, name))
+        fold = Reducing(adder, subtractor)
+        return ktable.KTable(self._fold(fold, store, key, value or self._edge.value, name))
 
     def aggregate(
         self,
@@ -186,13 +185,12 @@ class KGroupedTable(Generic[K, V]):
             ...     dict(driver.store("names"))
             {'Oslo': ['Cleo'], 'Rome': ['Ann']}
         """
-        fold = TableFold("aggregate", "", adder, subtractor, initializer)
-        return ktable.KTable(self._fold(_AGGREGATE, fold, store, key, value, name))
+        fold = Aggregating(initializer, adder, subtractor)
+        return ktable.KTable(self._fold(fold, store, key, value, name))
 
     def _fold(
         self,
-        prefix: str,
-        fold: TableFold,
+        fold: Fold,
         store: str | Materialized | None,
         key: AnySerde | None,
         value: AnySerde | None,
@@ -204,7 +202,7 @@ class KGroupedTable(Generic[K, V]):
         store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
         sink = names.node("KSTREAM-SINK-", None if name is None else f"{name}-sink")
         source = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
-        node_name = names.node(prefix, name)
+        node_name = names.node(f"KTABLE-{fold.title}-", name)
         if self._source is None or self._name is None:
             self._repartition(store_name, sink, source)
         else:
@@ -212,7 +210,7 @@ class KGroupedTable(Generic[K, V]):
         node = Operator(
             node_name,
             (source,),
-            spec=replace(fold, store=store_name),
+            spec=TableFold(store_name, fold),
             uses=(store_name,),
             view_uses=(store_name,),
             needs_key=True,

@@ -13,7 +13,8 @@ from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AggregateOp, AnySerde, Node, Operator
+from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
+from headrace.topology.graph.graph import AnySerde, Node, Operator
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -101,11 +102,10 @@ class SessionWindowedKStream(Generic[K, V]):
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
         return ktable.KTable(
             self._fold(
-                "count",
+                Counting(),
                 materialized(store),
                 (key or self._edge.key, value or serdes.long),
                 name,
-                (_zero, _counted, _added),
                 burn=options_alone,
             )
         )
@@ -150,16 +150,8 @@ class SessionWindowedKStream(Generic[K, V]):
             >>> [(*key.window, path) for key, path in driver.store("paths").items()]
             [(10, 13, 'ab'), (20, 20, 'c')]
         """
-
-        def fold(key: K, value: V, aggregate: V | None) -> V:  # noqa: ARG001
-            return value if aggregate is None else reducer(aggregate, value)
-
-        def merge(key: K, one: V | None, other: V) -> V:  # noqa: ARG001
-            return other if one is None else reducer(one, other)
-
         rows = (key or self._edge.key, value or self._edge.value)
-        functions = (_nothing, fold, merge)
-        return ktable.KTable(self._fold("reduce", materialized(store), rows, name, functions))
+        return ktable.KTable(self._fold(Reducing(reducer), materialized(store), rows, name))
 
     def aggregate(
         self,
@@ -212,16 +204,15 @@ class SessionWindowedKStream(Generic[K, V]):
             [(10, 18, ['a', 'b', 'c'])]
         """
         rows = (key or self._edge.key, value)
-        functions = (initializer, aggregator, merger)
-        return ktable.KTable(self._fold("aggregate", materialized(store), rows, name, functions))
+        fold = Aggregating(initializer, aggregator, merger=merger)
+        return ktable.KTable(self._fold(fold, materialized(store), rows, name))
 
     def _fold(
         self,
-        op: AggregateOp,
+        fold: Fold,
         kept: Materialized,
         rows: tuple[AnySerde | None, AnySerde | None],
         name: str | None,
-        functions: tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]],
         *,
         burn: bool = False,
     ) -> Edge:
@@ -234,12 +225,10 @@ class SessionWindowedKStream(Generic[K, V]):
             spec = SessionFold(
                 store,
                 windows,
-                *functions,
+                fold,
                 retention_ms=added.spec.retention_ms,
                 emit=self._emit,
-                op=op,
             )
-            counts = op == "count" and self._late is None
             operator = Operator(
                 node,
                 (parent,),
@@ -247,12 +236,12 @@ class SessionWindowedKStream(Generic[K, V]):
                 uses=(store,),
                 view_uses=(store,),
                 needs_key=True,
-                reads_value=not counts,
+                reads_value=fold.reads_value or self._late is not None,
             )
             return operator, added
 
         edge, node = add_fold(
-            self._edge, op, make, kept=kept, group=self._name, name=name, burn=burn
+            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
         )
         add_late(edge, node, self._late)
         return replace(edge, node=node, key=key, value=value)
@@ -279,19 +268,3 @@ def session_store(
     """
     least_ms = windows.gap_ms + windows.grace_ms
     return Store(kept.timed_spec(name, "session", least_ms=least_ms), key, value)
-
-
-def _zero() -> int:
-    return 0
-
-
-def _nothing() -> None:
-    return None
-
-
-def _counted(key: Any, value: Any, count: int) -> int:  # noqa: ARG001
-    return count + 1
-
-
-def _added(key: Any, one: int, other: int) -> int:  # noqa: ARG001
-    return one + other

@@ -14,9 +14,9 @@ from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Operator
 from headrace.topology.operators.windows.sliding import SlidingFold
-from headrace.topology.operators.windows.window_rows import Fold
 from headrace.topology.operators.windows.windowed import AlignedFold, Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -122,7 +122,7 @@ class TimeWindowedKStream(Generic[K, V]):
         # Kafka Streams uses up one number more for a store with options and no name.
         burn = options_alone and not isinstance(self._windows, SlidingWindows)
         rows = (key or self._edge.key, value or serdes.long)
-        return self._folded(Fold("count"), store, rows, name, burn=burn)
+        return self._folded(Counting(), store, rows, name, burn=burn)
 
     def reduce(
         self,
@@ -162,7 +162,7 @@ class TimeWindowedKStream(Generic[K, V]):
             [21]
         """
         rows = (key or self._edge.key, value or self._edge.value)
-        return self._folded(Fold("reduce", function=reducer), store, rows, name)
+        return self._folded(Reducing(reducer), store, rows, name)
 
     def aggregate(
         self,
@@ -209,7 +209,7 @@ class TimeWindowedKStream(Generic[K, V]):
             16 26 12
             21 31 7
         """
-        fold = Fold("aggregate", initializer, aggregator)
+        fold = Aggregating(initializer, aggregator)
         return self._folded(fold, store, (key or self._edge.key, value), name)
 
     def _folded(
@@ -235,12 +235,12 @@ class TimeWindowedKStream(Generic[K, V]):
                 uses=(store_name,),
                 view_uses=(store_name,),
                 needs_key=True,
-                reads_value=fold.op != "count" or self._late is not None,
+                reads_value=fold.reads_value or self._late is not None,
             )
             return operator, Store(spec, WindowStoreSerde(windowed), rows[1])
 
         edge, node = add_fold(
-            self._edge, fold.op, make, kept=kept, group=self._name, name=name, burn=burn
+            self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
         )
         add_late(edge, node, self._late)
         return ktable.KTable(replace(edge, node=node, key=windowed, value=rows[1]))

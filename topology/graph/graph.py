@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace.topology.context.context import OperatorSpec
 from headrace.topology.errors import TopologyError
+from headrace.topology.graph.fold import Fold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 
@@ -41,7 +42,6 @@ StatelessOp = Literal[
     "pass",
     "null_key_filter",
 ]
-AggregateOp = Literal["count", "reduce", "aggregate"]
 OffsetReset = Literal["earliest", "latest"]
 
 
@@ -99,16 +99,15 @@ class Branch(Node):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Node):
-    """Folds a grouped stream into a table, one row a key, kept in `store`.
+    """Folds a grouped stream into a table, one row a key, kept in `store`."""
 
-    `function` is ``reducer(old, value)`` for reduce and ``aggregator(key, value, aggregate)`` for
-    aggregate; count needs none. A result of None deletes the row.
-    """
+    fold: Fold = field(kw_only=True)
+    store: str = field(kw_only=True)
 
-    op: AggregateOp = "count"
-    store: str = ""
-    initializer: Callable[[], Any] | None = None
-    function: Function | None = None
+    @property
+    def op(self) -> str:
+        """The call that made it."""
+        return self.fold.word
 
 
 @dataclass(frozen=True, slots=True)

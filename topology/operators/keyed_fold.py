@@ -6,11 +6,12 @@ row's and the record's, and a result of None deletes the row (Kafka Streams: `KS
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.graph.fold import Fold
+from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.serdes.kept import keeper
 
@@ -23,13 +24,11 @@ class KeyedFold:
 
     Args:
         store: the store.
-        initializer: makes an empty aggregate.
-        aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row.
+        fold: how values are made of records.
     """
 
     store: str
-    initializer: Callable[[], Any]
-    aggregator: Callable[[Any, Any, Any], Any]
+    fold: Fold
     is_table: bool = field(default=True, init=False)
     needs_old: bool = field(default=False, init=False)
     needs_record: bool = field(default=False, init=False)
@@ -43,31 +42,19 @@ class KeyedFold:
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
-class KeyedFolding:
+class KeyedFolding(LastChanges):
     """The operator of one task; see the module."""
 
-    __slots__ = (
-        "_aggregator",
-        "_caching",
-        "_encode",
-        "_forward",
-        "_initializer",
-        "_keep",
-        "_rows",
-        "pending",
-    )
+    __slots__ = ("_add", "_caching", "_encode", "_initial", "_keep", "_rows")
 
     def __init__(self, spec: KeyedFold, context: OperatorContext) -> None:
         self._rows = context.buffers[spec.store]
         key, value = context.serdes(spec.store)
         self._encode = key.serialize
         self._keep = keeper(value)
-        self._initializer = spec.initializer
-        self._aggregator = spec.aggregator
-        self._forward = context.forward
+        self._initial, self._add = spec.fold.initial, spec.fold.add
         self._caching = context.caching
-        self.pending: MutableMapping[Any, Any] = {}
-        """By row key: the key, the value that was forwarded last, the latest headers."""
+        super().__init__(context.forward, self._rows.get)
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
@@ -75,7 +62,7 @@ class KeyedFolding:
         old, before = self._rows.get(row_key)
         # A copy of its own where values can be changed in place: the old one is forwarded.
         mine = self._rows.get(row_key)[0]
-        new = self._aggregator(key, value, self._initializer() if mine is None else mine)
+        new = self._add(key, value, self._initial() if mine is None else mine)
         new = self._keep(new)
         if old is None and new is None:
             return
@@ -86,13 +73,7 @@ class KeyedFolding:
             self._forward(key, new, old, timestamp, headers)
             return
         held = self.pending.get(row_key)
-        self.pending[row_key] = (key, old if held is None else held[1], headers)
-
-    def flush(self) -> None:
-        """Forward the last value of each row that changed since the last flush."""
-        held = list(self.pending.items())
-        self.pending.clear()
-        for row_key, (key, old, headers) in held:
-            value, timestamp = self._rows.get(row_key)
-            if value is not None or old is not None:
-                self._forward(key, value, old, timestamp, headers)
+        if held is None:
+            self.pending[row_key] = [key, old, headers]
+        else:
+            held[2] = headers

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
-from headrace.topology.graph.graph import AggregateOp, AnySerde
+from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.graph import AnySerde
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import Change
@@ -102,19 +103,12 @@ class TableFold:
     """Folds what groups lose and gain into one row a group.
 
     Args:
-        op: which of the folds.
         store: where the rows are kept.
-        adder: ``adder(aggregate, value)`` for reduce, ``adder(key, value, aggregate)`` for
-            aggregate; count needs none.
-        subtractor: the same for what is taken away.
-        initializer: makes the aggregate of a group that has none, for aggregate.
+        fold: what adds and takes away.
     """
 
-    op: AggregateOp
     store: str
-    adder: Callable[..., Any] | None = None
-    subtractor: Callable[..., Any] | None = None
-    initializer: Callable[[], Any] | None = None
+    fold: Fold
     is_table: bool = field(default=True, init=False)
     needs_old: bool = field(default=False, init=False)
     needs_record: bool = field(default=False, init=False)
@@ -127,33 +121,12 @@ class TableFold:
         """The rows by group."""
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
-    def functions(self) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
-        """What adds and what takes away, as functions of key, value and aggregate.
-
-        The first takes None for the aggregate of a group that has none.
-        """
-        if self.op == "count":
-            return (lambda _, __, n: 1 if n is None else n + 1), (lambda _, __, n: n - 1)
-        add, remove, start = self.adder, self.subtractor, self.initializer
-        assert add is not None, self
-        assert remove is not None, self
-        if self.op == "reduce":
-            return (
-                lambda _, value, total: value if total is None else add(total, value),
-                lambda _, value, total: remove(total, value),
-            )
-        assert start is not None, self
-        return (
-            lambda key, value, total: add(key, value, start() if total is None else total),
-            remove,
-        )
-
 
 class _TableFold:
     __slots__ = ("_add", "_dropped", "_remove", "_rows", "flush", "pending")
 
     def __init__(self, spec: TableFold, context: OperatorContext) -> None:
-        self._add, self._remove = spec.functions()
+        self._add, self._remove = spec.fold.step, spec.fold.remove
         self._rows = TableRows(context, spec.store)
         self._dropped = context.dropped
         self.pending: MutableMapping[Any, Any] = self._rows.pending

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.serdes.kept import keeper
 
 __all__ = ["TableRows", "is_same"]
@@ -34,7 +35,7 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
     return one.__class__ in ATOMS or encode(one) == encode(other)
 
 
-class TableRows:
+class TableRows(LastChanges):
     """The rows of one task.
 
     Args:
@@ -45,12 +46,10 @@ class TableRows:
     __slots__ = (
         "_caching",
         "_encode_value",
-        "_forward",
         "_keep",
         "encode_key",
         "get",
         "immutable",
-        "pending",
         "put",
     )
 
@@ -63,10 +62,8 @@ class TableRows:
         buffer = context.buffers[store]
         self.get = buffer.get
         self.put = buffer.put
-        self._forward = context.forward
         self._caching = context.caching
-        self.pending: dict[bytes, tuple[Any, Any, Headers]] = {}
-        """By row key: the key, the value that was forwarded last, the latest headers."""
+        super().__init__(context.forward, buffer.get)
 
     def change(
         self,
@@ -95,13 +92,7 @@ class TableRows:
             self._forward(key, value, old, timestamp, headers)
             return
         held = self.pending.get(row_key)
-        self.pending[row_key] = (key, old if held is None else held[1], headers)
-
-    def flush(self) -> None:
-        """Forward the last value of each row that changed since the last flush."""
-        held = list(self.pending.items())
-        self.pending.clear()
-        for row_key, (key, old, headers) in held:
-            value, timestamp = self.get(row_key)
-            if value is not None or old is not None:
-                self._forward(key, value, old, timestamp, headers)
+        if held is None:
+            self.pending[row_key] = [key, old, headers]
+        else:
+            held[2] = headers

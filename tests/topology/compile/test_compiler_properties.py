@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.topology import KStream, StreamsBuilder, serdes
-from headrace.topology.graph.graph import Node, SubTopology
+from headrace.topology.graph.fold import Aggregating, Fold, Reducing
+from headrace.topology.graph.graph import Aggregate, Node, Stateless, SubTopology
 from tests.support.compiled import Message, Runs, decoded
 from tests.support.interpreter import Interpreter
 
@@ -160,10 +161,12 @@ def copied(sub: SubTopology) -> SubTopology:
         return function and (lambda *args: copy.deepcopy(function(*copy.deepcopy(args))))
 
     def node_of(node: Node) -> Node:
-        if not hasattr(node, "function"):
-            return node
-        changed: Node = replace(node, function=private(node.function))
-        return changed
+        if isinstance(node, Stateless):
+            return replace(node, function=private(node.function))
+        if isinstance(node, Aggregate) and isinstance(node.fold, (Reducing, Aggregating)):
+            fold: Fold = replace(node.fold, adder=private(node.fold.adder))
+            return replace(node, fold=fold)
+        return node
 
     return replace(sub, nodes=tuple(map(node_of, sub.nodes)))
 

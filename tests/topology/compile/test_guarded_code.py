@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.graph.fold import Aggregating, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
 from tests.support.compiled import OPTIONS, Message, Runs, decoded
 from tests.support.interpreter import Interpreter
@@ -63,8 +64,11 @@ def broken(sub: SubTopology, odds: int) -> SubTopology:
     """The same graph with functions that fail."""
 
     def node_of(node: Node) -> Node:
-        if isinstance(node, (Stateless, Aggregate)) and node.function is not None:
+        if isinstance(node, Stateless) and node.function is not None:
             return replace(node, function=breaking(node.function, odds))
+        if isinstance(node, Aggregate) and isinstance(node.fold, (Reducing, Aggregating)):
+            fold: Fold = replace(node.fold, adder=breaking(node.fold.adder, odds))
+            return replace(node, fold=fold)
         if isinstance(node, Branch):
             return replace(node, predicates=tuple(p and breaking(p, odds) for p in node.predicates))
         if isinstance(node, Sink) and callable(node.topic):

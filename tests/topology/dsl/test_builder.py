@@ -11,6 +11,7 @@ from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.dsl.kstream import KStream
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
+from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import Aggregate, Sink, Source, Stateless, TableSource, by_name
 from headrace.topology.topology import Topology
 
@@ -197,7 +198,7 @@ def test_functions_reach_their_nodes() -> None:
     assert isinstance(fold, Aggregate)
     assert (values.function, values.with_key) == (len, False)
     assert (both.function, both.with_key) == (key_of, True)
-    assert (fold.initializer, fold.function) == (str, fold_of)
+    assert fold.fold == Aggregating(str, fold_of)
 
 
 def test_print_takes_the_name_of_the_node_before_as_its_label() -> None:

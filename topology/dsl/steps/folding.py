@@ -1,4 +1,4 @@
-"""What the folds of windows have in common with those of whole streams: names, store, repartition.
+"""What all folds of grouped streams have in common: names, store, repartition.
 
 The order in which names are taken is Kafka Streams': the store, the node, then the repartition.
 """
@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AggregateOp, Node
+from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.graph import Node
 from headrace.topology.processors.store import Store
 
 __all__ = ["add_fold"]
@@ -20,7 +21,7 @@ Make = Callable[[str, str, str], tuple[Node, Store]]
 
 def add_fold(
     edge: Edge,
-    op: AggregateOp,
+    fold: Fold,
     make: Make,
     *,
     kept: Materialized,
@@ -32,7 +33,7 @@ def add_fold(
 
     Args:
         edge: of the grouped stream.
-        op: what the fold does; its names say so.
+        fold: what it does; its names say so.
         make: makes the node.
         kept: how the store is kept.
         group: the name that was given to the group, after which its repartition is named.
@@ -43,7 +44,7 @@ def add_fold(
         The edge that the node reads from, and the node's name.
     """
     names = edge.draft.names
-    prefix = "KSTREAM-REDUCE-" if op == "reduce" else "KSTREAM-AGGREGATE-"
+    prefix = f"KSTREAM-{fold.title}-"
     if burn and kept.store is None:
         names.store(prefix)
     store = names.store(prefix) if kept.store is None else kept.store

@@ -10,14 +10,14 @@ A record that reaches no open session, and is too old to open one, is late (Kafk
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
-from headrace.topology.graph.graph import AggregateOp
+from headrace.topology.graph.fold import Fold
+from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
@@ -40,24 +40,18 @@ class SessionFold:
     """Folds records into sessions.
 
     Args:
-        store: a store of layout "session"; several nodes may share it.
+        store: a store of layout "session".
         windows: the sessions.
-        initializer: makes an empty aggregate.
-        aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
-        merger: called as ``merger(key, one, other)`` with two aggregates, the older one first.
+        fold: how values are made of records, and of those of sessions that merge.
         retention_ms: how long sessions are kept, in stream time after their end.
         emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
-        op: which of the folds it is.
     """
 
     store: str
     windows: SessionWindows
-    initializer: Callable[[], Any]
-    aggregator: Callable[[Any, Any, Any], Any]
-    merger: Callable[[Any, Any, Any], Any]
+    fold: Fold
     retention_ms: int
     emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
-    op: AggregateOp = "aggregate"
     is_table: bool = field(default=True, init=False)
     needs_old: bool = field(default=False, init=False)
     needs_record: bool = field(default=False, init=False)
@@ -98,7 +92,7 @@ class _Taken(NamedTuple):
     value: Any
 
 
-class Sessions:
+class Sessions(LastChanges):
     """The operator of one task; see the module.
 
     Who owns what: the store has all sessions; `_open` remembers those of some keys that are not
@@ -106,24 +100,25 @@ class Sessions:
     """
 
     __slots__ = (
+        "_add",
         "_caching",
         "_closing_ms",
         "_context",
         "_earliest",
         "_emitted",
         "_encode",
-        "_forward",
         "_fresh",
         "_gap_ms",
         "_immutable",
+        "_initial",
         "_keep",
         "_late",
+        "_merge",
         "_open",
         "_rows",
         "_serde",
         "_spec",
         "_time",
-        "pending",
     )
 
     def __init__(self, spec: SessionFold, context: OperatorContext) -> None:
@@ -139,7 +134,10 @@ class Sessions:
         self._keep = keeper(values)
         self._gap_ms = spec.windows.gap_ms
         self._closing_ms = self._gap_ms + spec.windows.grace_ms
-        self._forward, self._late = split_late(context.node, context.children)
+        results, self._late = split_late(context.node, context.children)
+        super().__init__(results, self._present)
+        fold = spec.fold
+        self._initial, self._add, self._merge = fold.initial, fold.add, fold.merge
         self._caching = context.caching and spec.emit == "on_window_update"
         self._time: Number = context.number("time", owner=spec.store)
         self._emitted: Number | None = None
@@ -149,9 +147,7 @@ class Sessions:
             self._emitted = context.number("emitted", owner=spec.store)
         self._fresh: set[bytes] = set()
         """The rows that were written since the last commit and are not on disk."""
-        shared = context.shared
-        self._open: dict[bytes, list[Window]] = shared.setdefault(("open", spec.store), {})
-        self.pending: MutableMapping[Any, Any] = shared.setdefault(("pending", spec.store), {})
+        self._open: dict[bytes, list[Window]] = {}
         self._expire()
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
@@ -181,14 +177,14 @@ class Sessions:
         self._change(key, window, row_key, aggregate, before, headers)
 
     def _folded(self, key: Any, value: Any, taken: list[_Taken]) -> Any:
-        aggregate = self._spec.initializer()
+        aggregate = self._initial()
         for session in taken:
             mine = session.value
             if not self._immutable:
                 # A copy of its own, as the old value is forwarded.
                 mine = self._rows.get(session.row_key)[0]
-            aggregate = self._spec.merger(key, aggregate, mine)
-        return self._keep(self._spec.aggregator(key, value, aggregate))
+            aggregate = self._merge(key, aggregate, mine)
+        return self._keep(self._add(key, value, aggregate))
 
     def _write(
         self,
@@ -319,24 +315,25 @@ class Sessions:
             return
         held = self.pending.get(row_key)
         if held is None:
-            self.pending[row_key] = (windowed, old, headers)
+            self.pending[row_key] = [windowed, old, headers]
         elif value is None and held[1] is None:
-            del self.pending[row_key]
+            del self.pending[row_key]  # of those that merge there may be many
         else:
-            self.pending[row_key] = (windowed, held[1], headers)
+            held[2] = headers
 
     def flush(self) -> None:
         """Forward the last change of each session that has one held back."""
-        held = list(self.pending.items())
-        self.pending.clear()
-        for row_key, (windowed, old, headers) in held:
-            value = self._rows.get(row_key)[0]
-            self._send(windowed, value, old, windowed.window.end_ms, headers)
+        super().flush()
         self._expire()
+
+    def _present(self, row_key: bytes) -> tuple[Any, int]:
+        """The value of a session, and its end, which the row of one that is gone does not tell."""
+        end, _ = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
+        return self._rows.get(row_key)[0], end
 
     def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         # A session that was never there for those below needs no deletion.
-        if self._forward is not None and (value is not None or old is not None):
+        if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)
 
 

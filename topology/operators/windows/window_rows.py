@@ -9,19 +9,19 @@ emitted on close, only from `emit`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import window_start
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive
-from headrace.topology.graph.graph import AggregateOp
+from headrace.topology.graph.fold import Fold
+from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
 
-__all__ = ["NEVER", "Fold", "WindowRows"]
+__all__ = ["NEVER", "WindowRows"]
 
 NEVER = 1 << 63
 """A start of windows that none has."""
@@ -30,33 +30,7 @@ _SEQUENCE = bytes(4)
 _KEPT_STARTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """How a row's value is made of records.
-
-    Args:
-        op: which of the folds.
-        initializer: makes the value to begin with, for an aggregate.
-        function: ``reducer(old, value)`` or ``aggregator(key, value, aggregate)``.
-    """
-
-    op: AggregateOp
-    initializer: Callable[[], Any] | None = None
-    function: Callable[..., Any] | None = None
-
-    def compiled(self) -> Callable[[Any, Any, Any], Any]:
-        """One function of key, value and the present value of the row, None where it has none."""
-        function, initializer = self.function, self.initializer
-        if self.op == "count":
-            return lambda _, __, old: 1 if old is None else old + 1
-        assert function is not None, self
-        if self.op == "reduce":
-            return lambda _, value, old: value if old is None else function(old, value)
-        assert initializer is not None, self
-        return lambda key, value, old: function(key, value, initializer() if old is None else old)
-
-
-class WindowRows:
+class WindowRows(LastChanges):
     """The rows of one task.
 
     Args:
@@ -77,14 +51,13 @@ class WindowRows:
         "_immutable",
         "_keep",
         "_old_is_read",
-        "_results",
         "_row_key",
+        "_silent",
         "_size_ms",
         "_starts",
         "buffer",
         "earliest",
         "encode_key",
-        "pending",
     )
 
     def __init__(
@@ -110,16 +83,17 @@ class WindowRows:
         self._keep = keeper(self._encoded)
         self._old_is_read = context.old_is_read
         self._dirty = buffer.dirty
-        self._fold = fold.compiled()
+        self._fold = fold.step
         self._size_ms = size_ms
-        self._results = None if emits_closed else results
         self._cached = context.caching and not emits_closed
         self._starts: dict[int, tuple[bytes, Window]] = {}
         """The end of the row key and the window of starts that were needed lately."""
         self.earliest = NEVER
         """No row that was added here has an earlier start; may be raised by the owner."""
-        self.pending: dict[bytes, list[Any]] = {}
-        """By row key: the windowed key, the latest headers, the value that was forwarded last."""
+        # A row that has expired meanwhile is still among the uncommitted ones.
+        read = self._dirty.__getitem__ if self._immutable else self._uncommitted
+        super().__init__(results, read)
+        self._silent = results is None or emits_closed
 
     def _start(self, start: int) -> tuple[bytes, Window]:
         if len(self._starts) >= _KEPT_STARTS:
@@ -175,7 +149,7 @@ class WindowRows:
         elif before > timestamp:
             timestamp = before
         self.buffer.put(row_key, new, timestamp)
-        if self._results is not None and not self._cached:
+        if not (self._silent or self._cached):
             new = self._keep(new)
         self._changed(key, row_key, start, forwarded, new, timestamp, headers)
 
@@ -214,33 +188,24 @@ class WindowRows:
     ) -> None:
         if old is None and start < self.earliest:
             self.earliest = start
-        if self._results is None:
+        if self._silent:
             return
         if not self._cached:
             window = (self._starts.get(start) or self._start(start))[1]
-            self._results(Windowed(key, window), new, old, timestamp, headers)
+            self._forward(Windowed(key, window), new, old, timestamp, headers)
             return
         held = self.pending.get(row_key)
         if held is None:
             window = (self._starts.get(start) or self._start(start))[1]
-            self.pending[row_key] = [Windowed(key, window), headers, old]
+            self.pending[row_key] = [Windowed(key, window), old, headers]
         else:
-            held[1] = headers
+            held[2] = headers
 
-    def flush(self) -> None:
-        """Forward the last value of each row that changed since the last flush."""
-        if not self.pending:
-            return
-        assert self._results is not None
-        updates = list(self.pending.items())
-        self.pending.clear()
-        for row_key, (windowed, headers, old) in updates:
-            # A row that has expired meanwhile is still among the uncommitted ones.
-            value, timestamp = self._dirty[row_key]
-            if not self._immutable and value.__class__ is bytes:
-                value = self._encoded.deserialize(value)
-            if value is not None or old is not None:
-                self._results(windowed, value, old, timestamp, headers)
+    def _uncommitted(self, row_key: bytes) -> tuple[Any, int]:
+        value, timestamp = self._dirty[row_key]
+        if value.__class__ is bytes:
+            value = self._encoded.deserialize(value)
+        return value, timestamp
 
     def of_key(self, key_bytes: bytes, first: int, last: int) -> Iterator[tuple[int, Any, int]]:
         """Yield start, value and timestamp of a key's rows, the latest first.

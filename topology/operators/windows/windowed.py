@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.operators.windows.window_rows import NEVER, Fold, WindowRows
+from headrace.topology.operators.windows.window_rows import NEVER, WindowRows
 
 __all__ = ["AlignedFold", "Emit", "WindowedFold", "WindowedOperator"]
 

@@ -27,6 +27,7 @@ from headrace.topology import (
 from headrace.topology.context.context import OperatorContext, no_stores
 from headrace.topology.context.number import Number
 from headrace.topology.dsl.session_windowed import SessionWindowedKStream
+from headrace.topology.graph.fold import Aggregating
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
@@ -345,7 +346,9 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
         task=cast(Any, None),
     )
     windows = SessionWindows(inactivity_gap=5 * MS)
-    fold = SessionFold("sessions", windows, list, append, merge, 5, "on_window_close")
+    fold = SessionFold(
+        "sessions", windows, Aggregating(list, append, merger=merge), 5, "on_window_close"
+    )
     fold.make(context).process("b", 1, None, 101, None)
     assert sent == [(Windowed("a", Window(0, 10)), 1)]
 
