@@ -17,7 +17,6 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
     """Run the block and then the calls, all of them; the first error is the one that is raised.
 
     Args:
-        calls: what lets go.
         quietly: whether nothing depends on them: their own errors are logged alone.
 
     >>> with and_then(lambda: 1 / 0):

@@ -24,10 +24,6 @@ class RangeConsumer(LiveConsumer):
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
-        timeout_s: as of `LiveConsumer`.
-        heard: what the client has said.
-        clock: time, for tests.
-        make_client: makes the client, for tests.
     """
 
     def __init__(

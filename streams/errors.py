@@ -109,14 +109,8 @@ class RecordError(StreamsError):
 
     Args:
         message: what failed, without key, value or the text of an error that may quote them.
-        topic: the input topic.
-        partition: the input partition.
         offset: the record's offset; the last one that it may have where `first` is another.
-        timestamp: the record's timestamp, milliseconds since the epoch.
-        node: the node of the topology that failed, where it is known.
-        store: the store concerned, where there is one.
         task_id: the task, as ``<sub-topology>_<partition>``.
-        hint: what to do next.
         first: the first offset that the record may have, where only a range is known.
 
     Example:
@@ -173,9 +167,6 @@ class ProcessorFailedError(StreamsError):
 
     Args:
         message: what failed, without the text of an error that may quote a record.
-        node: the node of the topology that failed, where it is known.
-        store: the store concerned, where there is one.
-        task_id: the task, as ``<sub-topology>_<partition>``.
 
     Example:
         >>> print(ProcessorFailedError("a user function raised KeyError", node="n", task_id="0_3"))
@@ -234,10 +225,6 @@ class GlobalTableLostError(FatalClientError):
     When records of its topic were deleted before they were read, the topic was created anew, or
     the local files are broken. The worker does not catch it: with its next start, which the
     supervisor sees to, it reads the topic from its beginning before it goes on.
-
-    Args:
-        store: the table's store.
-        reason: what happened.
     """
 
     def __init__(self, store: str, reason: str) -> None:

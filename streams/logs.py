@@ -52,7 +52,6 @@ def configure(
     Args:
         log_format: ``console`` for people, ``json`` for programs.
         level: the lowest that is written: debug, info, warning or error.
-        stream: where to; None takes the standard error.
         colors: of the console format; None has them on a terminal.
         fields: added to every event that does not have them.
 

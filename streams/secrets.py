@@ -41,9 +41,6 @@ _SOUNDS_SECRET = re.compile(
 class Secret:
     """A value that shows itself as ``***``.
 
-    Args:
-        value: what is not to be seen.
-
     Example:
         >>> password = Secret("hunter2")
         >>> password, str(password), f"{password}", password.reveal()

@@ -55,7 +55,6 @@ def setting(
     Args:
         kind: what values are accepted.
         doc: one sentence or two for the documentation.
-        default: the value when the setting is not given.
         default_words: the default as documented, where it depends on something.
     """
     if default_words is None:

@@ -27,8 +27,6 @@ class BackfillOpenError(StreamsError):
     Nobody catches it: state that is half written would be counted upon.
 
     Args:
-        application_id: of the application.
-        backfill_id: of the backfill.
         is_dropped: whether it is being dropped, and not finished.
 
     Example:

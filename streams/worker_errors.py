@@ -34,7 +34,6 @@ class TaskCorruptedError(StreamsError):
 
     Args:
         tasks: the tasks' ids, as ``<sub-topology>_<partition>``.
-        reason: what proves that the state is wrong.
     """
 
     def __init__(self, tasks: Iterable[str], reason: str) -> None:
@@ -51,10 +50,6 @@ class RestoreLostError(StreamsError):
 
     When retention or a deletion of records moves the start of the log meanwhile. The worker
     catches it: the tasks ask for the facts again and go on from the new start.
-
-    Args:
-        tasks: the tasks being restored, as ``<sub-topology>_<partition>``.
-        reason: what the client says.
     """
 
     def __init__(self, tasks: Iterable[str], reason: str) -> None:
@@ -100,8 +95,6 @@ class RecordRefusedError(StreamsError):
     Args:
         message: what the broker says, without key and value.
         topic: the topic that refuses it, or None where the client does not tell.
-        partition: the partition, likewise.
-        for_its_time: whether its timestamp is why.
     """
 
     def __init__(
@@ -125,10 +118,6 @@ class OffsetLostError(StreamsError):
     and have moved on. The second time nobody does: going on elsewhere would lose or repeat records
     without anyone having said so. Retention ran past the application, the topic is a new one, or
     somebody set an offset beyond its end.
-
-    Args:
-        where: the partition.
-        reason: what the client says.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -149,7 +138,6 @@ class RecordTooLargeError(StreamsError):
     """A record is larger than its topic takes; the task adds which input it came from.
 
     Args:
-        topic: the topic that refuses it.
         size: bytes of key and value, where known.
         limit: the topic's max.message.bytes, where known.
         key_size: bytes of the key of a store's row, where it is one; the key is for nobody to read.

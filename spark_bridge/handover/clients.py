@@ -33,23 +33,14 @@ def expected_ms(rows: int, size: int = 0) -> int:
 
 
 def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
-    """Make a producer whose `pressure` waits until everything is on the brokers.
-
-    Args:
-        settings: librdkafka's.
-    """
+    """Make a producer whose `pressure` waits until everything is on the brokers."""
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
     return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)
 
 
 def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
-    """What offsets of a group are committed under by somebody who is no member.
-
-    Args:
-        settings: librdkafka's, of any client.
-        group: its name.
-    """
+    """What offsets of a group are committed under by somebody who is no member."""
     from headrace.streams.kafka.broker_contact import Heard
     from headrace.streams.kafka.kafka_clients import new_consumer
 

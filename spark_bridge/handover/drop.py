@@ -75,14 +75,7 @@ def drop_backfill(
 def drop_from(
     target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
 ) -> DropReport:
-    """Drop a backfill (see `drop_backfill`).
-
-    Args:
-        target: the application on its cluster.
-        application: what it runs.
-        backfill_id: of the backfill.
-        probe: called between the steps, for tests.
-    """
+    """Drop a backfill (see `drop_backfill`)."""
     lead = Lead(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     with and_then(lambda: lead.producer.close(), quietly=True):
         lead.take_over()

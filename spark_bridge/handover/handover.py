@@ -70,11 +70,6 @@ class Found:
 def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
     """Look whether a backfill was begun before.
 
-    Args:
-        application: what it is for.
-        backfill_id: of the backfill.
-        target: the application on its cluster; None takes the real one.
-
     Raises:
         CannotBackfillError: another one is open, this one is being dropped, or it was begun for
             other topics or another topology.
@@ -111,10 +106,7 @@ def check_target(
     """See, before Spark starts, that the application can be handed something.
 
     Args:
-        application: what it is for.
-        plan: what is to be read.
         reset: whether what it has may be replaced.
-        target: the application on its cluster; None takes the real one.
 
     Raises:
         CannotBackfillError: it runs, or has what may not be replaced.
@@ -182,9 +174,6 @@ def chosen(
     """Which way "auto" is.
 
     Args:
-        plan: what was read.
-        target: the application on its cluster.
-        facts: of the rows that were computed.
         reset: whether old rows are replaced: the driver would keep all their keys in its memory.
         heap: of Spark's driver, in bytes.
     """

@@ -33,10 +33,7 @@ class Lead:
     """See the module.
 
     Args:
-        target: the application.
-        backfill_id: of the backfill.
         timeout_ms: after which the brokers abort one of its transactions.
-        probe: called between the steps, for tests.
     """
 
     def __init__(self, target: Target, backfill_id: str, *, timeout_ms: int, probe: Probe) -> None:
@@ -134,7 +131,6 @@ class Lead:
         """Commit offsets of groups in one transaction.
 
         Args:
-            offsets: of each group.
             begun: whether the transaction is open and has records already.
         """
         if not begun:
@@ -152,10 +148,7 @@ class Lead:
         that whoever learns of the commit later has nothing left to do.
 
         Args:
-            plan: the one that is open.
             live: what the application begins from.
-            reset: whether it may have offsets.
-            begun: as for `commit`.
 
         Raises:
             CannotBackfillError: the application runs, or has offsets, or topics are others.
@@ -214,8 +207,6 @@ def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> B
     """What a lead says that is none any more.
 
     Args:
-        backfill_id: of the backfill.
-        error: what the brokers have said.
         way_out: what to do where the transaction took too long.
     """
     return BackfillError(

@@ -143,7 +143,6 @@ class Notes:
 
     Args:
         places: where they may be.
-        found: those that are there.
     """
 
     places: Sequence[TopicPartition]

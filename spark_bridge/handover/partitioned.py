@@ -167,12 +167,7 @@ def unit_writer(
     """Make what executors call.
 
     Args:
-        target: the application on its cluster.
         head: the first note of the plan, and where it is.
-        plan: the one that is open.
-        units: of the plan.
-        with_sinks: whether records for topics outside of the application are written.
-        reset: whether what the application has is replaced.
         probe: called between the steps of executors, for tests.
     """
     timeout_ms = target.transaction_timeout_ms()

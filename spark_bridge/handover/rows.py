@@ -31,7 +31,6 @@ class RowWriter:
     """Sends rows, and keeps what is to be committed beside the inputs' offsets.
 
     Args:
-        producer: what to send with.
         with_sinks: whether records for topics outside of the application are sent.
         old: what changelogs have now; what is not written again gets a tombstone.
         now_ms: the timestamp of tombstones.
@@ -83,9 +82,7 @@ def read_old_keys(
     """Read which keys changelogs have, of those with any record.
 
     Args:
-        open_consumer: makes the consumer of committed records.
         ranges: start and last stable offset of each partition.
-        timeout_s: how long nothing may come, in seconds.
     """
     found: OldKeys = {}
     for place, (start, end) in ranges.items():

@@ -68,16 +68,7 @@ class GroupCluster(GroupOffsets, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """See the module.
-
-    Args:
-        application: what runs.
-        admin: the cluster.
-        groups: its groups.
-        open_consumer: reads changelogs.
-        log: bound to the backfill.
-        now_ms: the wall clock.
-    """
+    """See the module."""
 
     application: Application
     admin: TargetAdmin

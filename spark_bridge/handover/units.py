@@ -23,8 +23,6 @@ class Unit:
     Args:
         name: as its task is called, or the first of its tasks.
         tasks: sub-topology and partition of each.
-        inputs: the input partitions of the tasks.
-        changelogs: the partitions of changelogs that the tasks write.
     """
 
     name: str
@@ -85,7 +83,6 @@ class RowFacts:
     """How much there is to write, and how old it is.
 
     Args:
-        rows: how many rows each task has.
         oldest_ms: the smallest timestamp of each topic, by kind and topic.
         size: of all rows, in bytes.
         largest: of those in one partition of Spark, in bytes.

@@ -91,16 +91,13 @@ class WriteUnit:
 
     Args:
         plan: the one that is open, as text.
-        units: all of them.
         head: where its first note is.
         digest: what that note says.
         clients: librdkafka's settings of clients that ask.
         producer: those of the producer, but for its identity.
         consumer: makes the consumer that reads changelogs, or None where they are empty.
-        with_sinks: whether records for topics outside of the application are written.
         now_ms: the timestamp of tombstones, the same in each attempt.
         timeout_s: how long the transaction of a unit may take, in seconds.
-        probe: called between the steps, for tests.
         patience_s: how long an attempt that is fenced waits at least for the other, in seconds.
     """
 

@@ -24,7 +24,6 @@ def check_cutover(cutover: object, places: Sequence[TopicPartition]) -> None:
     """Refuse what says no place where Kafka goes on.
 
     Args:
-        cutover: as it was given.
         places: the partitions that have an archive.
 
     Raises:
@@ -56,9 +55,6 @@ def cuts_of(
     """Find out where Kafka goes on behind an archive, for each partition.
 
     Args:
-        facts: of the archive.
-        partitions: of the topic.
-        admin: the cluster.
         read: looks whether there are records between two offsets.
         cutover: as the caller said; None where the archive says so itself.
 

@@ -72,8 +72,6 @@ class ArchiveFacts:
     """What an archive of a topic has.
 
     Args:
-        topic: its name.
-        has_offsets: whether the records know their offsets.
         parts: by partition; at `EVERYWHERE` where the records do not know it.
     """
 
@@ -102,13 +100,6 @@ def facts_of(
     topic: str, parts: Sequence[Part], partitions: int, *, has_partitions: bool, has_offsets: bool
 ) -> ArchiveFacts:
     """Put together what an archive has, if each record has all that it has to have.
-
-    Args:
-        topic: that the archive is of.
-        parts: what it has, by partition.
-        partitions: of the topic.
-        has_partitions: whether there is a column of partitions.
-        has_offsets: whether there is a column of offsets.
 
     Raises:
         CannotBackfillError: records say no place or no time, or are of a partition that is none.
@@ -186,7 +177,6 @@ def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
     """See that a second attempt is given what the first one was planned with.
 
     Args:
-        plan: of the first one.
         facts: of what is there now before the plan's starts.
 
     Raises:

@@ -36,7 +36,6 @@ class ArchiveSet:
     """The DataFrames that history comes from.
 
     Args:
-        archives: those of topics.
         facts: what each of them has, in the same order.
         cuts: where Kafka goes on behind them.
     """
@@ -58,12 +57,7 @@ class ArchiveSet:
         """Look into the DataFrames, and find out where Kafka goes on behind them.
 
         Args:
-            source: as for `backfill`.
-            application: what is to run.
-            admin: the cluster.
-            cutover: as for `backfill`.
             plan: one that was made before; it says where Kafka goes on.
-            times: as for `backfill`.
 
         Raises:
             CannotBackfillError: they are not the history of what the topology reads.
@@ -171,7 +165,6 @@ class ArchiveSet:
         """Return their records as packs, and what is known of each input partition.
 
         Args:
-            job: any stage of the backfill.
             plan: of the backfill; what is behind its ends is left out.
 
         Raises:

@@ -37,7 +37,6 @@ class InputEnds:
     """Where inputs end for an application: where it reads up to itself.
 
     Args:
-        admin: the cluster.
         committed: whether it reads committed records alone.
     """
 
@@ -75,11 +74,6 @@ def make_plan(
     """Decide what to read, and make the application's internal topics.
 
     Args:
-        application: what is to run.
-        admin: the cluster.
-        id: of the backfill.
-        now_ms: the present time, in milliseconds since 1970.
-        until: where to end.
         create: whether internal topics that are not there are made.
         cuts: where archives end and Kafka begins, of partitions that have an archive.
 
@@ -169,9 +163,6 @@ def ranges(
     """Find out where partitions begin and where they are to end.
 
     Args:
-        admin: the cluster.
-        places: the partitions.
-        until: where to end.
         cuts: where to begin, of partitions whose beginning is in an archive.
         late: topics of which a new application reads nothing that is there already.
 

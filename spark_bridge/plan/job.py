@@ -37,7 +37,6 @@ class Application:
         config: its settings, as far as history goes: without caches where a step behind one
             depends on stream time, as that step would see everything at the end.
         plans: of its sub-topologies, by id.
-        global_plans: of its global tables.
     """
 
     config: StreamsConfig
@@ -51,8 +50,6 @@ class Application:
         """Compile a topology.
 
         Args:
-            topology: what to run.
-            settings: of the application.
             combined: the repartition topics that carry counts.
 
         Raises:

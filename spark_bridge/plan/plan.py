@@ -40,7 +40,6 @@ class BackfillPlan:
     """See the module.
 
     Args:
-        application_id: of the live application.
         id: of the backfill; a second attempt with the same id follows the same plan.
         now_ms: when it was made, in milliseconds since 1970; what processors are told as the time.
         stages: the sub-topologies that run together, in the order of the stages. There are several

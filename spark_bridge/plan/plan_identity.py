@@ -50,7 +50,6 @@ def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicFacts]) -> 
     """See that the topics of a plan are those that it was made for.
 
     Args:
-        plan: the one that is followed.
         facts: of the topics whose ids it has, where they exist.
 
     Raises:

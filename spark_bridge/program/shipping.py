@@ -61,7 +61,6 @@ def pack(modules: Mapping[str, Path], archive: Path) -> Path:
 
     Args:
         modules: what `project_modules` returns.
-        archive: the file to write.
     """
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for name, path in sorted(modules.items()):

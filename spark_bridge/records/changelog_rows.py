@@ -23,7 +23,6 @@ def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None
 
     Args:
         task: one whose rows are all written to its state.
-        store: the store's name.
     """
     buffer = task.buffer(store)
     assert not buffer.dirty, f"rows of {store} are not written"

@@ -36,7 +36,6 @@ class OpenPack(NamedTuple):
 
     Args:
         first: the order of its first record, and whose it is, as in `ORDER`.
-        place: where its records go.
         records: in the columns of `RECORD`.
     """
 

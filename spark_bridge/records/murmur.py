@@ -49,7 +49,6 @@ def partitions_of_keys(keys: Any, partitions: int) -> npt.NDArray[np.int32]:
 
     Args:
         keys: an Arrow array of binary without nulls.
-        partitions: how many there are.
 
     >>> import pyarrow as pa
     >>> partitions_of_keys(pa.array([b"foobar"], pa.binary()), 6).tolist()

@@ -22,13 +22,7 @@ Order = tuple[int, int, int]
 
 
 class Orders(Sequence[Order]):
-    """The orders of records, made when they are asked for.
-
-    Args:
-        mts: of each record.
-        src: likewise.
-        off: likewise.
-    """
+    """The orders of records, made when they are asked for."""
 
     __slots__ = ("_columns",)
 
@@ -66,7 +60,6 @@ def orders_of(records: Sequence[Any], source: int, largest: int) -> tuple[Orders
 
     Args:
         records: in the order of their offsets; not none.
-        source: the number of the partition.
         largest: its largest timestamp before them.
 
     >>> from collections import namedtuple

@@ -109,9 +109,6 @@ class Outputs:
     """Takes what tasks send.
 
     Args:
-        cause: of what is sent.
-        partitions: the partition count of each repartition topic.
-        internal: the repartition topics.
         delivered: those of them that tasks of the same Spark task read.
         with_sinks: whether records for other topics are kept.
     """

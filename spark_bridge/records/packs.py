@@ -136,7 +136,6 @@ def packed_records(
     """Pack records of tasks, those of each partition by themselves.
 
     Args:
-        label: of the packs.
         number: how many records the task made before.
         records: in the columns of `RECORD`, in their order.
         places: the partition of each.

@@ -57,7 +57,6 @@ class Results:
         packs: a Spark DataFrame of `headrace.spark_bridge.records.packs.PACK`, lazy and persisted;
             the packs of one task are in one Spark partition, those of a kind in the order of
             `number`.
-        plan: what was read.
     """
 
     packs: Any
@@ -103,7 +102,6 @@ class Results:
 
         Args:
             work: takes batches of `RESULT`.
-            ddl: the columns that it yields.
         """
         found: list[Any] = self.packs.mapInArrow(_Unpacking(work), ddl).collect()
         return found

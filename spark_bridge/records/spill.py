@@ -70,7 +70,6 @@ class SpillingState:
     """A `TaskState` of a task that begins with nothing and is not restored.
 
     Args:
-        specs: of the stores.
         memory_bytes: how much may be written before it moves to disk, roughly.
         directory: where the disk is; None takes the system's directory for temporary files.
 

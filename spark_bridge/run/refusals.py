@@ -29,12 +29,7 @@ __all__ = ["refusals", "refuse_early", "refuse_processors", "refuse_reused"]
 
 
 def refusals(topology: Topology, application: Application) -> list[str]:
-    """What cannot be computed from history, each with its node and the reason.
-
-    Args:
-        topology: as it was built.
-        application: as it is compiled.
-    """
+    """What cannot be computed from history, each with its node and the reason."""
     return [
         *_unknown_nodes(topology),
         *_clocks(topology, application),

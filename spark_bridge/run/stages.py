@@ -21,7 +21,6 @@ class Stages:
 
     Args:
         frames: of each stage, by its sub-topologies.
-        plan: what they read.
     """
 
     def __init__(self, frames: Mapping[tuple[int, ...], Any], plan: BackfillPlan) -> None:
@@ -61,9 +60,6 @@ def make_stages(
     """Make the frames of all stages; nothing runs yet.
 
     Args:
-        spark: the session.
-        application: what runs.
-        plan: what is read.
         job: of the first stage; the others differ in nothing else.
         archives: frames of packs of records of source topics.
     """

@@ -37,7 +37,6 @@ def facts_of(config: StreamsConfig, task_id: TaskId, now_ms: int) -> HistoryFact
 
     Args:
         config: the settings; those of the clients, which may be secret, are not passed on.
-        task_id: the task.
         now_ms: what they are told as the time, the same in each attempt.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}

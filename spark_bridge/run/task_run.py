@@ -101,11 +101,7 @@ class StageRun:
     """The tasks of one Spark task.
 
     Args:
-        job: the stage.
-        application: what it runs.
-        plan: what is read.
         number: of the Spark partition: the task's, where the stage has one sub-topology.
-        open_consumer: reads the inputs.
         open_tables: reads the topics of global tables; None for one that reads both.
     """
 

@@ -39,14 +39,8 @@ class Commit:
     """What a commit needs from its worker.
 
     Args:
-        producer: of the worker's guarantee.
-        positions: the consumer's positions.
         topic_ids: the id of each changelog topic, kept beside the local position.
-        clock: for the time of the local position.
-        probe: called between the steps.
         protect: called with each task before it writes to its changelogs.
-        inputs: tells whether the inputs are still the topics that were read.
-        working: counts the time of user code.
     """
 
     producer: Producer
@@ -62,7 +56,6 @@ class Commit:
         """Commit everything that `tasks` did since their last commit.
 
         Args:
-            tasks: the tasks that did something.
             metadata: the membership, as it was at the last rebalance.
             commit_id: larger than that of the commit before.
 

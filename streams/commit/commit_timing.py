@@ -19,9 +19,6 @@ class CommitTiming:
 
     Args:
         config: commit.interval.ms, commit.when.idle and statestore.uncommitted.max.bytes.
-        consumer: of the group.
-        tasks: of the worker.
-        clock: the worker's.
         keep_offsets_s: how often offsets that do not move are committed again, in seconds.
     """
 
@@ -51,7 +48,6 @@ class CommitTiming:
         """Whether what these tasks did is to be committed now.
 
         Args:
-            dirty: the tasks that did something.
             processed: how many records this turn has processed.
         """
         waited_s = self._clock.monotonic_s() - self._last_s

@@ -53,8 +53,6 @@ class Effort:
 
     Args:
         config: max.poll.interval.ms and transaction.timeout.ms.
-        clock: the worker's.
-        log: bound to the worker.
     """
 
     def __init__(self, config: StreamsConfig, *, clock: Clock, log: Log) -> None:
@@ -136,7 +134,6 @@ class Effort:
 
         Args:
             tasks: what `to_forgive` said before it.
-            records: how many were processed.
         """
         self._since_commit_s = 0.0
         self._aborts = 0
@@ -148,9 +145,6 @@ class Effort:
 
     def void(self, tasks: Sequence[Task]) -> bool:
         """What was done since the last commit is void; returns whether it has taken too long.
-
-        Args:
-            tasks: that were running.
 
         Raises:
             RecordError: it can never be committed.

@@ -36,13 +36,9 @@ class Membership:
     """See the module.
 
     Args:
-        consumer: of the group.
         session_s: session.timeout.ms in seconds.
         assigned: asks which partitions the group's members have; None while it rebalances.
         leads: the partitions that the group is to give out.
-        background: asks beside the worker.
-        clock: the worker's.
-        log: bound to the worker.
     """
 
     def __init__(

@@ -21,11 +21,7 @@ class Transactions:
     """See the module.
 
     Args:
-        make_producer: makes a producer of the worker's identity.
         timeout_s: transaction.timeout.ms in seconds: how long the broker keeps one open.
-        clock: the worker's.
-        probe: hears when a transaction begins.
-        log: bound to the worker.
     """
 
     def __init__(

@@ -35,9 +35,6 @@ _IDENTITY = "headrace-settings"
 def check_clients(config: StreamsConfig) -> None:
     """Make and close a client of each of the finished dictionaries.
 
-    Args:
-        config: of an application.
-
     Raises:
         ConfigError: naming what librdkafka does not take.
     """

@@ -142,7 +142,6 @@ def read_client_settings(
 
     Args:
         given: dotted names and values.
-        exactly_once: whether the stricter rules of exactly-once hold.
         known: the runtime's own names, for suggestions.
 
     Returns:

@@ -61,10 +61,8 @@ class BrokerFailure:
     """Why a broker cannot be used.
 
     Args:
-        address: of the broker.
         tried: what was going on.
         reason: in librdkafka's words.
-        kind: what it comes down to.
     """
 
     address: str

@@ -44,9 +44,7 @@ def denial(
     """The error that names who lacks what.
 
     Args:
-        error: what the client says.
         config: its settings, which may say who it is, and its group.
-        topic: the topic concerned, where it is known.
         group: the group, if it is not that of the settings.
         right: the one that is missing, if the error alone does not tell.
 

@@ -31,7 +31,6 @@ class Right:
 
     Args:
         operation: in Kafka's words.
-        resource: what it is on.
         name: the resource's, or what the names begin with.
         is_prefix: which of the two.
 
@@ -58,10 +57,8 @@ class Needed:
     """One row of the table.
 
     Args:
-        subject: on what.
         operations: in Kafka's words; Read, Write and Delete imply Describe, and AlterConfigs
             implies DescribeConfigs.
-        why: what it is for.
         without: what happens where it is not given.
     """
 
@@ -126,9 +123,6 @@ def of_application(
 
     Args:
         application_id: what its topics, groups and transactional ids begin with.
-        sources: topics that it reads.
-        outputs: topics that it writes.
-        table: of what is needed.
 
     Example:
         >>> str(of_application("shop", sources=["orders"])[0])

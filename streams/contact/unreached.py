@@ -14,11 +14,7 @@ class Unreached:
     """What the event `brokers_not_reached` says.
 
     Args:
-        servers: those of the settings.
         reason: what was tried, and what came of it.
-        waited_s: for how long by now.
-        again_in_s: when it is said again.
-        advice: what may be put right.
 
     Example:
         >>> unreached = Unreached("kafka:9092", "Connection refused", 2.0, 4.0, "start it")

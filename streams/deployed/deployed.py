@@ -67,10 +67,6 @@ class DeployedTopology:
     Used as the context of `kept_every` it is written at the begin, and again and again.
 
     Args:
-        config: of the application.
-        plans: its sub-topologies.
-        cluster: where it runs.
-        log: bound to the application.
         wait: waits for some seconds, and says whether it is to end; for tests.
     """
 

@@ -26,7 +26,6 @@ class JoinStores:
     Args:
         base: what the names begin with; None where they are generated.
         number: of the join where they are generated.
-        names: of all its stores.
     """
 
     base: str | None

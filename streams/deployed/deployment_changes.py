@@ -37,9 +37,7 @@ class Change:
     """One thing that is different.
 
     Args:
-        refused: whether the application does not start with it.
         what: what is different, and what comes of it.
-        way_out: what to do.
         lets_go: whether it starts, and something that is stored goes without an error.
     """
 

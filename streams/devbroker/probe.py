@@ -15,7 +15,6 @@ class Probe:
     """A client of one node alone; keep it to ask again.
 
     Args:
-        endpoint: the node's.
         cluster_id: whose node it is to be.
         settings: what a client needs besides, of a secured broker.
     """

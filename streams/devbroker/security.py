@@ -31,11 +31,7 @@ _DIRECTORY, _AUTHORITY, _NODE = "secure", "ca.pem", "node.pem"
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The files of one broker's directory.
-
-    Args:
-        home: the broker's directory.
-    """
+    """The files of one broker's directory."""
 
     home: Path
 

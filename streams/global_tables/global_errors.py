@@ -25,11 +25,6 @@ class RowErrors:
 
     Dead letters are not written: every process reads the topic, each time from its beginning where
     it has no local state, and none of that is in a transaction.
-
-    Args:
-        handlers: what the settings name.
-        null_key_policy: what to do with records without a key.
-        log: bound to the worker.
     """
 
     def __init__(self, handlers: Handlers, null_key_policy: NullKeyPolicy, log: Log) -> None:

@@ -30,7 +30,6 @@ class GlobalRows:
     batch of records is processed.
 
     Args:
-        plan: of the table.
         cache_bytes: how much of the rows to keep decoded, roughly.
     """
 

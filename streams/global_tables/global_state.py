@@ -26,7 +26,6 @@ class Followed:
     """How far the rows of a table follow its topic.
 
     Args:
-        topic_id: the topic's id.
         offsets: the next offset of each partition.
         wall_ms: when the rows were last known to have everything; deletions after it may be
             missing.
@@ -52,11 +51,7 @@ def _names(plan: GlobalPlan) -> tuple[str, str]:
 
 
 class GlobalState:
-    """See the module.
-
-    Args:
-        home: what is open.
-    """
+    """See the module."""
 
     def __init__(self, home: TaskHome) -> None:
         self._home = home

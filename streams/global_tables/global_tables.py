@@ -78,19 +78,10 @@ class GlobalTables:
     """See the module.
 
     Args:
-        plans: of the tables.
         make_consumer: makes a consumer of committed records without a group.
-        open_home: opens the local state.
-        facts: asks the cluster.
         topics: what is known of the topics; others bring it up to date.
-        errors: makes rows, and decides about records that cannot be rows.
-        listener: hears how the bootstrap goes on.
-        probe: called between the steps.
-        clock: for the positions' time, and for how long an update may take.
         timeout_s: how long the bootstrap goes on without getting anything, in seconds.
-        batch_records: the largest batch.
         cache_bytes: how much of each table to keep decoded, roughly.
-        log: bound to the worker.
     """
 
     def __init__(
@@ -148,9 +139,6 @@ class GlobalTables:
 
     def bootstrap(self, stopping: Callable[[], bool]) -> None:
         """Read the topics to the ends that they have now.
-
-        Args:
-            stopping: whether nobody waits for it any more.
 
         Raises:
             RecordError: a record cannot be a row.

@@ -31,8 +31,6 @@ class BoundedProducer(confluent_kafka.Producer):
         """Add offsets to the transaction.
 
         Args:
-            positions: the offsets.
-            group_metadata: the membership.
             timeout: seconds.
 
         Raises:

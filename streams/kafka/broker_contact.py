@@ -163,11 +163,7 @@ class BrokerContact(Heard):
 
     Args:
         config: librdkafka's settings, of any client.
-        log: bound to the application.
-        on_lost: called when no broker can be reached any more.
-        on_reached: called when one can be again.
         say: says for several processes at once that none is reached; returns whether it does.
-        clock: time, for tests.
     """
 
     def __init__(
@@ -236,7 +232,6 @@ class BrokerContact(Heard):
         """Wait until a broker answers.
 
         Args:
-            stopping: whether nobody waits for it any more.
             within_s: for how long at most where no broker can be used, and three times as long
                 where one of them may be slow; None waits for as long as it takes.
             on_slow: told once after `within_s` what is waited for, where it goes on.
@@ -344,12 +339,7 @@ class BrokerContact(Heard):
 
 
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
-    """What is raised of a failure that is final.
-
-    Args:
-        failure: what the client said.
-        config: librdkafka's settings of that client.
-    """
+    """What is raised of a failure that is final."""
     if failure.kind == "certificate":
         return AccessError(
             f"the certificate of the broker {failure.address} cannot be verified: "
@@ -371,7 +361,6 @@ def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
     Where nothing is heard, the error output says so once before this gives up.
 
     Args:
-        config: librdkafka's settings, of any client.
         within_s: how long somebody waits, in seconds; three times as long for who may be slow.
 
     Raises:

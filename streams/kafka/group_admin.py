@@ -55,7 +55,6 @@ class GroupAdmin(LiveAdmin):
         """All offsets of a group.
 
         Args:
-            group: its name.
             decided: wait until no open transaction may change one of them.
 
         Raises:

@@ -36,9 +36,6 @@ class MemberlessGroup:
     Args:
         config: librdkafka's settings, without a group.
         timeout_s: how long a call repeats itself after temporary errors, in seconds.
-        stopping: whether nobody waits for answers any more.
-        contact: hears what the client says besides its answers.
-        waiting: whether no broker can be reached now, so that calls are repeated for longer.
     """
 
     def __init__(
@@ -60,7 +57,6 @@ class MemberlessGroup:
         """The offsets of a group at partition 0 of every topic.
 
         Args:
-            group: its name.
             decided: wait until no open transaction may change one of them.
         """
 
@@ -84,8 +80,6 @@ class MemberlessGroup:
         """The offsets of a group at some places.
 
         Args:
-            group: its name.
-            places: where.
             decided: wait until no open transaction may change one of them.
             topics_max: ask at partition 0 of every topic too, where there are no more than these.
         """

@@ -105,9 +105,7 @@ class RocksDisk:
     """Keeps each task's state in RocksDB, as the live runtime does.
 
     Args:
-        directory: where to.
         config: the application's name and the memory that RocksDB may take.
-        log: hears of files that could not be read.
     """
 
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:

@@ -67,11 +67,7 @@ def open_global_home(
     """Open the local state of a worker's global tables.
 
     Args:
-        directory: of the application.
         instance_id: the worker's identity: no other process has it.
-        stores: of all tables.
-        memory: what the process's RocksDBs share.
-        log: bound to the worker.
 
     Raises:
         LocalStateError: the directory cannot be used.
@@ -83,14 +79,7 @@ def open_global_home(
 
 
 class LocalHomes:
-    """Opens tasks' directories, without waiting for other workers of this host to let go.
-
-    Args:
-        directory: of the application.
-        memory: what the process's RocksDBs share.
-        clock: for how long a task's directory was held by another.
-        log: bound to the worker.
-    """
+    """Opens tasks' directories, without waiting for other workers of this host to let go."""
 
     def __init__(
         self, directory: StateDirectory, memory: RocksMemory, *, clock: Clock, log: Log

@@ -30,9 +30,6 @@ __all__ = [
 def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
     """The numbers to commit for changelogs.
 
-    Args:
-        ids: of the topics, by their names.
-
     Example:
         >>> numbers = changelog_numbers({"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
         >>> lost_changelogs(numbers, {"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
@@ -48,7 +45,6 @@ def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> l
 
     Args:
         committed: the numbers beside an offset; without one of a changelog nothing is known of it.
-        found: the ids of those that are there now.
     """
     now = changelog_numbers(found)
     names = {topic: changelog_number(topic, topic_id)[0] for topic, topic_id in found.items()}
@@ -61,10 +57,7 @@ def require_same_changelogs(
     """Compare the changelogs of a task that are there with those that its rows were written to.
 
     Args:
-        task: its id.
         stores: the changelog of each logged store.
-        start: what it begins from.
-        found: the ids of topics that are there.
 
     Returns:
         The ids of its changelogs.
@@ -98,7 +91,6 @@ def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> d
 
     Args:
         values: the other numbers, and the largest that are yet to come.
-        numbers: of changelogs.
 
     Example:
         >>> numbers = changelog_numbers({f"app-{n}-changelog": str(n) for n in range(200)})
@@ -115,12 +107,7 @@ def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> d
 
 
 def with_changelogs(text: str, ids: Mapping[str, str]) -> str:
-    """What stands beside an offset, with the numbers of these changelogs in place of others.
-
-    Args:
-        text: what was written.
-        ids: of the changelogs of the task, by their names.
-    """
+    """What stands beside an offset, with the numbers of these changelogs in place of others."""
     progress = Progress.decode(text)
     values = without_changelogs(progress.values)
     fitting = numbers_that_fit(values, changelog_numbers(ids))

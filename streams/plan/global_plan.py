@@ -23,9 +23,6 @@ class GlobalPlan:
         source: the node that reads the topic.
         table: the node that joins name.
         topic: what is read: a topic of the user's, never made, purged or deleted here.
-        store: where rows are kept.
-        key: the serde of keys.
-        value: the serde of values.
     """
 
     id: int
@@ -44,10 +41,6 @@ class GlobalPlan:
 
 def plan_global_tables(topology: Topology, config: StreamsConfig) -> tuple[GlobalPlan, ...]:
     """Find the global tables of a topology.
-
-    Args:
-        topology: what to run.
-        config: its settings.
 
     Example:
         >>> from headrace import StreamsBuilder, serdes

@@ -36,8 +36,6 @@ def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> No
     """Warn a test of both.
 
     Args:
-        topology: what it runs.
-        config: its settings.
         above: how many calls further up the test is.
     """
     for found in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):

@@ -22,13 +22,7 @@ SAMPLE = 300
 
 
 class KeySample:
-    """See the module.
-
-    Args:
-        plans: the application's sub-topologies.
-        partitions: the partition count of each topic.
-        log: bound to the worker.
-    """
+    """See the module."""
 
     def __init__(self, plans: Sequence[SubPlan], partitions: Mapping[str, int], log: Log) -> None:
         subs = [plan.program.sub_topology for plan in plans]

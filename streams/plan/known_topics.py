@@ -16,7 +16,6 @@ def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
     A client would keep records for a topic that does not exist, and say so of none of them.
 
     Args:
-        send: of the producer.
         find: raises what is to be raised for a topic that does not exist.
     """
     known: set[str] = set()

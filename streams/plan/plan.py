@@ -33,7 +33,6 @@ class SubPlan:
     """One sub-topology of an application.
 
     Args:
-        program: the compiled sub-topology.
         topics: what the cluster must have for it.
         changelogs: the changelog topic of each logged store.
         value_serdes: the serde of each store's values.
@@ -120,10 +119,6 @@ def _refuse_other_than_topology(given: object) -> None:
 
 def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
     """Compile a topology and name its topics.
-
-    Args:
-        topology: what to run.
-        config: its settings.
 
     Raises:
         TopologyError: the topology has nothing to read, or joins keys of unequal bytes.

@@ -162,7 +162,6 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
 
     Args:
         text: what `Progress.encode` returned.
-        topic: its name.
         topic_id: its id; None adds nothing. What the client has read behind the text is left out.
 
     Example:

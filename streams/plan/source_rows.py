@@ -24,8 +24,6 @@ class SourceRows:
     """How records of a source become rows of a store.
 
     Args:
-        store: the store's name.
-        topic: the source.
         read: the serdes of the source's keys and values.
         kept: those of the store.
         skips_undecodable: whether a handler passes over what cannot be read.

@@ -35,8 +35,6 @@ class TaskSpec:
     """What makes a task, besides the facts that are committed.
 
     Args:
-        id: sub-topology and partition.
-        program: the compiled sub-topology.
         changelogs: the changelog partition of each logged store.
         value_serdes: the serde of each store's values.
         internal_topics: inputs that this application writes itself.

@@ -17,7 +17,6 @@ class TopicReplacedError(StreamsError):
     the old one would leave records out.
 
     Args:
-        topic: its name.
         before: the id of the topic that was read.
         now: the id of the topic that is there.
 
@@ -53,11 +52,9 @@ class ChangelogLostError(StreamsError):
     would be dropped.
 
     Args:
-        changelogs: their topics.
         code: what ``topology.change.accept`` must be to begin with empty stores; None where there
             is no such way.
         stores: theirs, where there are others of the same names now.
-        task: that has met them.
 
     Example:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")

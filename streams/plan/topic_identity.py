@@ -34,10 +34,6 @@ _CHANGELOG = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 def id_values(topic: str, topic_id: str) -> dict[str, int]:
     """The numbers to commit for a topic.
 
-    Args:
-        topic: its name.
-        topic_id: its id, as an admin client says it.
-
     Example:
         >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
         >>> len(values), committed_id("orders", values)

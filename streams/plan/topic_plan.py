@@ -34,7 +34,6 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
     """What a store wants of its changelog topic, over the default of every changelog.
 
     Args:
-        spec: the store.
         additional_retention_ms: how much longer than in the store windows stay in the topic.
 
     Example:
@@ -82,10 +81,6 @@ class SubTopologyTopics:
     """The topics of one sub-topology.
 
     Args:
-        id: the sub-topology's number.
-        sources: external topics that it reads.
-        repartition_sources: repartition topics that it reads.
-        repartition_sinks: names of the repartition topics that it writes.
         changelogs: topics that its stores need; not those that reuse a source topic.
         copartitioned: sets of source topics that must have equal partition counts; None puts all
             sources into one set.
@@ -150,7 +145,6 @@ def plan_internal_topics(
     """Decide the internal topics' partition counts and configs, and check what exists.
 
     Args:
-        sub_topologies: the topics that the topology names.
         existing: those of `topic_names` that exist.
         replication_factor: replicas of new topics; -1 takes the brokers' default.
         topic_configs: configs of new topics, under what a store asks for its own.

@@ -102,10 +102,6 @@ def prepare_topics(
     """Make the cluster ready for a topology, before the first record is read.
 
     Args:
-        admin: the cluster.
-        sub_topologies: the topics that the topology names.
-        replication_factor: replicas of new topics; -1 takes the brokers' default.
-        topic_configs: configs of new topics, from the settings ``topic.*``.
         timeout_s: how long new topics may take to appear, in seconds.
         before_create: called with what is to be created, which may be nothing, and what is there
             of the topology's topics; it may refuse.
@@ -170,7 +166,6 @@ def recheck_topics(
 
     Args:
         admin: the cluster; with a short time-out, as records wait while it is asked.
-        sub_topologies: the topics that the topology names.
         before: what `prepare_topics` or the last call returned.
 
     Returns:
@@ -221,11 +216,6 @@ def recheck_global_topics(
 ) -> dict[str, TopicFacts]:
     """Check the topics of global tables; their partitions may have grown.
 
-    Args:
-        admin: as for `recheck_topics`.
-        names: of the topics.
-        before: what is known of them.
-
     Raises:
         MissingTopicError: one was deleted.
         GlobalTableLostError: one was deleted and created anew.
@@ -260,8 +250,6 @@ def describe_twice(
     The broker that answers may hear a moment later than others of a topic that is new.
 
     Args:
-        admin: the cluster.
-        names: of the topics.
         expected: those that are to be there.
         written: those that are written and not read: where one is denied, that right is missing.
 

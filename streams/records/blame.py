@@ -23,10 +23,8 @@ class Suspect:
     """What one task has processed since its last commit, and where it writes.
 
     Args:
-        task_id: the task.
         ranges: the offsets processed since the last commit, by input partition.
         changelogs: the changelog partition of each of its stores.
-        sinks: its sinks.
         begins: the committed offset of each input partition.
         times: the largest timestamp of each input partition.
     """
@@ -61,8 +59,6 @@ def refused_record(
 
     Args:
         suspects: the tasks whose records were under way.
-        error: says where it was refused.
-        now_ms: the present time.
     """
     busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
     guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy

@@ -43,7 +43,6 @@ class Failure:
     """See the module; small enough for a worker's report.
 
     Args:
-        error: the error's type.
         reason: its text, where no record can be quoted by it or people look on.
         cause: the type of what is behind it, such as what a user's function raised.
         places: file, line and function, outermost first.
@@ -67,7 +66,6 @@ def describe_failure(error: BaseException, *, full: bool) -> Failure:
     """Say what there is to say.
 
     Args:
-        error: what stopped the application.
         full: whether texts that may quote a record are said too.
     """
     chain = list(_chain(error))

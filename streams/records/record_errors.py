@@ -44,14 +44,10 @@ class RecordErrors:
     """See the module.
 
     Args:
-        handlers: what the settings name.
-        program: the task's.
-        task_id: the task, as ``<sub-topology>_<partition>``.
         send: writes dead letters, in the task's transaction.
         dropped: counts what is let go, by node and reason.
         refuse: raises what stops the application, given the error, the node and the message.
         facts: what the task's processors share: whether one of their punctuators runs now.
-        log: of the worker.
     """
 
     handlers: Handlers

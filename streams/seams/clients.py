@@ -91,7 +91,6 @@ class Consumer(Protocol):
         Records of one partition are in the order of their offsets.
 
         Args:
-            max_records: the largest batch.
             timeout_s: how long to wait when nothing is there, in seconds.
 
         Raises:

@@ -34,7 +34,6 @@ def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -
     """The options that name partitions to ``headrace offsets set``.
 
     Args:
-        places: the partitions.
         counts: how many each topic has, where it is known; all of them need no numbers.
 
     Example:

@@ -74,13 +74,7 @@ class Disasters:
     """Lets one disaster happen, and tells which errors name it.
 
     Args:
-        cluster: where.
-        workers: of the application.
         inputs: its source topics, outside of it.
-        hosts: of the workers.
-        changelogs: of its stores.
-        subscribed: those that the group is subscribed to.
-        dice: decides when and where.
     """
 
     cluster: Cluster
@@ -97,7 +91,6 @@ class Disasters:
         """Let it happen at some moment.
 
         Args:
-            name: which.
             seconds: how long trouble lasts.
         """
         self.cluster.kernel.after(

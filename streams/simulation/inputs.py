@@ -20,8 +20,6 @@ class Feed:
     """Writes the input over a while, some of it within transactions.
 
     Args:
-        cluster: where to.
-        rows: what is written to each topic, in this order.
         plan: whether there are transactions of others.
         seconds: how long it takes.
     """

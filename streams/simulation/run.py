@@ -37,8 +37,6 @@ class Run:
     """See the module.
 
     Args:
-        setup: what is the same in every run.
-        seed: decides the rest.
         state_dir: keep local state in RocksDB there; None keeps it in memory.
     """
 

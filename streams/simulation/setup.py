@@ -18,13 +18,8 @@ class Setup:
     """What is the same in every run.
 
     Args:
-        config: the application's settings.
-        plans: its sub-topologies, compiled.
         rows: the input, encoded.
         partitions: partition count of each topic that is not internal.
-        workers: how many there are.
-        plan: what goes wrong.
-        global_plans: its global tables.
         global_rows: what these have when the first worker starts, encoded.
     """
 

@@ -148,9 +148,6 @@ class Slot:
     stood still.
 
     Args:
-        run: what it is part of.
-        number: its own.
-        host: where it lives.
         other_host: where a twin does; on one host, a lock on the identity keeps it out.
     """
 

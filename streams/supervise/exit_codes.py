@@ -66,8 +66,6 @@ class Ending:
 
     Args:
         error: what the worker raised, or None for an ending that has no error.
-        when: what happened.
-        code: what the process ends with.
         again: whether the supervisor starts the worker again, or what has to come first.
     """
 
@@ -131,10 +129,6 @@ TABLE: tuple[Ending, ...] = (
 def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
     """What a process should end with that was stopped by `error`.
 
-    Args:
-        error: what was raised.
-        table: of the command.
-
     Example:
         >>> from headrace.streams.errors import ConfigError
         >>> exit_code_of(ConfigError("poll.ms must be at least 0, not -1")).name
@@ -170,7 +164,6 @@ def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Ite
     """The lines of a table as Markdown.
 
     Args:
-        table: of the command.
         again: the title of the last column.
     """
     yield f"| raised | when | exit code | {again} |"

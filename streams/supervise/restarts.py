@@ -38,10 +38,6 @@ class RestartLimits:
 class Restarts:
     """The restarts of one worker.
 
-    Args:
-        limits: how often and how soon.
-        random: where the jitter comes from.
-
     Example:
         >>> restarts = Restarts(RestartLimits(first_s=1.0, most=1), Random(1))
         >>> 0.5 <= restarts.pause_s(started_s=0.0, ended_s=2.0) <= 1.0

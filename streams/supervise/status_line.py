@@ -23,7 +23,6 @@ class LoggedStatus:
     """Logs `status_reported` for each worker, now and then.
 
     Args:
-        log: of the supervisor.
         every_s: seconds between two of them; 0 for none.
     """
 
@@ -68,7 +67,6 @@ class StatusLine:
     A terminal that is gone is no error: the workers are to close cleanly all the same.
 
     Args:
-        terminal: where to draw.
         width: of the table, for tests.
     """
 

@@ -101,13 +101,8 @@ class Supervisor:
     mistake in the code or the settings is found, and said, once.
 
     Args:
-        workers: how many.
         start: starts the worker of an index; an OSError counts as its crash.
         monotonic: seconds of a clock that never goes back.
-        random: for the jitter of pauses.
-        limits: of restarts.
-        display: shows how the workers are doing.
-        log: of the supervisor.
     """
 
     workers: int

@@ -47,9 +47,6 @@ class Launch:
     Args:
         target: the application, as `headrace.streams.supervise.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
-        log_format: of its log.
-        log_level: of its log.
-        colors: whether its log has colors.
         terminal: whether people read its log as it comes.
     """
 
@@ -65,8 +62,6 @@ class LiveProcess:
     """A worker's process (see `headrace.streams.supervise.supervisor.WorkerProcess`).
 
     Args:
-        launch: what to run.
-        index: the worker's number.
         output: takes the lines that the worker writes; None leaves them to the standard streams.
     """
 
@@ -170,7 +165,6 @@ class Processes:
     """Starts workers, and waits for any of them to say something.
 
     Args:
-        launch: what to run.
         output: takes the lines that workers write; None leaves them to the standard streams.
     """
 

@@ -59,7 +59,6 @@ class _Leash(threading.Thread):
 
     Args:
         control: the worker's end of the first pipe, after its first line.
-        switch: stops the application.
     """
 
     def __init__(self, control: int, switch: StopSwitch) -> None:

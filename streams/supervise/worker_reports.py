@@ -27,12 +27,7 @@ EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The application is imported and its settings are right.
-
-    Args:
-        application: its id.
-        shutdown_timeout_ms: how long a stop may take.
-    """
+    """The application is imported and its settings are right."""
 
     application: str
     shutdown_timeout_ms: int
@@ -44,11 +39,9 @@ class Status:
 
     Args:
         state: the application's, in words.
-        tasks: how many the worker owns.
         restored: changelog offsets that are behind it, of the restores under way.
         to_restore: offsets of these restores in all.
         processed: records since the start.
-        commits: since the start.
         commit_age_s: since the last one, in seconds, or None before the first.
         at_s: when this was so, in seconds of the worker's clock.
     """
@@ -163,9 +156,6 @@ class Activity:
 
     The worker's thread writes and another one reads; each fact is replaced at once, so no lock is
     needed and the worker never waits for one.
-
-    Args:
-        clock: the worker's.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -179,7 +169,6 @@ class Activity:
         """Say how the worker is doing.
 
         Args:
-            state: the application's.
             processed: records since the start.
         """
         now_s = self._clock.monotonic_s()
@@ -227,13 +216,7 @@ class Activity:
 
 
 class Reporter:
-    """Sends the worker's status now and then, from a thread of its own.
-
-    Args:
-        pipe: where to.
-        status: says how the worker is doing now.
-        every_s: the time between two reports, in seconds.
-    """
+    """Sends the worker's status now and then, from a thread of its own."""
 
     def __init__(
         self, pipe: ReportPipe, status: Callable[[], Status], *, every_s: float = EVERY_S

@@ -18,7 +18,6 @@ class CommittedNumbers:
 
     Args:
         progress: what was committed, by input partition.
-        topic_ids: the ids of the input topics, where they are known.
     """
 
     def __init__(
@@ -74,12 +73,7 @@ class CommittedNumbers:
         self._changelog_numbers = fitting
 
     def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:
-        """What to commit at every place.
-
-        Args:
-            inputs: the input topics.
-            commit_id: the number of this commit.
-        """
+        """What to commit at every place."""
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
         own = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
         return {**self._extra_values, **numbers, **own}

@@ -238,9 +238,6 @@ class Task:
         first (Kafka Streams: `PartitionGroup`). Ends early when one of several inputs has become
         empty: what comes next of it may have to go before the others' records.
 
-        Args:
-            max_records: where to stop.
-
         Returns:
             How many records were processed.
 
@@ -368,7 +365,6 @@ class Task:
         Args:
             positions: the consumer's positions. Where no record waits they say the same, past
                 control records; where records wait they are too far and are not used.
-            commit_id: the number of this commit.
         """
         values = self._beside.values((place.topic for place in self.start), commit_id)
         result = {}
@@ -416,7 +412,6 @@ class Task:
         """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
 
         Args:
-            store: the store's name.
             start: the first key, inclusive; None for the beginning.
             end: the key to stop before; None for the end.
             committed: leave out what is not committed.

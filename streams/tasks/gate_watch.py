@@ -56,11 +56,8 @@ class GateWatch:
 
     Args:
         look: asks the cluster; raises where tasks may not begin.
-        make_background: makes what runs one question beside the worker.
-        clock: the worker's.
         patience_s: how long an answer is waited for, in seconds.
         waiting: whether no broker can be reached now, so that it may take longer.
-        log: bound to the application.
     """
 
     def __init__(

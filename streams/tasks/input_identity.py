@@ -39,11 +39,7 @@ class InputIdentity:
     """See the module.
 
     Args:
-        ask: asks the cluster.
-        outputs: the topics that are written.
         missing: called when a topic is not there, so that somebody looks into that.
-        clock: for the pause after no answer.
-        log: bound to the worker.
     """
 
     def __init__(

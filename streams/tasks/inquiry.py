@@ -13,9 +13,6 @@ T = TypeVar("T")
 class Inquiry(Generic[T]):
     """Asks beside the worker, and keeps the answer until it is taken.
 
-    Args:
-        background: where the question is asked.
-
     Example:
         >>> from headrace.streams.seams.background import at_once
         >>> inquiry = Inquiry[int](at_once)

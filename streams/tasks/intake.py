@@ -17,9 +17,6 @@ class Intake:
 
     Args:
         config: max.poll.records, buffered.records.per.partition and max.task.idle.ms.
-        consumer: of the group.
-        tasks: of the worker.
-        clock: for max.task.idle.ms.
     """
 
     def __init__(

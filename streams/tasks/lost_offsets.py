@@ -57,7 +57,6 @@ class Counted:
     """Where the records of a task are counted; falsy where they are not.
 
     Args:
-        stores: of the task.
         written: the topics that it writes for tasks with state.
     """
 
@@ -105,13 +104,7 @@ class ReadBefore:
 def read_before(
     deployed: Deployment | None, plans: Sequence[SubPlan], application_id: str
 ) -> dict[int, ReadBefore]:
-    """By sub-topology, what the deployed version's task with the same stores or outputs read.
-
-    Args:
-        deployed: the description of it, where there is one.
-        plans: of the version that starts.
-        application_id: what names of internal topics begin with.
-    """
+    """By sub-topology, what the deployed version's task with the same stores or outputs read."""
     if deployed is None:
         return {}
     internal = {topic.name for topic in deployed.topics}
@@ -140,10 +133,6 @@ def _read_in_front(
 
 def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
     """The inputs of a task whose offsets were committed once, or may have been, and are gone.
-
-    Args:
-        committed: of each of its inputs.
-        before: what the deployed version's task read.
 
     Example:
         >>> both = Progress(5, {INPUTS: inputs_number(["a", "b"])}).encode()
@@ -176,10 +165,7 @@ class LostOffsets:
     """See the module.
 
     Args:
-        group: the application's.
         before: by sub-topology (see `read_before`).
-        exactly_once: whether records may not be counted twice.
-        log: bound to the worker.
         told: the inputs of which it was said already (see `headrace.streams.upgrade.lost_group`).
     """
 
@@ -238,9 +224,7 @@ class LostOffsets:
         """Say what follows from offsets that are gone, and stop where that would be wrong.
 
         Args:
-            task: whose they are.
             counted: where its records are counted; nowhere: it writes again what it has written.
-            lost: the inputs that have none.
             effects: what follows for each of them (see `effects_of`).
             others: the inputs of other tasks of this worker that have none either.
 
@@ -306,9 +290,7 @@ def effects_of(
     """What follows from lost offsets, by input.
 
     Args:
-        lost: the inputs.
         start: where they begin now.
-        facts: what the partitions have.
     """
     return {str(place): _effect(start[place].offset, facts[place].end) for place in lost}
 

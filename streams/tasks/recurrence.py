@@ -13,7 +13,6 @@ class Recurrence:
     Args:
         times: from how many on they are too many.
         within_s: the window, in seconds.
-        clock: what time it is.
 
     Example:
         >>> from headrace.streams.testing.memory_worker import ManualClock

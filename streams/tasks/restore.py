@@ -103,11 +103,6 @@ class Restorer:
 
     Args:
         make_consumer: makes that consumer when there is something to read.
-        clock: for the positions' time and for how long a slice may take.
-        listener: hears how it goes on.
-        probe: called between the steps.
-        batch_records: the largest batch.
-        log: bound to the worker.
     """
 
     def __init__(
@@ -230,7 +225,6 @@ class Restorer:
         """Restore for a while; returns the tasks that are complete now.
 
         Args:
-            budget_s: how long to go on, in seconds.
             wait_s: how long to wait for records that are not there yet.
 
         Raises:

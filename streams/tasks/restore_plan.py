@@ -14,7 +14,6 @@ class ChangelogFacts:
     """What the cluster says of one changelog partition.
 
     Args:
-        topic_id: the topic's id.
         start: the first offset that is there.
         end: the high watermark.
         delete_retention_ms: how long tombstones outlive compaction.
@@ -48,8 +47,6 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
 
     Args:
         position: what the local rows follow, or None without usable ones.
-        facts: of the changelog partition.
-        now_ms: wall-clock time.
 
     Example:
         >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)

@@ -111,19 +111,9 @@ class Tasks:
     """See the module.
 
     Args:
-        plans: the application's sub-topologies.
-        partitions: the partition count of each topic.
-        consumer: the group's.
-        restorer: of this worker.
-        facts: asks the cluster.
         open_home: opens a task's local state; None while another worker has it.
         make_send: gives the present producer's send.
-        lost_offsets: decides where committed offsets are gone.
         read_cache_bytes: the bound of each store's cache.
-        clock: for how long to wait for committed offsets.
-        background: asks the cluster beside the worker.
-        log: bound to the worker.
-        handlers: decide about records that fail.
         make_facts: makes what the processors of a task share.
         global_views: the rows of global tables, by their nodes.
         write_line: what `print` writes with.

@@ -20,9 +20,6 @@ class IdleWindows:
 
     Args:
         idle_ms: window.close.idle.ms; 0 closes nothing.
-        consumer: of the group.
-        running: gives the tasks that run.
-        clock: measures how long nothing came.
     """
 
     def __init__(

@@ -53,7 +53,6 @@ class Names:
         """The serdes that a topic is written with; internal ones go by their full names.
 
         Args:
-            topic: the name.
             existing: topics that may be asked for, whoever writes them.
 
         Raises:

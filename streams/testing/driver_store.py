@@ -15,13 +15,7 @@ Rows = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, Any, int]]]
 
 
 class StoreView(Mapping[K, V], Generic[K, V]):
-    """The rows of one store over all partitions, as they are when it is asked, by the key's bytes.
-
-    Args:
-        key: decodes the keys.
-        value: the serde of the values.
-        rows: reads the rows.
-    """
+    """The rows of a store over all partitions, as they are when it is asked, by the key's bytes."""
 
     def __init__(self, key: Serde[K], value: Serde[V], rows: Rows) -> None:
         self._key = key

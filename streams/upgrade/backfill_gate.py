@@ -61,8 +61,6 @@ class BackfillNote:
     """One note; those of a plan each carry a part of its text, and the first one counts.
 
     Args:
-        state: what has become of the hand-over.
-        id: of the backfill.
         digest: of the plan's text, and on what terms it is handed over.
         index: the number of this part.
         count: how many parts there are.
@@ -137,12 +135,7 @@ def _open_head(notes: Iterable[BackfillNote]) -> BackfillNote | None:
 
 
 def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozenset[str]:
-    """Topics that a backfill of a program, or of what is deployed, puts its first note at.
-
-    Args:
-        plans: of the program.
-        deployed: what is deployed, as far as that is known.
-    """
+    """Topics that a backfill of a program, or of what is deployed, puts its first note at."""
     own = {
         name
         for plan in plans
@@ -152,13 +145,7 @@ def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozen
 
 
 class BackfillGate:
-    """See the module.
-
-    Args:
-        application_id: of the application.
-        cluster: where it runs.
-        log: bound to the application.
-    """
+    """See the module."""
 
     def __init__(self, application_id: str, cluster: _Placed, log: Log) -> None:
         self._application_id = application_id

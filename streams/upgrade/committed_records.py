@@ -28,8 +28,6 @@ class CommittedRecords:
     Args:
         make_consumer: makes one without a group that reads committed records; called only where
             something is to be read.
-        clock: of the worker.
-        timeout_s: how long to read, in seconds.
     """
 
     def __init__(

@@ -21,8 +21,6 @@ class TaskRows:
     """A task whose changelogs lack rows.
 
     Args:
-        id: the task.
-        inputs: its input partitions.
         changelogs: all that it has.
         stores: those whose changelogs are to be written.
         commit_id: of the commit that its offsets are of.
@@ -42,7 +40,6 @@ class ChangelogPlan:
     """What is to be done, as it was found at one moment.
 
     Args:
-        group: the application's id, which is its group's.
         members: of the group; while there is one, nothing is done.
         create: changelogs that are gone.
         tasks: those whose changelogs lack rows.
@@ -94,7 +91,6 @@ def missing_rows(
     """Why the rows of a task are not to be had from this host, if so.
 
     Args:
-        found: the positions of its stores here; None where nothing of the task is here.
         volatile: stores in memory, whose rows are nowhere.
         commit_id: of the commit that the offsets are of, where they say it.
 

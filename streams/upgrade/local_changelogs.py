@@ -92,12 +92,7 @@ class LocalChangelogs:
     """See the module.
 
     Args:
-        config: of the application.
-        plans: its sub-topologies.
-        cluster: where it runs.
         make_producer: makes what the rows are written with.
-        now_ms: wall-clock time.
-        probe: called between the steps, for tests.
     """
 
     def __init__(

@@ -101,12 +101,7 @@ class LostGroup:
     """See the module.
 
     Args:
-        config: of the application.
-        plans: its sub-topologies.
-        offsets: tells what is committed.
-        records: tells where there are committed records.
         deployed: the version that started last, where it is known.
-        log: bound to the application.
     """
 
     def __init__(
@@ -131,11 +126,6 @@ class LostGroup:
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
         """Look at all tasks.
-
-        Args:
-            admin: the cluster.
-            plan: the internal topics as they are to be.
-            facts: the topics that are there.
 
         Returns:
             The inputs without offsets of which it was said what follows.

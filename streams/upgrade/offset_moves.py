@@ -36,13 +36,8 @@ class Input:
     """An input partition of a task, as the cluster has it.
 
     Args:
-        task: that reads it.
-        place: topic and partition.
-        topic_id: of the topic that is there.
-        committed: the group's offset, or None.
         begin: the offset of the first record that is there.
         end: the offset behind the last one.
-        counted: where its records are counted.
         has_begun: whether the application has made what it counts in.
     """
 
@@ -109,10 +104,7 @@ class GroupOffsets:
     """The offsets of an application's inputs at one moment.
 
     Args:
-        group: the application's id, which is its group's.
         exactly_once: whether its records may count once only.
-        members: of the group.
-        inputs: by partition.
         missing: topics that it reads and that do not exist.
         backfill: the first note of the backfill that is open.
     """
@@ -128,7 +120,6 @@ class GroupOffsets:
         """The partitions of an input.
 
         Args:
-            topic: its name.
             partitions: some of them; none stands for all.
 
         Raises:
@@ -238,8 +229,6 @@ class MovePlan:
         """Plan the moves.
 
         Args:
-            found: what is there.
-            wanted: what somebody asks for.
             since: the first offset of those that are wanted from a time on.
 
         Raises:

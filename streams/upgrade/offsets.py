@@ -62,9 +62,6 @@ class InputOffsets:
     """The offsets of one application.
 
     Args:
-        application_id: the name of its group.
-        plans: its sub-topologies.
-        cluster: where it runs.
         exactly_once: whether its records may count once only.
     """
 

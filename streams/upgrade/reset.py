@@ -95,11 +95,7 @@ class Reset:
 
     Args:
         application_id: the name of its group, and what its topics begin with.
-        plans: its sub-topologies.
-        cluster: where it runs.
-        state_dir: the setting ``state.dir``.
         timeout_s: how long the cluster may take to forget deleted topics, in seconds.
-        probe: called between the steps, for tests.
         global_topics: what its global tables read: never touched.
     """
 
@@ -127,7 +123,6 @@ class Reset:
         """Find out what is to be done; nothing is changed.
 
         Args:
-            target: where the inputs are set to.
             inputs: those that are set; none stands for all. Others stay at their offsets.
             all_internal: delete topics too that only look like the application's.
 
@@ -167,7 +162,6 @@ class Reset:
         """Do what the plan says, in the order that the module describes.
 
         Args:
-            plan: what was shown and agreed to.
             look_again: makes the plan anew, to see that nothing has changed.
 
         Raises:

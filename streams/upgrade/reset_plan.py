@@ -116,11 +116,8 @@ class ResetPlan:
     """What is to be done, as it was found at one moment.
 
     Args:
-        group: the application's id, which is its group's.
         members: of the group; while there is one, nothing is done.
-        moves: of the inputs' partitions.
         repartitions: partitions of repartition topics, whose offsets end with the topics.
-        internal: topics of the application that exist.
         leftovers: topics that may have been the application's.
         deletes_leftovers: whether those are deleted too.
         missing: inputs that do not exist.

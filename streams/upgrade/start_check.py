@@ -39,12 +39,7 @@ class StartCheck:
     """See the module.
 
     Args:
-        config: of the application.
-        plans: its sub-topologies.
-        offsets: tells what is committed.
-        records: tells where there are committed records.
         deployed: the version that started last, where it is known.
-        log: bound to the application.
     """
 
     def __init__(
@@ -68,11 +63,6 @@ class StartCheck:
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
         """Look at everything before a worker starts.
-
-        Args:
-            admin: the cluster.
-            plan: the internal topics as they are to be, and which of them are to be created.
-            facts: the topics that are there.
 
         Returns:
             The inputs without offsets of which it was said what follows.

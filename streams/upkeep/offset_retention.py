@@ -30,12 +30,7 @@ class BrokerConfigs(Protocol):
 
 
 def keep_offsets_every_s(cluster: BrokerConfigs, log: Log) -> float:
-    """How often to commit what does not move, in seconds.
-
-    Args:
-        cluster: whose brokers keep the offsets.
-        log: bound to the application.
-    """
+    """How often to commit what does not move, in seconds."""
     try:
         minutes = min(map(int, cluster.broker_configs(_SETTING)))
     except (StreamsError, ValueError) as error:

@@ -11,16 +11,7 @@ from headrace.streams.task.task import Task
 
 
 class Purger:
-    """Deletes what was processed of repartition topics, now and then.
-
-    Args:
-        admin: the cluster.
-        topics: the repartition topics.
-        interval_s: the least time between two rounds, in seconds.
-        background: deletes beside the worker.
-        clock: for that time.
-        log: bound to the worker.
-    """
+    """Deletes what was processed of repartition topics, now and then."""
 
     def __init__(
         self,

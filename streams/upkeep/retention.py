@@ -35,7 +35,6 @@ class WindowTopic:
     """A changelog that is deleted by age.
 
     Args:
-        topic: its name.
         sub_topology: whose tasks write it.
         retention_ms: the age that its records reach.
         kept_ms: how long the store keeps a row, in stream time.
@@ -73,15 +72,9 @@ class RetentionGuard:
     """See the module.
 
     Args:
-        admin: the cluster.
-        topics: the changelogs to look after.
         suspended: those that keep everything, because an earlier run had to.
         inputs: the input partitions of all tasks of a sub-topology.
-        committed: asks for committed offsets.
         interval_s: the least time between two looks whether a retention can be given back.
-        background: looks beside the worker.
-        clock: the wall clock.
-        log: bound to the worker.
     """
 
     admin: TopicAdmin

@@ -37,15 +37,10 @@ class TopicWatch:
     Args:
         check: looks at the topics, given the facts of before
         (`headrace.streams.plan.topics.recheck_topics`).
-        plans: the application's sub-topologies.
         topics: what is known of the topics; brought up to date here.
         partitions: the partition counts that the tasks go by; brought up to date here.
         grown: called when a topic has more partitions, so that the group hears of them; returns
             whether it was done, and is called again where it was not.
-        interval_s: between two looks, in seconds.
-        background: runs a look beside the worker.
-        clock: for the interval.
-        log: bound to the worker.
     """
 
     def __init__(

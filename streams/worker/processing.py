@@ -21,8 +21,6 @@ def facts_maker(
 
     Args:
         config: the settings; those of the clients, which may be secret, are not passed on.
-        clock: the worker's.
-        request_commit: asks the worker for a commit.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 

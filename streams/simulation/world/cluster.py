@@ -25,12 +25,7 @@ CREATE_TIME = 1
 
 
 class Cluster:
-    """See the module.
-
-    Args:
-        kernel: time and chance.
-        group: the name of the application's group.
-    """
+    """See the module."""
 
     def __init__(self, kernel: Kernel, group: str) -> None:
         self.kernel = kernel

@@ -75,12 +75,7 @@ class Coverage:
 
 
 class PhaseWatch:
-    """Tells a process its phase, by what its worker says (a listener of both kinds).
-
-    Args:
-        process: one life of a worker.
-        coverage: where reactions are counted.
-    """
+    """Tells a process its phase, by what its worker says (a listener of both kinds)."""
 
     def __init__(self, process: Process, coverage: Coverage) -> None:
         self._process = process

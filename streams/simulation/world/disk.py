@@ -142,11 +142,7 @@ class _DurableState(MemoryTaskState):
 
 
 class RocksFiles:
-    """A directory of RocksDB. A crash goes on with a copy, as the process is not really dead.
-
-    Args:
-        root: where directories are made.
-    """
+    """A directory of RocksDB. A crash goes on with a copy, as the process is not really dead."""
 
     def __init__(self, root: Path) -> None:
         from headrace.state.rocks import RocksMemory
@@ -215,11 +211,7 @@ class _Directory:
 
 
 class Host:
-    """The disk of one host, shared by the workers on it.
-
-    Args:
-        make_files: makes a directory's files.
-    """
+    """The disk of one host, shared by the workers on it."""
 
     def __init__(self, make_files: Callable[[str], Files]) -> None:
         self._make_files = make_files

@@ -280,11 +280,7 @@ def request(
     """Send a request to a broker and wait for the answer, with all that can go wrong on the way.
 
     Args:
-        faults: draws what goes wrong.
-        process: who asks.
-        call: the client's call.
         effect: what the broker does; raises `RefusedError`.
-        timeout_s: how long the client waits.
         special: does what is this client's own fault; may raise.
 
     Raises:

@@ -69,8 +69,6 @@ class Group:
     """One group and its committed offsets.
 
     Args:
-        kernel: time and chance.
-        name: the group's.
         places: the partitions of a topic.
     """
 

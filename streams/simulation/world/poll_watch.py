@@ -14,8 +14,6 @@ class PollWatch:
     """See the module.
 
     Args:
-        process: the consumer's.
-        config: its settings.
         exceeded: called when it was not polled for too long; returns whether to go on watching.
     """
 

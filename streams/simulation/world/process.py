@@ -11,8 +11,6 @@ class Process:
     """One life of one worker.
 
     Args:
-        kernel: time and turns.
-        name: the worker's.
         instance_id: its identity, the same in every life.
     """
 

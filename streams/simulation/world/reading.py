@@ -43,7 +43,6 @@ class Reading:
     """See the module.
 
     Args:
-        cluster: what is read.
         process: the consumer's, which hears of new records.
         committed_only: whether records of open and aborted transactions are passed over.
     """

@@ -23,12 +23,7 @@ from headrace.streams.simulation.world.log import Txn
 
 
 class RefusedError(Exception):
-    """A broker's answer that is an error.
-
-    Args:
-        code: Kafka's.
-        text: what it says.
-    """
+    """A broker's answer that is an error."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(code, text)
@@ -67,7 +62,6 @@ class TransactionCoordinator:
     """See the module.
 
     Args:
-        kernel: time and chance.
         write_marker: writes a marker into a partition, or makes a group's offsets final.
         pend: hears of a transaction with offsets.
     """
