@@ -476,7 +476,8 @@ def test_an_error_in_init_is_said_with_its_node_and_nothing_is_processed() -> No
 
     topology = Topology().add_source("read", "in").add_processor("bad", Bad, "read")
     driver = TopologyTestDriver(topology, STRINGS)
-    with pytest.raises(ProcessorFailedError, match=r"KeyError \(node bad, task 0_0\)") as raised:
+    where = r"KeyError \(node bad, function \S+:\d+ Bad\.init, task 0_0\)"
+    with pytest.raises(ProcessorFailedError, match=where) as raised:
         driver.input("in").send("k", "v")
     assert "secret" not in str(raised.value)
 
