@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import (
     AnySerde,
     Function,
     G,
-    GlobalSource,
     Node,
     OffsetReset,
     Operator,
@@ -51,8 +50,7 @@ def with_source(
     """Add a node that reads topics."""
     found = legal_topics(topics, "add_source()")
     for node in topology.nodes:
-        read = (node.topic,) if isinstance(node, GlobalSource) else getattr(node, "topics", ())
-        for topic in set(found).intersection(read):
+        for topic in set(found).intersection(node.reads_topics):
             raise TopologyError(
                 f"topic {topic!r} is read by node {node.name!r} already; name that as the parent, "
                 "as a topic is read once"
@@ -137,7 +135,7 @@ def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
     if not found:
         raise TopologyError(f"there is no processor {processor!r} to connect with {stores[0]!r}")
     node = found[0]
-    if not isinstance(node, Operator) or not isinstance(node.spec, Process):
+    if not node.is_processor:
         raise TopologyError(
             f"node {processor!r} is no processor of one's own, so it cannot be given a store"
         )
@@ -147,8 +145,8 @@ def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
             raise TopologyError(
                 f"there is no store {store!r} to connect {processor!r} with; add it first"
             )
-    uses = tuple(dict.fromkeys((*node.uses, *stores)))
-    nodes = tuple(replace(node, uses=uses) if n is node else n for n in topology.nodes)
+    given = cast("Operator", node).connected(stores)
+    nodes = tuple(given if n is node else n for n in topology.nodes)
     return replace(topology, nodes=nodes)
 
 
@@ -163,6 +161,6 @@ def _known(topology: G, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
     for parent in parents:
         if parent not in nodes:
             raise TopologyError(f"node {name!r} is fed by {parent!r}, and there is no such node")
-        if isinstance(nodes[parent], Sink):
+        if nodes[parent].as_sink is not None:
             raise TopologyError(f"node {name!r} is fed by {parent!r}, a sink; nothing follows it")
     return tuple(dict.fromkeys(parents))

@@ -18,7 +18,7 @@ from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.plan.source_rows import SourceRows
 from headrace.streams.seams.clients import ReceivedMessage
 from headrace.topology.graph.binding import bound_to_topics
-from headrace.topology.graph.graph import AnySerde, GlobalSource, Node, Sink, Source
+from headrace.topology.graph.graph import AnySerde, Node
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.windows_serde import (
     SessionWindowedSerde,
@@ -207,8 +207,8 @@ def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[A
         topics = _topics_of(node)
         names += topics
         if topic in topics:
-            assert isinstance(node, Source | GlobalSource | Sink), node
-            return _inner(node.key, key), node.value or value
+            own = node.topic_serdes
+            return _inner(own[0], key), own[1] or value
     raise ReadError(
         f"the topology neither reads nor writes a topic {topic!r}" + nearest(topic, names)
     )
@@ -216,13 +216,8 @@ def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[A
 
 def _topics_of(node: Node) -> tuple[str, ...]:
     """The topics outside of the application that a node reads or writes."""
-    if isinstance(node, Source) and not node.internal:
-        return node.topics
-    if isinstance(node, GlobalSource):
-        return (node.topic,)
-    if isinstance(node, Sink) and isinstance(node.topic, str) and not node.internal:
-        return (node.topic,)
-    return ()
+    written = () if node.writes_topic is None else (node.writes_topic,)
+    return () if node.internal else (*node.reads_topics, *written)
 
 
 def _inner(serde: AnySerde | None, default: AnySerde) -> AnySerde:

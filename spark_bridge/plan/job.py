@@ -18,7 +18,6 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.plan import SubPlan, optimized, plan_application
 from headrace.streams.seams.clients import TopicPartition
-from headrace.topology.graph.graph import stores_of
 from headrace.topology.topology import Topology
 
 __all__ = ["Application", "Archived", "Job", "pack_application"]
@@ -59,7 +58,7 @@ class Application:
         config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
         topology = optimized(topology, config)
         timed = reaches_time(topology)
-        if any(node.name in timed and stores_of(node) for node in topology.nodes):
+        if any(node.name in timed and node.stores for node in topology.nodes):
             config = replace(config, statestore_cache_max_bytes=0)
         plans = plan_application(with_partials(topology, combined), config)
         tables = plan_global_tables(topology, config)

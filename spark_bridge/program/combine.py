@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from headrace.topology import serdes
-from headrace.topology.graph.fold import Aggregating, Counting
-from headrace.topology.graph.graph import Aggregate, Node, Operator, Sink, Source
-from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge
-from headrace.topology.operators.joins.foreign_key_join import _Spec as ForeignKeyStep
-from headrace.topology.operators.joins.primary_key_join import JoinMerge, JoinSide
-from headrace.topology.operators.keyed_fold import KeyedFold
-from headrace.topology.operators.table_group import SelectGroup, TableFold
+from headrace.topology.graph.fold import Aggregating
+from headrace.topology.graph.graph import Aggregate, Node, Operator
 from headrace.topology.topology import Topology
 
 __all__ = ["combinable", "reaches_time", "with_partials"]
@@ -39,8 +34,7 @@ def combinable(topology: Topology) -> frozenset[str]:
                 source.internal
                 and len(source.topics) == 1
                 and len(children) == 1
-                and isinstance(children[0], Aggregate)
-                and isinstance(children[0].fold, Counting)
+                and children[0].counts
                 and children[0].parents == (source.name,)
                 and children[0].name not in timed
             ):
@@ -57,16 +51,18 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
     nodes: list[Node] = []
     changed: set[str] = set()
     for node in topology.nodes:
-        if isinstance(node, Sink) and node.internal and node.topic in topics:
+        source, sink = node.as_source, node.as_sink
+        if sink is not None and sink.internal and sink.topic in topics:
             counting = f"{node.name}-partials"
             spec = CountPartials()
             nodes.append(Operator(counting, node.parents, spec=spec, reads_value=False))
-            nodes.append(replace(node, parents=(counting,), value=serdes.long))
-        elif isinstance(node, Source) and node.internal and node.topics[0] in topics:
+            nodes.append(replace(sink, parents=(counting,), value=serdes.long))
+        elif source is not None and source.internal and source.topics[0] in topics:
             changed.add(node.name)
-            nodes.append(replace(node, value=serdes.long))
-        elif isinstance(node, Aggregate) and changed.intersection(node.parents):
-            nodes.append(replace(node, fold=Aggregating(int, _plus)))
+            nodes.append(replace(source, value=serdes.long))
+        elif node.counts and changed.intersection(node.parents):
+            count = cast("Aggregate", node)
+            nodes.append(replace(count, fold=Aggregating(int, _plus)))
         else:
             nodes.append(node)
     return Topology(tuple(nodes), topology.stores)
@@ -80,18 +76,15 @@ def reaches_time(topology: Topology) -> frozenset[str]:
     """The nodes behind which something depends on when records come, by stream time."""
     readers: dict[str, list[str]] = {}
     by_topic = {
-        topic: node.name
-        for node in topology.nodes
-        if isinstance(node, Source) and node.internal
-        for topic in node.topics
+        topic: node.name for node in topology.sources if node.internal for topic in node.topics
     }
     for node in topology.nodes:
         for parent in node.parents:
             readers.setdefault(parent, []).append(node.name)
-        topic = getattr(node, "topic", None)
-        if getattr(node, "internal", False) and topic in by_topic:
+        topic = node.writes_topic
+        if node.internal and topic is not None:
             readers.setdefault(node.name, []).append(by_topic[topic])
-    timed = {node.name for node in topology.nodes if _is_timed(node)}
+    timed = {node.name for node in topology.nodes if node.is_timed}
     reached = {name for name in readers if timed & _behind(name, readers)}
     return frozenset(reached)
 
@@ -105,20 +98,3 @@ def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
             seen.add(one)
             waiting += readers.get(one, ())
     return seen
-
-
-_UNTIMED = (
-    CogroupInput,
-    CogroupMerge,
-    JoinMerge,
-    JoinSide,
-    KeyedFold,
-    SelectGroup,
-    TableFold,
-    ForeignKeyStep,
-)
-"""Steps of un-windowed tables; what is not known here may depend on stream time."""
-
-
-def _is_timed(node: Node) -> bool:
-    return isinstance(node, Operator) and not isinstance(node.spec, _UNTIMED)

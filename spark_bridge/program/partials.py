@@ -6,13 +6,14 @@ Hot path: `process` runs for each record and only keeps it; Arrow counts many at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.topology.context.context import Headers, OperatorContext, Receive, TableView
+from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.context.operator_spec import OperatorSpec
 
 __all__ = ["CountPartials"]
 
@@ -28,20 +29,12 @@ _ARROW: dict[type, Any] = {str: pa.string(), bytes: pa.binary(), int: pa.int64()
 
 
 @dataclass(frozen=True, slots=True)
-class CountPartials:
+class CountPartials(OperatorSpec):
     """Counts the records of each key; tells all counts at a flush."""
-
-    is_table: bool = field(default=False, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
 
     def make(self, context: OperatorContext, /) -> RunningOperator:
         """Make the operator of one task."""
         return _Counting(context.forward)
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """There is no table."""
-        return None
 
 
 class _Counting:

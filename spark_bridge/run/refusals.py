@@ -21,7 +21,6 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset
 from headrace.streams.task.task import Task
-from headrace.topology.graph.graph import GlobalSource, Source
 from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology
 
@@ -50,10 +49,8 @@ def refuse_early(topology: Topology, application: Application) -> None:
 
 def _unknown_nodes(topology: Topology) -> Iterator[str]:
     for node in topology.nodes:
-        topics: Any = getattr(node, "topics", ())
-        if isinstance(node, (Source, GlobalSource)) and not all(
-            isinstance(topic, str) for topic in topics
-        ):
+        topics: Any = node.reads_topics
+        if not all(isinstance(topic, str) for topic in topics):
             yield (
                 f"{node.name} reads topics by a pattern, and which topics there were in the past "
                 "is not known: name them"
@@ -62,8 +59,8 @@ def _unknown_nodes(topology: Topology) -> Iterator[str]:
 
 def _clocks(topology: Topology, application: Application) -> Iterator[str]:
     default = application.config.default_timestamp_extractor
-    for node in topology.nodes:
-        if not isinstance(node, Source) or node.internal:
+    for node in topology.sources:
+        if node.internal:
             continue
         if (node.timestamps or default) is wallclock_timestamp:
             yield (

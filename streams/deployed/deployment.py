@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployed_steps import Spans, filler_of, step_of
+from headrace.streams.deployed.deployed_steps import Spans, filler_of, row_kind_of
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import MAX_BYTES
-from headrace.topology.graph.graph import AnySerde, Node, SubTopology
+from headrace.topology.graph.graph import AnySerde, SubTopology
 from headrace.topology.serdes.serde_schemas import schema_of
 
 FORMAT = 1
@@ -48,6 +48,8 @@ class DeployedStore:
         key_schema: what the bytes of keys look like, see `headrace.topology.serdes.serde_schemas`;
             a digest of that where it was too large; "" is not known.
         value_schema: the same of values.
+        fixed: the spans with which its rows are misread once they are others; known of the program
+            alone, and no part of what is kept or compared.
     """
 
     name: str
@@ -64,6 +66,7 @@ class DeployedStore:
     spans: Spans = ()
     key_schema: str = ""
     value_schema: str = ""
+    fixed: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -91,6 +94,9 @@ class DeployedTopic:
         """What is the same in a topic that only has another name."""
         return self.key, self.value
 
+
+_KNOWN_HERE = frozenset({"fixed"})
+"""What is not kept, as it follows from the program."""
 
 D = TypeVar("D", DeployedStore, DeployedTopic)
 
@@ -214,7 +220,8 @@ def is_digest(schema: str) -> bool:
 
 def _plain(one: DeployedStore | DeployedTopic) -> dict[str, Any]:
     """What is not as the class has it by default."""
-    return {f.name: value for f in fields(one) if (value := getattr(one, f.name)) != f.default}
+    kept = (f for f in fields(one) if f.name not in _KNOWN_HERE)
+    return {f.name: value for f in kept if (value := getattr(one, f.name)) != f.default}
 
 
 def _read(cls: type[D], plain: dict[str, Any]) -> D:
@@ -235,13 +242,13 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
     reads = _reads(sub)
     for store in sub.stores:
         filler = filler_of(sub, store.name)
-        step, spans = step_of(filler, store)
+        rows = row_kind_of(filler, store)
         key = _whole(store.key, config.default_key_serde)
         value = _whole(store.value, config.default_value_serde)
         yield DeployedStore(
             name=store.name,
             sub=sub.id,
-            op="" if filler is None else _op(filler),
+            op="" if filler is None else filler.word,
             key=key.name,
             value=value.name,
             kind=store.spec.kind,
@@ -249,10 +256,11 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
             reads=reads,
             source=store.source_topic is not None,
             layout=store.spec.layout,
-            step=step,
-            spans=spans,
+            step=rows.kind,
+            spans=tuple(sorted(rows.spans.items())),
             key_schema=schema_of(key),
             value_schema=schema_of(value),
+            fixed=rows.fixed,
         )
 
 
@@ -260,10 +268,6 @@ def _whole(serde: AnySerde | None, default: AnySerde) -> AnySerde:
     """A serde with the default, also where one that is made of others lacks one."""
     fill = getattr(serde, "with_inner_default", None)
     return (serde or default) if fill is None else fill(default)
-
-
-def _op(node: Node) -> str:
-    return str(getattr(node, "op", type(node).__name__))
 
 
 def _topics(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headrace.streams.deployed.deployed_joins import JoinStores, changed_joins, join_of
-from headrace.streams.deployed.deployed_steps import FIXED
 from headrace.streams.deployed.deployment import (
     DeployedStore,
     DeployedTopic,
@@ -230,7 +229,7 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
     spans, now = dict(old.spans), dict(new.spans)
     for span in spans:
         if span in now and spans[span] != now[span]:
-            yield _span_change(old.name, span, spans[span], now[span])
+            yield _span_change(new, span, spans[span], now[span])
 
 
 def _kind(store: DeployedStore) -> str:
@@ -238,9 +237,9 @@ def _kind(store: DeployedStore) -> str:
     return store.step or (store.op if store.op in _TOLD_BY_OP else "")
 
 
-def _span_change(store: str, span: str, before: int, after: int) -> Change:
-    told = f"the {span} of store {store} was {before} ms and is {after} ms"
-    if span in FIXED:
+def _span_change(store: DeployedStore, span: str, before: int, after: int) -> Change:
+    told = f"the {span} of store {store.name} was {before} ms and is {after} ms"
+    if span in store.fixed:
         return Change(True, f"{told}, so its rows would be read as those of other windows", _ANEW)
     if after > before:
         return Change(

@@ -13,7 +13,7 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import Log, ReceivedMessage, TopicPartition
 from headrace.topology.checks.key_meetings import inputs_that_meet
-from headrace.topology.graph.graph import Sink, SubTopology
+from headrace.topology.graph.graph import SubTopology
 
 __all__ = ["KeySample"]
 
@@ -71,7 +71,7 @@ class KeySample:
 def _met_by_own(subs: Iterable[SubTopology]) -> Iterator[str]:
     """The topics of others whose keys meet keys that the application writes by Kafka's hash."""
     subs = list(subs)
-    sinks = [node for sub in subs for node in sub.nodes if isinstance(node, Sink)]
+    sinks = [sink for sub in subs for sink in sub.sinks]
     chosen = {sink.topic for sink in sinks if sink.partitioner is not None}
     own = {sink.topic for sink in sinks if isinstance(sink.topic, str)} - chosen
     for sub in subs:

@@ -20,7 +20,6 @@ from headrace.topology.errors import (
     ReturnedError,
     SerdeError,
 )
-from headrace.topology.graph.graph import stores_of
 
 _TOLD = (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError)
 """What says itself what happened, and quotes no record."""
@@ -77,7 +76,7 @@ def _record_error(
 
 def _store_of(spec: TaskSpec, node: str | None) -> str | None:
     nodes = spec.program.sub_topology.nodes
-    return next((s for n in nodes if n.name == node for s in stores_of(n)), None)
+    return next((s for n in nodes if n.name == node for s in n.stores), None)
 
 
 @contextmanager

@@ -24,11 +24,11 @@ class Names:
         config: StreamsConfig,
         global_plans: Sequence[GlobalPlan] = (),
     ) -> None:
-        nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
+        subs = [plan.program.sub_topology for plan in plans]
         self._config = config
         self._globals = global_plans
-        self._sources = [n for n in nodes if isinstance(n, Source) and not n.internal]
-        self._sinks = [n for n in nodes if isinstance(n, Sink)]
+        self._sources = [s for sub in subs for s in sub.sources if not s.internal]
+        self._sinks = [sink for sub in subs for sink in sub.sinks]
         self._stores = [(p, s) for p in plans for s in p.program.sub_topology.stores]
 
     def read(self, topic: str) -> Serdes:

@@ -16,22 +16,9 @@ from itertools import combinations
 
 from headrace.topology.checks.key_forms import partitioned_by, same_bytes, written_as
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.graph import (
-    AnySerde,
-    Graph,
-    Node,
-    Operator,
-    Sink,
-    Source,
-    Stateless,
-    SubTopology,
-    stores_of,
-)
-from headrace.topology.operators.joins.foreign_key_join import Resolve
-from headrace.topology.operators.process import Process
-from headrace.topology.operators.transform_values import TransformValues
+from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology
 
-__all__ = ["KeyMeeting", "changes_key", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
+__all__ = ["KeyMeeting", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +96,7 @@ def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]
         >>> found.store, [serde.name for serde in found.serdes], found.refused
         ('counts', ['string', 'json'], True)
     """
-    chosen = {
-        sink.topic
-        for sink in topology.nodes
-        if isinstance(sink, Sink) and sink.internal and sink.partitioner is not None
-    }
+    chosen = {s.topic for s in topology.sinks if s.internal and s.partitioner is not None}
     for sub in topology.sub_topologies:
         told: set[frozenset[str]] = set()
         meetings = _meetings(sub, chosen, default_key)
@@ -140,11 +123,11 @@ def inputs_that_meet(
     """
     found: set[str] = set()
     read = _sources_above(sub, frozenset(chosen))
-    nodes = {node.name: node for node in sub.nodes}
+    nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
-        users = [node for node in sub.nodes if store.name in stores_of(node)]
-        names = {n for u in users if not _is_free(u, store.name) for n in _inputs(u, read)}
-        sources = [node for node in map(nodes.__getitem__, names) if isinstance(node, Source)]
+        users = [node for node in sub.nodes if store.name in node.stores]
+        names = {n for u in users if not u.looks_anywhere(store.name) for n in _inputs(u, read)}
+        sources = [nodes[name] for name in names]
         if any(topic in own for source in sources for topic in source.topics):
             found.update(t for s in sources if not _is_windowed(s.key) for t in s.topics)
     return frozenset(found.difference(own))
@@ -154,29 +137,18 @@ def _is_windowed(key: AnySerde | None) -> bool:
     return key is not None and partitioned_by(key) is not key
 
 
-def changes_key(node: Node) -> bool:
-    """Whether records may have another key behind a node than in front of it."""
-    if isinstance(node, Stateless):
-        return node.op in ("map", "flat_map", "select_key")
-    return isinstance(node, Operator) and (
-        isinstance(node.spec, Process) and not node.spec.fixed_key
-    )
-
-
 def _meetings(
     sub: SubTopology, chosen: Iterable[object], default_key: AnySerde
 ) -> Iterator[KeyMeeting]:
     read = _sources_above(sub, frozenset(chosen))
-    nodes = {node.name: node for node in sub.nodes}
+    nodes = {source.name: source for source in sub.sources}
     for store in sub.stores:
-        users = [node for node in sub.nodes if store.name in stores_of(node)]
-        strict = [node for node in users if not _is_free(node, store.name)]
+        users = [node for node in sub.nodes if store.name in node.stores]
+        strict = [node for node in users if not node.looks_anywhere(store.name)]
         for refused, among in ((True, strict), (False, users)):
             names = dict.fromkeys(name for node in among for name in _inputs(node, read))
             sources = [nodes[name] for name in names]
             for one, other in combinations(sources, 2):
-                assert isinstance(one, Source)
-                assert isinstance(other, Source)
                 serdes = one.key or default_key, other.key or default_key
                 same = same_bytes(partitioned_by(serdes[0]), partitioned_by(serdes[1]))
                 if not same:
@@ -194,12 +166,12 @@ def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, 
     """By node: the sources whose partitioning its records have; none where it is not by the key."""
     found: dict[str, tuple[str, ...]] = {}
     for node in sub.nodes:
-        if isinstance(node, Source):
-            found[node.name] = () if chosen.intersection(node.topics) else (node.name,)
-        elif changes_key(node):
+        if node.as_source is not None:
+            found[node.name] = () if chosen.intersection(node.reads_topics) else (node.name,)
+        elif node.changes_key:
             found[node.name] = ()
-        elif isinstance(node, Operator) and isinstance(node.spec, Resolve):
-            found[node.name] = found[node.spec.table]  # answers go to where the row is
+        elif node.partitioned_like is not None:
+            found[node.name] = found[node.partitioned_like]  # answers go to where the row is
         else:
             found[node.name] = _inputs(node, found)
     return found
@@ -207,15 +179,6 @@ def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, 
 
 def _inputs(node: Node, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for parent in node.parents for name in found[parent]))
-
-
-def _is_free(node: Node, store: str) -> bool:
-    """Whether a processor or a transformer uses a store, which may look for any key in it."""
-    if not isinstance(node, Operator):
-        return False
-    if isinstance(node.spec, TransformValues):
-        return node.spec.store != store
-    return isinstance(node.spec, Process)
 
 
 def _read_with(source: Source, serde: AnySerde) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.graph import Node, Sink, Source
+from headrace.topology.graph.graph import Node
 
 __all__ = ["refuse_loops"]
 
@@ -42,10 +42,9 @@ def _written(nodes: tuple[Node, ...]) -> Mapping[str, tuple[str, ...]]:
             children.setdefault(parent, []).append(node)
     found: dict[str, tuple[str, ...]] = {}
     for source in nodes:
-        if isinstance(source, Source):
-            to = tuple(dict.fromkeys(_sinks(source, children)))
-            for topic in source.topics:
-                found[topic] = (*found.get(topic, ()), *to)
+        to = tuple(dict.fromkeys(_sinks(source, children))) if source.reads_topics else ()
+        for topic in source.reads_topics:
+            found[topic] = (*found.get(topic, ()), *to)
     return found
 
 
@@ -58,8 +57,8 @@ def _sinks(source: Node, children: Mapping[str, list[Node]]) -> Iterable[str]:
                 continue
             seen.add(node.name)
             waiting.append(node.name)
-            if isinstance(node, Sink) and isinstance(node.topic, str):
-                yield node.topic
+            if node.writes_topic is not None:
+                yield node.writes_topic
 
 
 def _way(begin: str, end: str, written: Mapping[str, tuple[str, ...]]) -> list[str] | None:

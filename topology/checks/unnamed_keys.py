@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.topology.checks.key_forms import same_bytes, written_as
-from headrace.topology.checks.key_meetings import changes_key
-from headrace.topology.graph.graph import AnySerde, Graph, Node, Operator, Sink, Source
-from headrace.topology.operators.table_group import SelectGroup
+from headrace.topology.graph.graph import AnySerde, Graph, Sink, Source
 
 __all__ = ["UnnamedKey", "unnamed_keys"]
 
@@ -68,21 +66,18 @@ meant
     changed: dict[str, tuple[str, Source] | None] = {}
     for node in topology.nodes:
         parents = node.parents
-        if isinstance(node, Source):
-            named[node.name] = None if node.key is None else node
+        reader, sink = node.as_source, node.as_sink
+        if reader is not None:
+            named[node.name] = None if reader.key is None else reader
             changed[node.name] = None
             continue
         source = next((s for p in parents if (s := named.get(p)) is not None), None)
         before = next((c for p in parents if (c := changed.get(p)) is not None), None)
         named[node.name] = source
-        is_change = changes_key(node) or _groups(node)
+        is_change = node.changes_key
         changed[node.name] = (node.name, source) if is_change and source is not None else before
-        if isinstance(node, Sink) and node.key is None and before is not None:
+        if sink is not None and sink.key is None and before is not None:
             step, behind = before
             assert behind.key is not None
             if same_bytes(behind.key, default_key) is not True:
-                yield UnnamedKey(step, behind, behind.key, node, default_key)
-
-
-def _groups(node: Node) -> bool:
-    return isinstance(node, Operator) and isinstance(node.spec, SelectGroup)
+                yield UnnamedKey(step, behind, behind.key, sink, default_key)

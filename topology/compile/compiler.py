@@ -353,8 +353,7 @@ class _Assembler:
 
     @property
     def _needs_record(self) -> bool:
-        nodes = self._gen.sub.nodes
-        return any(isinstance(n, Operator) and n.spec.needs_record for n in nodes)
+        return any(node.needs_record for node in self._gen.sub.nodes)
 
     def _process(self, node: Source) -> None:
         gen = self._gen

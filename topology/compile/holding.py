@@ -9,19 +9,10 @@ from __future__ import annotations
 
 from headrace.topology.compile.codegen import Hold
 from headrace.topology.graph.graph import (
-    Aggregate,
-    Branch,
     Node,
     Operator,
-    Sink,
-    Source,
-    Stateless,
     SubTopology,
-    stores_of,
 )
-
-_SILENT = frozenset({"pass", "null_key_filter"})
-_HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "select_key"})
 
 
 def hold_of(
@@ -36,9 +27,8 @@ def hold_of(
         outlives_errors: whether a row must stay as it was where a function that was to change it
             failed, and be refused at once where it cannot be encoded.
     """
-    users = [node for node in sub.nodes if store in stores_of(node)]
-    cannot_fail = all(isinstance(node, Aggregate) and not node.fold.asks_user for node in users)
-    if outlives_errors and not cannot_fail:
+    users = [node for node in sub.nodes if store in node.stores]
+    if outlives_errors and not all(node.counts for node in users):
         return "bytes"
     if immutable:
         return "objects"
@@ -50,28 +40,16 @@ def hold_of(
 
 
 def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
-    for child in sub.children(node.name):
-        if isinstance(child, Sink):
-            if callable(child.topic) or child.partitioner is not None:
-                return False
-            continue
-        if not (isinstance(child, Stateless) and child.op in _SILENT):
-            return False
-        if not _is_unseen_below(sub, child):
-            return False
-    return True
+    below = sub.children(node.name)
+    return all(child.is_unseeing and _is_unseen_below(sub, child) for child in below)
 
 
 def _is_alone_above(sub: SubTopology, node: Node) -> bool:
     nodes = {n.name: n for n in sub.nodes}
-    while not isinstance(node, Source):
+    while node.parents:
         if len(node.parents) != 1:
             return False
         node = nodes[node.parents[0]]
-        if isinstance(node, Branch) or len(sub.children(node.name)) != 1:
-            return False
-        if isinstance(node, Stateless) and node.op not in _HARMLESS:
-            return False
-        if not isinstance(node, (Source, Stateless)):
+        if not node.leaves_value_alone or len(sub.children(node.name)) != 1:
             return False
     return True

@@ -13,15 +13,9 @@ from dataclasses import replace
 from headrace.topology.compile.codegen import Flow, Generator
 from headrace.topology.compile.guarding import attempt, otherwise
 from headrace.topology.graph.graph import Aggregate, AnySerde, Node, Operator, TableSource
-from headrace.topology.operators.cogroup import CogroupInput
-from headrace.topology.operators.versioned import VersionedTable
-from headrace.topology.operators.windows.sessions import SessionFold
-from headrace.topology.operators.windows.windowed import WindowedFold
 from headrace.topology.serdes.join_serdes import KeptKeySerde
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
-
-_FOLDS_OF_STREAMS = (WindowedFold, SessionFold, CogroupInput, VersionedTable)
 
 
 def emit(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:
@@ -51,7 +45,7 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
     serde = gen.store_serdes(node.uses[0])[0]
     if isinstance(serde, KeptKeySerde):
         return serde.inner
-    if not isinstance(node.spec, _FOLDS_OF_STREAMS):
+    if not node.spec.rows_have_its_keys:
         return None  # its keys are those of a table, or of no row
     if isinstance(serde, WindowStoreSerde):
         return serde.windowed.inner

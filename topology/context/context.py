@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.context.number import Number
@@ -23,9 +23,7 @@ __all__ = [
     "Number",
     "Operator",
     "OperatorContext",
-    "OperatorSpec",
     "Receive",
-    "StreamSpec",
     "TableView",
     "TaskFacts",
 ]
@@ -109,39 +107,3 @@ class OperatorContext:
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
-
-
-class OperatorSpec(Protocol):
-    """What a node says of its operator: frozen, compared by value, shared by all tasks."""
-
-    @property
-    def is_table(self) -> bool:
-        """Whether its results are changes of a table, with old values."""
-
-    @property
-    def needs_old(self) -> bool:
-        """Whether it reads the old values that a table above it forwards."""
-
-    @property
-    def needs_record(self) -> bool:
-        """Whether it asks `OperatorContext.task` for the record that is being processed."""
-
-    def make(self, context: OperatorContext, /) -> Operator:
-        """Make the operator of one task."""
-
-    def view(self, context: OperatorContext, /) -> TableView | None:
-        """The rows of the table that it makes, or None where it makes none."""
-
-
-class StreamSpec:
-    """What steps whose results are a stream's have in common, if they read the record alone."""
-
-    __slots__ = ()
-
-    is_table: ClassVar[bool] = False
-    needs_old: ClassVar[bool] = False
-    needs_record: ClassVar[bool] = False
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """There are no rows to read."""
-        return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from headrace.topology.arguments import checked
-from headrace.topology.context.context import OperatorSpec
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.dsl import grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.session_windowed import session_store

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from headrace.state.spec import StoreSpec
-from headrace.topology.context.context import OperatorSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Draft, Step
-from headrace.topology.graph.graph import Operator
+from headrace.topology.graph.node import Node
 from headrace.topology.java_names import Hinting
-from headrace.topology.operators.cogroup import CogroupInput
-from headrace.topology.operators.windows.windowed import WindowedFold
 from headrace.topology.windows import duration_ms
 
 __all__ = ["BufferConfig", "Suppressed", "close_wait_ms"]
@@ -74,15 +71,6 @@ class BufferConfig(metaclass=Hinting):
             name: the store's.
         """
         return StoreSpec(name, logged=self.logged, topic_config=self.topic_config)
-
-
-@runtime_checkable
-class ClosingFold(Protocol):
-    """A fold that knows when its windows are closed."""
-
-    @property
-    def close_wait_ms(self) -> int:
-        """How far stream time is past a window's end when it is closed."""
 
 
 _UNBOUNDED = BufferConfig()
@@ -162,11 +150,11 @@ def close_wait_ms(draft: Draft, node: str) -> int:
     return max(_wait(maker, node) for maker in makers)
 
 
-def _windowed(steps: Mapping[str, Step], name: str) -> list[Operator]:
+def _windowed(steps: Mapping[str, Step], name: str) -> list[Node]:
     """The nodes nearest above that make windows; none where one of the ways up has none."""
     step = steps[name]
     node = next(n for n in step.nodes if n.name == name)
-    if isinstance(node, Operator) and _makes_windows(node.spec):
+    if node.makes_windows:
         return [node]
     # The source of a repartition topic is fed by what feeds the other end of the topic.
     parents = node.parents or (() if node is step.nodes[0] else step.parents)
@@ -174,22 +162,11 @@ def _windowed(steps: Mapping[str, Step], name: str) -> list[Operator]:
     return [maker for makers in above for maker in makers] if all(above) else []
 
 
-def _makes_windows(spec: OperatorSpec) -> bool:
-    if isinstance(spec, CogroupInput):
-        return _makes_windows(spec.fold)
-    return isinstance(spec, (WindowedFold, ClosingFold))
-
-
-def _wait(maker: Operator, table: str) -> int:
-    spec = maker.spec
-    if isinstance(spec, CogroupInput):
-        spec = spec.fold
-    if isinstance(spec, ClosingFold):
-        return spec.close_wait_ms
-    assert isinstance(spec, WindowedFold)
-    if spec.keep_ms is None:
+def _wait(maker: Node, table: str) -> int:
+    wait_ms = maker.close_wait_ms
+    if wait_ms is None:
         raise TopologyError(
             f"suppress() until windows close was called on {table!r}, whose window never closes; "
             "use Suppressed.until_time_limit()"
         )
-    return spec.closes_after_ms - spec.size_ms
+    return wait_ms

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.topology.graph.graph import AnySerde, G, GlobalSource, Node, Operator, Sink, Source
+from headrace.topology.graph.graph import G
+from headrace.topology.graph.node import AnySerde, Serdes
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes._serde import for_topic
 
@@ -30,7 +31,7 @@ def bound_to_topics(
         each record keeps its serdes as they are. A source of several topics reads as the first.
     """
     binder = _Binder(application_id, default_key, default_value)
-    nodes = tuple(binder.node(node) for node in topology.nodes)
+    nodes = tuple(node.bound(binder) for node in topology.nodes)
     read = {group.store.name: group.source.topic for group in topology.global_stores}
     stores = tuple(
         binder.store(store, read.get(store.name, store.source_topic)) for store in topology.stores
@@ -46,27 +47,10 @@ class _Binder:
         self._default_key = default_key
         self._default_value = default_value
 
-    def node(self, node: Node) -> Node:
-        if isinstance(node, Source):
-            topic = self._full(node.topics[0], internal=node.internal)
-        elif isinstance(node, GlobalSource):
-            topic = node.topic
-        elif isinstance(node, Sink) and isinstance(node.topic, str):
-            topic = self._full(node.topic, internal=node.internal)
-        elif isinstance(node, Operator):
-            bound = getattr(node.spec, "bound", None)
-            return node if bound is None else replace(node, spec=bound(self.part))
-        else:
-            return node
-        key, value = self._serdes(node, topic)
-        return (
-            node if (key, value) == (node.key, node.value) else replace(node, key=key, value=value)
-        )
-
     def store(self, store: Store, topic: str | None) -> Store:
         """A store with the serdes of its topic; None stands for its changelog."""
         changelog = f"{self._prefix}{store.name}-changelog"
-        key, value = self._serdes(store, changelog if topic is None else topic)
+        key, value = self._told(store.key, store.value, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
 
     def part(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
@@ -74,15 +58,16 @@ class _Binder:
         default = self._default_key if is_key else self._default_value
         return _bound(serde, default, self._prefix + topic, is_key=is_key) or default
 
-    def _full(self, topic: str, *, internal: bool) -> str:
-        return self._prefix + topic if internal else topic
+    def serdes(
+        self, key: AnySerde | None, value: AnySerde | None, topic: str, *, internal: bool
+    ) -> Serdes:
+        """The serdes of keys and values as they are used with a topic of that short name."""
+        return self._told(key, value, self._prefix + topic if internal else topic)
 
-    def _serdes(
-        self, place: Source | GlobalSource | Sink | Store, topic: str
-    ) -> tuple[AnySerde | None, AnySerde | None]:
+    def _told(self, key: AnySerde | None, value: AnySerde | None, topic: str) -> Serdes:
         return (
-            _bound(place.key, self._default_key, topic, is_key=True),
-            _bound(place.value, self._default_value, topic, is_key=False),
+            _bound(key, self._default_key, topic, is_key=True),
+            _bound(value, self._default_value, topic, is_key=False),
         )
 
 

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import (
-    Aggregate,
     AnySerde,
     Branch,
     Function,
     Node,
-    Operator,
     Sink,
     Source,
     Stateless,
-    TableSource,
-    stores_of,
 )
 from headrace.topology.naming import Names
 from headrace.topology.processors.store import Store
@@ -52,7 +48,7 @@ class Step:
     @property
     def source(self) -> Source | None:
         """The source in this step, if it has one."""
-        return next((node for node in self.nodes if isinstance(node, Source)), None)
+        return next((s for node in self.nodes if (s := node.as_source) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +123,12 @@ class Draft:
         node = next(n for n in step.nodes if n.name == table)
         if table in self._reserved:
             store = self._reserved.pop(table)
-            nodes = tuple(_stored(n, store.name) if n is node else n for n in step.nodes)
+            nodes = tuple(n.kept_in(store.name) if n is node else n for n in step.nodes)
             self._steps[step.name] = Step(nodes, (*step.stores, store))
             return (store.name,)
-        if isinstance(node, Operator):
-            return node.view_uses
-        if isinstance(node, Stateless) and not node.stream:
+        if node.maps_table:
             return self.readable(node.parents[0])
-        return stores_of(node)
+        return node.view_stores
 
     def tables_above(self, name: str) -> set[str]:
         """The tables that a node is computed from without a topic between, itself included.
@@ -149,7 +143,7 @@ class Draft:
             if node.name not in found:
                 found.add(node.name)
                 waiting.extend(node.parents)
-        return {name for name in found if _is_table(nodes[name])}
+        return {name for name in found if nodes[name].is_table}
 
     def stores(self, names: Iterable[str]) -> list[Store]:
         """The stores of some names."""
@@ -169,18 +163,16 @@ class Draft:
         """
         step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
         node = next(n for n in step.nodes if n.name == name)
-        if isinstance(node, Source):
-            kept = tuple(_unfiltered(n) for n in step.nodes)
+        if node.as_source is not None:
+            kept = tuple(n.keeping_null_keys() for n in step.nodes)
             self._steps[step.name] = Step(kept, step.stores)
-        elif isinstance(node, Branch) or (
-            isinstance(node, Stateless) and node.op not in ("map", "flat_map", "select_key")
-        ):
+        elif node.passes_null_keys:
             for parent in node.parents:
                 self.keep_null_keys(parent)
 
     def again(self, step: Step) -> bool:
         """Use a step again that is there already, and move it behind the others."""
-        unfiltered = Step(tuple(_unfiltered(n) for n in step.nodes), step.stores)
+        unfiltered = Step(tuple(n.keeping_null_keys() for n in step.nodes), step.stores)
         if self._steps.get(step.name) not in (step, unfiltered):
             return False
         self._steps[step.name] = self._steps.pop(step.name)
@@ -188,8 +180,7 @@ class Draft:
 
     def extend_branch(self, name: str, predicate: Function | None, child: str) -> None:
         """Give a `Branch` one more child."""
-        (node,) = self._steps[name].nodes
-        assert isinstance(node, Branch)
+        node = cast("Branch", self._steps[name].nodes[0])
         node = replace(
             node, predicates=(*node.predicates, predicate), children=(*node.children, child)
         )
@@ -275,27 +266,6 @@ class Edge:
         edge = self.repartitioned(prefix if name is None else name)
         made.append(ForJoin(edge.node, serdes, is_named=name is not None))
         return edge
-
-
-def _is_table(node: Node) -> bool:
-    if isinstance(node, Operator):
-        return node.spec.is_table
-    return isinstance(node, (Aggregate, TableSource))
-
-
-def _stored(node: Node, store: str) -> Node:
-    """A table with a store that it was not given at first."""
-    if isinstance(node, Operator):
-        spec = node.spec.kept_in(store)  # type: ignore[attr-defined]
-        return replace(node, spec=spec, uses=(store, *node.uses), view_uses=(store,))
-    assert isinstance(node, TableSource), node
-    return replace(node, store=store)
-
-
-def _unfiltered(node: Node) -> Node:
-    if isinstance(node, Stateless) and node.op == "null_key_filter":
-        return replace(node, op="pass")
-    return node
 
 
 def _merge_sources(steps: list[Step]) -> list[Step]:

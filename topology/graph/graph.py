@@ -1,165 +1,61 @@
-"""The logical graph: frozen nodes, their sub-topologies, and the topology that holds both.
+"""The logical graph: nodes, their sub-topologies, and the graph that holds both.
 
-Each DSL call adds nodes; nothing is edited in place. A node knows its parents by name, what it
-computes (a user function, never called here) and the serdes at its edges. The compiler turns each
-sub-topology into Python source; `describe` prints the same nodes as Kafka Streams does.
-
-What flows along an edge is a record ``(key, value, timestamp, headers)``. Behind a table node
-(`Aggregate`, `TableSource`) the value is the table's new value, ``None`` when the row is gone.
-
-Internal topics are named here without the application id; the runtime puts it in front.
+The compiler turns each sub-topology into Python source; `describe` prints the same nodes as Kafka
+Streams does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TypeVar, cast
 
-from headrace.topology.context.context import OperatorSpec
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.node import (
+    AnySerde,
+    Function,
+    GlobalSource,
+    Node,
+    OffsetReset,
+    Sink,
+    Source,
+)
+from headrace.topology.graph.nodes import (
+    Aggregate,
+    Branch,
+    GlobalTable,
+    Operator,
+    Stateless,
+    StatelessOp,
+    TableSource,
+)
 from headrace.topology.processors.store import Store
-from headrace.topology.serdes import Serde
 
-if TYPE_CHECKING:
-    pass
-
-Function = Callable[..., Any]
-AnySerde = Serde[Any]
-
-StatelessOp = Literal[
-    "filter",
-    "filter_not",
-    "map",
-    "map_values",
-    "flat_map",
-    "flat_map_values",
-    "select_key",
-    "peek",
-    "for_each",
-    "print",
-    "pass",
-    "null_key_filter",
+__all__ = [
+    "Aggregate",
+    "AnySerde",
+    "Branch",
+    "Function",
+    "G",
+    "GlobalSource",
+    "GlobalStore",
+    "GlobalTable",
+    "Graph",
+    "Node",
+    "OffsetReset",
+    "Operator",
+    "Sink",
+    "Source",
+    "Stateless",
+    "StatelessOp",
+    "SubTopology",
+    "TableSource",
+    "by_name",
+    "check",
+    "is_versioned",
+    "split",
+    "tells_old",
 ]
-OffsetReset = Literal["earliest", "latest"]
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One step of a topology: its unique name and the names of the nodes that feed it."""
-
-    name: str
-    parents: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Source(Node):
-    """Reads topics. An `internal` source reads a repartition topic that this topology writes."""
-
-    topics: tuple[str, ...] = ()
-    key: AnySerde | None = None
-    value: AnySerde | None = None
-    internal: bool = False
-    partitions: int | None = None
-    """The partition count asked for, for a repartition topic; None takes it from upstream."""
-    timestamps: Function | None = None
-    """A timestamp extractor (see `headrace.topology.timestamps`); None takes the setting's."""
-    offset_reset: OffsetReset | None = None
-    """Where to begin without a committed offset; None takes the consumer's setting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stateless(Node):
-    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch).
-
-    `function` takes ``(key, value)``, or the value alone for the ``*_values`` operators unless
-    `with_key` is set. `label` is what `print` writes in front.
-    """
-
-    op: StatelessOp = "pass"
-    function: Function | None = None
-    with_key: bool = True
-    label: str | None = None
-    stream: bool = True
-    """Whether the name is one of a stream's node; tables use the same operators."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branch(Node):
-    """Sends each record to the child of the first predicate that holds; None always holds.
-
-    ``children[i]`` is the name of the `Stateless` ``pass`` node behind ``predicates[i]``. A record
-    for which none holds is dropped.
-    """
-
-    predicates: tuple[Function | None, ...] = ()
-    children: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate(Node):
-    """Folds a grouped stream into a table, one row a key, kept in `store`."""
-
-    fold: Fold = field(kw_only=True)
-    store: str = field(kw_only=True)
-
-    @property
-    def op(self) -> str:
-        """The call that made it."""
-        return self.fold.word
-
-
-@dataclass(frozen=True, slots=True)
-class TableSource(Node):
-    """Keeps the last value of each key; a null value deletes. Without a store it only forwards."""
-
-    store: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operator(Node):
-    """A step that runs as an object, one a task, made by `spec` (see `operators.context`).
-
-    `uses` names the stores that it reads or writes, its own ones first; `view_uses` those that
-    must be at hand to read the rows of the table that it makes, if it makes one.
-    """
-
-    spec: OperatorSpec = field(kw_only=True)
-    uses: tuple[str, ...] = ()
-    view_uses: tuple[str, ...] = ()
-    needs_key: bool = False
-    """Whether a record without a key is one for the null-key policy, and never handed over."""
-    reads_value: bool = True
-    """Whether it reads the value; if not, it is given the bytes, or None for a null."""
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalSource(Node):
-    """Reads the topic of a global table: all of it, in every process, and in no task."""
-
-    topic: str = ""
-    key: AnySerde | None = None
-    value: AnySerde | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalTable(Node):
-    """Keeps the last value of each key that its `GlobalSource` reads."""
-
-    store: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sink(Node):
-    """Writes records to `topic`, or to the topic that ``topic(key, value)`` returns."""
-
-    topic: str | Callable[[Any, Any], str] = ""
-    key: AnySerde | None = None
-    value: AnySerde | None = None
-    internal: bool = False
-    partitioner: Function | None = None
-    """Called as ``partitioner(topic, key, value, partitions)`` (see `operators.sink`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +69,12 @@ class SubTopology:
     @property
     def sources(self) -> tuple[Source, ...]:
         """The sources, in the order in which they were built."""
-        return tuple(n for n in self.nodes if isinstance(n, Source))
+        return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
         """The sinks, in the order in which they were built."""
-        return tuple(n for n in self.nodes if isinstance(n, Sink))
+        return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     def children(self, name: str) -> tuple[Node, ...]:
         """The nodes that `name` feeds, in declaration order."""
@@ -203,6 +99,16 @@ class Graph:
     stores: tuple[Store, ...] = ()
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     global_stores: tuple[GlobalStore, ...] = field(init=False)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What reads topics for tasks, in the order in which it was built."""
+        return tuple(s for n in self.nodes if (s := n.as_source) is not None)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """What writes to topics, in the order in which it was built."""
+        return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     def __post_init__(self) -> None:
         check(self.nodes, self.stores)
@@ -240,42 +146,29 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
         if names.count(name) > 1:
             raise TopologyError(f"two stores are named {name!r}; give one of them another store=")
     for node in nodes:
-        used = stores_of(node)
-        for name in used:
+        for name in node.stores:
             if name not in names:
                 raise TopologyError(f"node {node.name!r} uses unknown store {name!r}")
 
 
 def _check_global_topics(nodes: Iterable[Node]) -> None:
     nodes = tuple(nodes)
-    readers: dict[str, str] = {}
+    readers: set[str] = set()
     for node in nodes:
-        if isinstance(node, GlobalSource):
-            if node.topic in readers:
+        for topic in node.reads_topics if node.is_global else ():
+            if topic in readers:
                 raise TopologyError(
-                    f"topic {node.topic!r} is read as a global table twice; call global_table() "
+                    f"topic {topic!r} is read as a global table twice; call global_table() "
                     "once and join with what it returns"
                 )
-            readers[node.topic] = node.name
+            readers.add(topic)
     for node in nodes:
-        if isinstance(node, Source) and not node.internal:
-            for topic in node.topics:
-                if topic in readers:
-                    raise TopologyError(
-                        f"topic {topic!r} is read as a global table and by {node.name!r} too; "
-                        "read it once, or join with the table where the stream was to be used"
-                    )
-
-
-def stores_of(node: Node) -> tuple[str, ...]:
-    """The names of the stores that a node reads or writes."""
-    if isinstance(node, (Aggregate, GlobalTable)):
-        return (node.store,)
-    if isinstance(node, TableSource) and node.store is not None:
-        return (node.store,)
-    if isinstance(node, Operator):
-        return node.uses
-    return ()
+        for topic in () if node.is_global or node.internal else node.reads_topics:
+            if topic in readers:
+                raise TopologyError(
+                    f"topic {topic!r} is read as a global table and by {node.name!r} too; "
+                    "read it once, or join with the table where the stream was to be used"
+                )
 
 
 def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
@@ -283,14 +176,7 @@ def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
 
     Tables do, as far as they are stored or computed from one that is; streams do not.
     """
-    node = nodes[name]
-    if isinstance(node, TableSource):
-        return node.store is not None
-    if isinstance(node, Operator):
-        return node.spec.is_table
-    if isinstance(node, Stateless) and node.op != "pass" and not node.stream:
-        return tells_old(nodes, node.parents[0])
-    return isinstance(node, Aggregate)
+    return _maker(nodes, name).tells_old
 
 
 def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:
@@ -298,12 +184,15 @@ def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:
 
     Tables with versions are, and those that are filtered or mapped from one.
     """
+    return _maker(nodes, name).is_versioned
+
+
+def _maker(nodes: Mapping[str, Node], name: str) -> Node:
+    """The node itself, or that of the table which it computes with, row by row."""
     node = nodes[name]
-    if isinstance(node, Operator):
-        return getattr(node.spec, "is_versioned", False)
-    if isinstance(node, Stateless) and node.op != "pass" and not node.stream:
-        return is_versioned(nodes, node.parents[0])
-    return False
+    while node.maps_table:
+        node = nodes[node.parents[0]]
+    return node
 
 
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
@@ -317,7 +206,7 @@ def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopolo
         groups.add(node.name)
         for parent in node.parents:
             groups.join(node.name, parent)
-        for store in stores_of(node):
+        for store in node.stores:
             groups.join(node.name, f"store:{store}")
     numbers: dict[str, int] = {}
     members: list[list[Node]] = []
@@ -339,24 +228,22 @@ def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopolo
 
 
 def _check_group(group: list[Node]) -> None:
-    table = next((node for node in group if isinstance(node, GlobalTable)), None)
+    table = next((node for node in group if node.is_global and node.stores), None)
     if table is not None:
-        other = next((n for n in group if not isinstance(n, (GlobalSource, GlobalTable))), None)
+        other = next((node for node in group if not node.is_global), None)
         if other is not None:
             raise TopologyError(
-                f"node {other.name!r} uses store {table.store!r}, which belongs to the global "
+                f"node {other.name!r} uses store {table.stores[0]!r}, which belongs to the global "
                 f"table {table.name!r} and is written by nobody else; give it a store of its own"
             )
-    elif not any(isinstance(node, Source) for node in group):
+    elif all(node.as_source is None for node in group):
         raise TopologyError(f"node {group[0].name!r} is not fed by any source")
 
 
 def _global_store(group: SubTopology) -> GlobalStore:
     source, table = group.nodes
-    assert isinstance(source, GlobalSource)
-    assert isinstance(table, GlobalTable)
     (store,) = group.stores
-    return GlobalStore(group.id, source, table, store)
+    return GlobalStore(group.id, cast("GlobalSource", source), cast("GlobalTable", table), store)
 
 
 class _Groups:

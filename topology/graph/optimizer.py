@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headrace.topology.graph.graph import G, Node, Sink, Source, Stateless, TableSource, by_name
+from headrace.topology.graph.graph import G, Node, Sink, Source, by_name
 
 
 class Rewrite(Protocol):
@@ -44,12 +44,12 @@ def share_repartitions(topology: G) -> G:
         (3, 2)
     """
     nodes = by_name(topology.nodes)
-    sinks = {n.topic: n for n in topology.nodes if isinstance(n, Sink) and n.internal}
+    sinks = {sink.topic: sink for sink in topology.sinks if sink.internal}
     first: dict[Any, Source] = {}
     gone: set[str] = set()
     instead: dict[str, str] = {}
-    for source in topology.nodes:
-        if not (isinstance(source, Source) and source.internal):
+    for source in topology.sources:
+        if not source.internal:
             continue
         sink = sinks[source.topics[0]]
         origin, removed = _origin(nodes, sink)
@@ -87,12 +87,13 @@ def reuse_table_sources(topology: G) -> G:
     nodes = by_name(topology.nodes)
     topics: dict[str, str] = {}
     for node in topology.nodes:
-        if isinstance(node, TableSource) and node.store is not None and len(node.parents) == 1:
-            source = nodes[node.parents[0]]
-            if isinstance(source, Source) and _can_restore(source):
+        store = node.copies_into
+        if store is not None and len(node.parents) == 1:
+            source = nodes[node.parents[0]].as_source
+            if source is not None and _can_restore(source):
                 (topic,) = source.topics
                 if topic not in topics.values():
-                    topics[node.store] = topic
+                    topics[store] = topic
     stores = tuple(
         replace(store, source_topic=topics[store.name])
         if store.name in topics and store.spec.logged
@@ -111,13 +112,13 @@ def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
     """Where a repartition topic's records come from, past the filter that belongs to it."""
     removed = []
     parents: Sequence[str] = sink.parents
-    kind: str | None = None
+    is_filtered = False
     if len(parents) == 1:
         node = nodes[parents[0]]
-        if isinstance(node, Stateless) and node.op == "null_key_filter":
+        if node.is_null_key_filter:
             removed.append(node.name)
-            parents, kind = node.parents, node.op
-    return (tuple(parents), kind), removed
+            parents, is_filtered = node.parents, True
+    return (tuple(parents), is_filtered), removed
 
 
 def _reading(node: Node, instead: dict[str, str]) -> Node:

@@ -8,18 +8,18 @@ order of its old values too. Each record takes the aggregator of its stream alon
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import (
     Headers,
     Operator,
     OperatorContext,
-    OperatorSpec,
     Receive,
     TableView,
 )
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.closing import close_idle
 
 __all__ = ["CogroupInput", "CogroupMerge", "aggregate_tagged"]
@@ -44,7 +44,7 @@ def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -
 
 
 @dataclass(frozen=True, slots=True)
-class CogroupInput:
+class CogroupInput(OperatorSpec):
     """Folds one of the streams.
 
     Args:
@@ -58,9 +58,34 @@ class CogroupInput:
     fold: OperatorSpec
     aggregator: Aggregator
     folds_nulls: bool
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_table: ClassVar[bool] = True
+    rows_have_its_keys: ClassVar[bool] = True
+
+    @property
+    def is_timed(self) -> bool:
+        """As the fold of all of them."""
+        return self.fold.is_timed
+
+    @property
+    def makes_windows(self) -> bool:
+        """As the fold of all of them."""
+        return self.fold.makes_windows
+
+    @property
+    def close_wait_ms(self) -> int | None:
+        """As the fold of all of them."""
+        return self.fold.close_wait_ms
+
+    @property
+    def row_kind(self) -> RowKind:
+        """The windows are those of the fold."""
+        of_fold = self.fold.row_kind
+        _, space, windows = of_fold.kind.partition(" ")
+        return replace(of_fold, kind=f"cogroup{space}{windows}")
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'aggregate(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Input:
         """Make the operator of one task."""
@@ -103,7 +128,7 @@ class _Input:
 
 
 @dataclass(frozen=True, slots=True)
-class CogroupMerge:
+class CogroupMerge(OperatorSpec):
     """Brings the changes that the streams make together.
 
     Args:
@@ -111,9 +136,13 @@ class CogroupMerge:
     """
 
     fold: OperatorSpec
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=True, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_table: ClassVar[bool] = True
+    needs_old: ClassVar[bool] = True
+
+    @property
+    def is_timed(self) -> bool:
+        """As the fold of all of them."""
+        return self.fold.is_timed
 
     def make(self, context: OperatorContext, /) -> _Merge:
         """Make the operator of one task."""

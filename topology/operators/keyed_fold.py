@@ -6,10 +6,11 @@ row's and the record's, and a result of None deletes the row (Kafka Streams: `KS
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.stored_rows import StoredRows
@@ -19,7 +20,7 @@ __all__ = ["KeyedFold", "KeyedFolding"]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedFold:
+class KeyedFold(OperatorSpec):
     """Folds records into one row a key.
 
     Args:
@@ -29,9 +30,8 @@ class KeyedFold:
 
     store: str
     fold: Fold
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_timed: ClassVar[bool] = False
+    is_table: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> KeyedFolding:
         """Make the operator of one task."""

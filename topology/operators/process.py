@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, Operator, OperatorContext, StreamSpec
+from headrace.topology.context.context import Headers, Operator, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import TopologyError
 from headrace.topology.first_result import refuse_never_run
 from headrace.topology.processors.processors import (
@@ -123,14 +124,30 @@ class _FunctionProcessor:
 
 
 @dataclass(frozen=True, slots=True)
-class Process(StreamSpec):
+class Process(OperatorSpec):
     """Runs processors; with `fixed_key` they are those of ``process_values``."""
 
     needs_record: ClassVar[bool] = True
     """Processors may ask where a record was read."""
 
+    is_processor: ClassVar[bool] = True
+
     supplier: Supplier
     fixed_key: bool = False
+
+    @property
+    def changes_key(self) -> bool:
+        """It may, unless it was promised not to."""
+        return not self.fixed_key
+
+    @property
+    def row_kind(self) -> RowKind:
+        """What they are is the user's to know."""
+        return RowKind("processor")
+
+    def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
+        """It may."""
+        return True
 
     def make(self, context: OperatorContext, /) -> Operator:
         """Make the processor of one task."""

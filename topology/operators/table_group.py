@@ -10,10 +10,11 @@ for each time that it was added (Kafka Streams: `KTableRepartitionMap`, `KTableA
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.operators.stored_rows import StoredRows
@@ -28,7 +29,7 @@ _NONE = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
-class SelectGroup:
+class SelectGroup(OperatorSpec):
     """Finds the groups of a row, before and after a change.
 
     Args:
@@ -40,9 +41,9 @@ class SelectGroup:
     mapper: Callable[[Any, Any], tuple[Any, Any]]
     key: AnySerde | None
     topic: str
-    is_table: bool = field(default=False, init=False)
-    needs_old: bool = field(default=True, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_timed: ClassVar[bool] = False
+    changes_key: ClassVar[bool] = True
+    needs_old: ClassVar[bool] = True
 
     def bound(self, bind: Callable[..., AnySerde]) -> SelectGroup:
         """The same spec with a complete serde."""
@@ -51,10 +52,6 @@ class SelectGroup:
     def make(self, context: OperatorContext, /) -> _SelectGroup:
         """Make the operator of one task."""
         return _SelectGroup(self, context)
-
-    def view(self, _: OperatorContext, /) -> TableView | None:
-        """It makes no table."""
-        return None
 
 
 class _SelectGroup:
@@ -99,7 +96,7 @@ class _SelectGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFold:
+class TableFold(OperatorSpec):
     """Folds what groups lose and gain into one row a group.
 
     Args:
@@ -109,9 +106,17 @@ class TableFold:
 
     store: str
     fold: Fold
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_timed: ClassVar[bool] = False
+    is_table: ClassVar[bool] = True
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Which fold it is."""
+        return RowKind(f"{self.fold.word} of a grouped table")
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return f'{self.fold.word}(store="...")'
 
     def make(self, context: OperatorContext, /) -> _TableFold:
         """Make the operator of one task."""

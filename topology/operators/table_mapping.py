@@ -7,10 +7,11 @@ Streams: `KTableFilter`, `KTableMapValues`).
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.graph.graph import Function
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
@@ -19,7 +20,7 @@ __all__ = ["StoredMapping"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMapping:
+class StoredMapping(OperatorSpec):
     """Computes rows from those of another table.
 
     Args:
@@ -29,9 +30,7 @@ class StoredMapping:
 
     store: str
     function: Function
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_table: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> _Mapping:
         """Make the operator of one task."""

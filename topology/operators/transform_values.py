@@ -8,10 +8,11 @@ where somebody reads the rows, or what they were, they are kept in a store (Kafk
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
@@ -56,7 +57,7 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class TransformValues:
+class TransformValues(OperatorSpec):
     """Runs transformers.
 
     Args:
@@ -66,13 +67,20 @@ class TransformValues:
 
     supplier: Callable[[], Any]
     store: str | None = None
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=True, init=False)
+    needs_record: ClassVar[bool] = True
 
     @property
     def is_table(self) -> bool:
         """Only a store knows what was forwarded before."""
         return self.store is not None
+
+    def looks_anywhere(self, store: str, /) -> bool:
+        """It may in stores that it is given."""
+        return store != self.store
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'transform_values(store="...")'
 
     def kept_in(self, store: str) -> TransformValues:
         """The same with the results kept in a store."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 from headrace.topology.serdes.kept import keeper
 
@@ -38,7 +39,7 @@ class VersionedView(TableView, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionedTable:
+class VersionedTable(OperatorSpec):
     """The spec of a versioned table.
 
     Args:
@@ -47,10 +48,14 @@ class VersionedTable:
 
     is_table: ClassVar[bool] = True
     is_versioned: ClassVar[bool] = True
-    needs_old: ClassVar[bool] = False
-    needs_record: ClassVar[bool] = False
+
+    rows_have_its_keys: ClassVar[bool] = True
 
     store: str
+
+    def store_advice(self, *, reads_topic: bool) -> str:
+        """The call that it comes from."""
+        return 'table(store="...")' if reads_topic else 'to_table(store="...")'
 
     def make(self, context: OperatorContext, /) -> _VersionedTable:
         """Make the operator of one task."""

@@ -16,14 +16,11 @@ from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import (
-    GlobalSource,
     GlobalStore,
     Graph,
     Node,
     Sink,
-    Source,
     SubTopology,
-    stores_of,
 )
 from headrace.topology.graph.optimizer import Rewrite, optimize
 from headrace.topology.show.java_order import TreeSet, hash_order
@@ -57,15 +54,13 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
     if config is not None:
         topology = optimize(topology, config.rewrites)
     subs = topology.sub_topologies
-    groups: list[SubTopology | GlobalStore] = [*subs, *topology.global_stores]
-    groups.sort(key=lambda group: group.id)
-    text = "Topologies:\n " + "".join(map(_group, groups))
+    groups = {sub.id: f"  {_sub_topology(sub)}\n" for sub in subs}
+    groups |= {store.id: _global_store(store) for store in topology.global_stores}
+    text = "Topologies:\n " + "".join(groups[number] for number in sorted(groups))
     return text + _code(topology, config.compile_options if config else _DEFAULTS) if code else text
 
 
-def _group(group: SubTopology | GlobalStore) -> str:
-    if isinstance(group, SubTopology):
-        return f"  {_sub_topology(group)}\n"
+def _global_store(group: GlobalStore) -> str:
     source, table = _Described(group.source), _Described(group.table)
     source.successors.add(table)
     table.predecessors.add(source)
@@ -124,14 +119,12 @@ def _node(described: _Described) -> str:
     node = described.node
     feeds = f"\n      --> {_names(described.successors)}"
     fed_by = f"\n      <-- {_names(described.predecessors)}"
-    if isinstance(node, GlobalSource):
-        return f"Source: {node.name} (topics: [{node.topic}]){feeds}"
-    if isinstance(node, Source):
-        topics = ", ".join(hash_order(node.topics, sized=True))
+    if node.reads_topics:
+        topics = ", ".join(hash_order(node.reads_topics, sized=True))
         return f"Source: {node.name} (topics: [{topics}]){feeds}"
-    if isinstance(node, Sink):
-        return f"Sink: {node.name} ({_target(node)}){fed_by}"
-    stores = ", ".join(hash_order(stores_of(node), sized=True))
+    if node.as_sink is not None:
+        return f"Sink: {node.name} ({_target(node.as_sink)}){fed_by}"
+    stores = ", ".join(hash_order(node.stores, sized=True))
     return f"Processor: {node.name} (stores: [{stores}]){feeds}{fed_by}"
 
 

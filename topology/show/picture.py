@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from headrace.topology.graph.graph import GlobalSource, Node, Sink, Source, stores_of
+from headrace.topology.graph.graph import Node, Sink
 
 if TYPE_CHECKING:
     from headrace.topology.graph.graph import Graph
@@ -84,19 +84,14 @@ class _Drawn:
         self.lanes[number] = name
         for node in nodes:
             self._box(Box(node.name, "step", node.name, number))
-            self._read(node)
+            for topic in node.reads_topics:
+                self.arrows.append(Arrow(self._topic(topic), node.name))
             self.arrows += [Arrow(parent, node.name) for parent in node.parents]
-            for store in stores_of(node):
+            for store in node.stores:
                 self._box(Box(f"store {store}", "store", store, number))
                 self.arrows.append(Arrow(node.name, f"store {store}", tied=True))
-            if isinstance(node, Sink):
-                self.arrows.append(Arrow(node.name, self._topic(_target(node))))
-
-    def _read(self, node: Node) -> None:
-        if isinstance(node, GlobalSource):
-            self.arrows.append(Arrow(self._topic(node.topic), node.name))
-        elif isinstance(node, Source):
-            self.arrows += [Arrow(self._topic(topic), node.name) for topic in node.topics]
+            if node.as_sink is not None:
+                self.arrows.append(Arrow(node.name, self._topic(_target(node.as_sink))))
 
     def _topic(self, name: str) -> str:
         return self._box(Box(f"topic {name}", "topic", name))

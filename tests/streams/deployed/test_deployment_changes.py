@@ -95,7 +95,7 @@ def test_rows_that_lie_otherwise_are_not_read() -> None:
 def test_a_description_that_says_no_layout_is_of_plain_stores() -> None:
     store = DeployedStore("s", 0, "count", "json", "long", "rocksdb", True, ("in",))
     plain = asdict(store)
-    del plain["layout"]
+    del plain["layout"], plain["fixed"]
     text = json.dumps({"format": 1, "stores": [plain], "topics": []}).encode()
     read = Deployment.decode(base64.b85encode(zlib.compress(text)).decode())
     assert read == Deployment((store,))

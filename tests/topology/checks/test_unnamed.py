@@ -100,7 +100,7 @@ STEPS: dict[str, tuple[Callable[..., Any], list[str]]] = {
     ),
     "a windowed fold": (
         lambda b, **o: _lines(b).group_by_key().windowed_by(TimeWindows(size=MS)).count(**o),
-        ['count(store="...") or aggregate(store="...")'],
+        ['count(store="...")'],
     ),
     "a windowed reduction": (
         lambda b, **o: _lines(b).group_by_key().windowed_by(TimeWindows(size=MS)).reduce(max, **o),

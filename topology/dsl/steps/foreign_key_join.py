@@ -92,7 +92,7 @@ def foreign_key_join(
     draft.add(
         *_answers(left, names, partitioner),
         Operator(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
-        TableSource(names.result, (names.resolve,), result_store),
+        TableSource(names.result, (names.resolve,), result_store, call="join"),
         store=Store(kept.spec(result_store), key or left.key, value),
     )
     return Edge(draft, names.result, key or left.key, value)

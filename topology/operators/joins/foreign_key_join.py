@@ -24,10 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from headrace.state.codec import prefix_end
-from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import Bind, OperatorSpec
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
     Instruction,
@@ -44,33 +45,22 @@ __all__ = ["Answer", "Bind", "Notify", "Receive", "Resolve", "Subscribe"]
 AnySerde = Serde[Any]
 
 
-class Bind(Protocol):
-    """Fills in the serde of a topic: the default where none was given."""
-
-    def __call__(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
-        """The serde to use; `topic` is without the application's id."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Spec:
+class _Spec(OperatorSpec):
     """What the steps have in common; `topic` is where subscriptions are sent.
 
     Serdes that ask for a topic are told the names that Kafka Streams makes up, which end in ``-pk``
     and so on, as these bytes are parts of other bytes.
     """
 
-    is_table: ClassVar[bool] = False
-    needs_record: ClassVar[bool] = False
+    is_timed: ClassVar[bool] = False
+    repartition_advice: ClassVar[str] = 'join(name="...")'
 
     topic: str
     key: AnySerde | None
     """Of the left table's keys."""
     foreign: AnySerde | None
     """Of the right table's keys."""
-
-    @property
-    def needs_old(self) -> bool:
-        return False
 
     def bound(self, bind: Bind) -> Self:
         """The same spec with complete serdes."""
@@ -80,8 +70,9 @@ class _Spec:
             foreign=bind(self.foreign, f"{self.topic}-fk", is_key=True),
         )
 
-    def view(self, _: OperatorContext, /) -> TableView | None:
-        return None
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return self.repartition_advice
 
 
 def _given(serde: AnySerde | None) -> AnySerde:
@@ -114,10 +105,7 @@ class Subscribe(_Spec):
     value: AnySerde | None
     foreign_key: Callable[[Any, Any], Any]
 
-    @property
-    def needs_old(self) -> bool:
-        """It takes back the subscription of the row that was there before."""
-        return True
+    needs_old: ClassVar[bool] = True
 
     def bound(self, bind: Bind) -> Self:
         """The same spec with complete serdes."""
@@ -339,6 +327,11 @@ class Resolve(_Spec):
         spec = _Spec.bound(self, bind)
         value = bind(self.value, f"{self.topic}-vh", is_key=False)
         return replace(spec, value=value, other=bind(self.other, self.answers, is_key=False))
+
+    @property
+    def partitioned_like(self) -> str:
+        """The left table: its results go to where its rows are."""
+        return self.table
 
     def make(self, context: OperatorContext, /) -> _Resolve:
         """Make the operator of one task."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec
 
 __all__ = ["GlobalJoin"]
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalJoin(StreamSpec):
+class GlobalJoin(OperatorSpec):
     """What a join of a stream with a global table is (see `headrace.topology.context.context`).
 
     Args:

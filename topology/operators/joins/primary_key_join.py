@@ -17,10 +17,11 @@ and the other row of now, which was never forwarded where both have changed.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
@@ -31,7 +32,7 @@ _NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide:
+class JoinSide(OperatorSpec):
     """Marks the changes of one table with the side that they are of.
 
     Args:
@@ -39,17 +40,13 @@ class JoinSide:
     """
 
     side: int
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=True, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_timed: ClassVar[bool] = False
+    is_table: ClassVar[bool] = True
+    needs_old: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> _Side:
         """Make the operator of one task."""
         return _Side(self, context)
-
-    def view(self, _: OperatorContext, /) -> TableView | None:
-        """It makes no table."""
-        return None
 
 
 class _Side:
@@ -68,7 +65,7 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinMerge:
+class JoinMerge(OperatorSpec):
     """Joins the rows of two tables.
 
     Args:
@@ -84,9 +81,13 @@ class JoinMerge:
     joiner: Callable[[Any, Any], Any]
     alone: tuple[bool, bool]
     store: str | None = None
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=True, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_timed: ClassVar[bool] = False
+    is_table: ClassVar[bool] = True
+    needs_old: ClassVar[bool] = True
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'join(store="...")'
 
     def kept_in(self, store: str) -> JoinMerge:
         """The same join with its results kept in a store."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.operators.joins.join_waiting import Join, Waiting
 from headrace.topology.operators.windows.lateness import split_late
@@ -44,7 +45,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepSide(StreamSpec):
+class KeepSide(OperatorSpec):
     """The step that keeps the records of one side.
 
     Args:
@@ -55,13 +56,19 @@ class KeepSide(StreamSpec):
     store: str
     retention_ms: int
 
+    repartition_advice: ClassVar[str] = 'join(name="...")'
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'join(store="...")'
+
     def make(self, context: OperatorContext, /) -> _Keep:
         """Make the operator of one task."""
         return _Keep(self, context)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide(StreamSpec):
+class JoinSide(OperatorSpec):
     """The step that joins the records of one side with those of the other.
 
     Args:
@@ -87,6 +94,19 @@ class JoinSide(StreamSpec):
     with_key: bool
     emits_null: bool
     waits: Waits | None
+
+    @property
+    def row_kind(self) -> RowKind:
+        """How near matches lie."""
+        return RowKind("join of streams", {"before": self.before_ms, "after": self.after_ms})
+
+    def fills(self, store: str, /) -> bool:
+        """Of both sides, the one whose records are kept there."""
+        return store == self.own
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'join(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec
 
 __all__ = ["TableJoin"]
 
 
 @dataclass(frozen=True, slots=True)
-class TableJoin(StreamSpec):
+class TableJoin(OperatorSpec):
     """What a join of a stream with a table is (see `headrace.topology.context.context`).
 
     Args:
@@ -31,6 +32,8 @@ class TableJoin(StreamSpec):
     joiner: Callable[..., Any]
     with_key: bool
     left: bool
+
+    repartition_advice: ClassVar[str] = 'join(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.state.codec import TIMESTAMP
-from headrace.topology.context.context import Headers, OperatorContext, StreamSpec
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.serdes.join_serdes import PostponedKey
 
@@ -23,7 +24,7 @@ _NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class PostponedTableJoin(StreamSpec):
+class PostponedTableJoin(OperatorSpec):
     """What such a join is (see `headrace.topology.context.context`).
 
     Args:
@@ -41,6 +42,17 @@ class PostponedTableJoin(StreamSpec):
     left: bool
     store: str
     grace_ms: int
+
+    repartition_advice: ClassVar[str] = 'join(name="...")'
+
+    @property
+    def row_kind(self) -> RowKind:
+        """How long records wait."""
+        return RowKind("join with a table", {"grace": self.grace_ms})
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return self.repartition_advice
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

@@ -10,12 +10,13 @@ A record that reaches no open session, and is too old to open one, is late (Kafk
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.windows.lateness import split_late
@@ -36,7 +37,7 @@ _FAR_MS = 2**47
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFold:
+class SessionFold(OperatorSpec):
     """Folds records into sessions.
 
     Args:
@@ -52,9 +53,19 @@ class SessionFold:
     fold: Fold
     retention_ms: int
     emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=False, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_table: ClassVar[bool] = True
+    makes_windows: ClassVar[bool] = True
+    rows_have_its_keys: ClassVar[bool] = True
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Where sessions end."""
+        spans = {"gap": self.windows.gap_ms, "grace": self.windows.grace_ms}
+        return RowKind(f"{self.fold.word} in sessions", spans, frozenset({"gap"}))
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return f'{self.fold.word}(store="...")'
 
     @property
     def close_wait_ms(self) -> int:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.windows.windowed import WindowedFold, WindowedOperator
 
 __all__ = ["SlidingFold", "SlidingOperator"]
@@ -71,6 +72,13 @@ class _Around(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingFold(WindowedFold):
     """The fold of sliding windows."""
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Where windows lie."""
+        grace = self.closes_after_ms - self.size_ms - 1
+        spans = {"difference": self.size_ms, "grace": grace}
+        return RowKind(f"{self.fold.word} in sliding windows", spans, frozenset({"difference"}))
 
     def make(self, context: OperatorContext) -> SlidingOperator:
         """Make the operator of one task."""

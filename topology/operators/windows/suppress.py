@@ -12,11 +12,12 @@ middle of it stream time is ahead of updates that are still to come.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import BufferFullError
 from headrace.topology.operators.windows.buffered import Buffered, BufferedSerde
 from headrace.topology.serdes import Serde
@@ -25,7 +26,7 @@ __all__ = ["Suppress", "Suppressing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suppress:
+class Suppress(OperatorSpec):
     """Holds back the changes of a table.
 
     Args:
@@ -45,9 +46,18 @@ class Suppress:
     max_records: int | None = None
     max_bytes: int | None = None
     shut_down: bool = False
-    is_table: bool = field(default=True, init=False)
-    needs_old: bool = field(default=True, init=False)
-    needs_record: bool = field(default=False, init=False)
+    is_table: ClassVar[bool] = True
+    needs_old: ClassVar[bool] = True
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Until when rows wait."""
+        what = "final results" if self.final else "a time limit"
+        return RowKind(f"suppress until {what}", {"wait": self.wait_ms})
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return 'suppress(name="...")'
 
     def make(self, context: OperatorContext, /) -> Suppressing:
         """Make the operator of one task."""

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
+from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.windows.lateness import split_late
@@ -32,7 +33,7 @@ Emit = Literal["on_window_update", "on_window_close"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedFold:
+class WindowedFold(OperatorSpec):
     """What the folds of windows have in common.
 
     Args:
@@ -52,9 +53,18 @@ class WindowedFold:
     keep_ms: int | None
     emit: Emit = "on_window_update"
 
-    is_table = True
-    needs_old = False
-    needs_record = False
+    is_table: ClassVar[bool] = True
+    makes_windows: ClassVar[bool] = True
+    rows_have_its_keys: ClassVar[bool] = True
+
+    @property
+    def close_wait_ms(self) -> int | None:
+        """The grace period; an unlimited window is never closed."""
+        return None if self.keep_ms is None else self.closes_after_ms - self.size_ms
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return f'{self.fold.word}(store="...")'
 
     def view(self, context: OperatorContext) -> TableView:
         """The rows by windowed key."""
@@ -174,6 +184,17 @@ class AlignedFold(WindowedFold):
 
     advance_ms: int | None
     start_ms: int = 0
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Where windows lie."""
+        op = self.fold.word
+        if self.advance_ms is None:
+            spans = {"start": self.start_ms}
+            return RowKind(f"{op} in an unlimited window", spans, frozenset(spans))
+        grace = self.closes_after_ms - self.size_ms
+        spans = {"size": self.size_ms, "advance": self.advance_ms}
+        return RowKind(f"{op} in windows", {**spans, "grace": grace}, frozenset(spans))
 
     def make(self, context: OperatorContext) -> AlignedOperator:
         """Make the operator of one task."""
