@@ -79,7 +79,7 @@ def test_the_package_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
 
 def test_the_wheel_brings_the_command(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "headrace = headrace.streams.cli.main:main" in wheel.read(name).decode()
+    assert "headrace = headrace.streams.cli.entry:main" in wheel.read(name).decode()
 
 
 def test_the_wheel_offers_the_commands_of_the_bridge(wheel: zipfile.ZipFile) -> None:

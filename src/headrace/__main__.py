@@ -1,6 +1,6 @@
 """``python -m headrace`` is the command ``headrace``."""
 
-from headrace.streams.cli.main import main
+from headrace.streams.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,30 @@
+"""Where the command `headrace` begins: it can be stopped before it has loaded what it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Be the command line `headrace`."""
+    if sys.argv[1:2] == ["run"]:
+        _stop_cleanly_at_once()
+    from headrace.streams.cli.main import main as command
+
+    command()
+
+
+def _stop_cleanly_at_once() -> None:
+    """Until the supervisor has handlers of its own: nothing has begun, so nothing has to close."""
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has said
+            signal.signal(number, stop)

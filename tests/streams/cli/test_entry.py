@@ -1,0 +1,57 @@
+"""A signal that comes while the command is still being loaded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import IMPORT_PATH
+
+SIGNALLED = """
+import os, sys
+
+class Signals:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Signals())
+sys.argv = ["headrace", {command!r}, "no_such_module:app"]
+from headrace.streams.cli.entry import main
+main()
+"""
+LOADED = [
+    "headrace.streams.cli.main",
+    "click",
+    "headrace.streams.cli.run",
+    "structlog",
+    "headrace.streams.supervise.worker_handle",
+]
+
+
+def signalled(module: str, number: int, command: str) -> subprocess.CompletedProcess[str]:
+    code = SIGNALLED.format(module=module, number=int(number), command=command)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("module", LOADED)
+def test_run_ends_cleanly_wherever_it_is_stopped_while_it_loads(
+    module: str, number: signal.Signals
+) -> None:
+    done = signalled(module, number, "run")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_other_commands_end_as_processes_do() -> None:
+    """What they would have done was not done, and nobody may take it for done."""
+    assert signalled("click", signal.SIGTERM, "reset").returncode == -signal.SIGTERM
