@@ -28,10 +28,7 @@ def make_buffer(
     """The uncommitted writes of a store, over what is committed.
 
     Args:
-        spec: of the store.
         committed: its rows on disk, as they lie there.
-        encode: makes bytes of a value.
-        decode: reads them.
         hold: whether values are held as they are, or as bytes.
         exact: the classes whose values `decode` gives back as they were.
         keep: gives what `decode` would make of a value's bytes, quicker; None makes it of both.

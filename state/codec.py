@@ -30,7 +30,6 @@ def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
 
     Args:
         timestamp_ms: Milliseconds since the epoch, or -1 for none.
-        value: The serialised value.
 
     >>> encode_timestamped(1, b"v")
     b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01v'

@@ -174,7 +174,6 @@ class TaskDirectory:
 
 
 def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory:
-    """Make a directory, now that it is locked."""
     try:
         lock.write(f"{os.getpid()}\n")
         _remove_rest(path)
@@ -245,7 +244,6 @@ class StateDirectory:
         is behind does no harm, as its position says so.
 
         Args:
-            task_id: as ``0_3``.
             wait_ms: how long to wait for a holder to let go, in milliseconds.
 
         Raises:
@@ -272,9 +270,6 @@ class StateDirectory:
 
     def acquire_global(self, instance_id: str) -> TaskDirectory:
         """Lock the directory of the global tables of one worker.
-
-        Args:
-            instance_id: the worker's identity, which it holds.
 
         Raises:
             StateLockedError: another process has it.

@@ -55,13 +55,7 @@ class UnknownStoreError(StateError):
 
 
 class ValueEncodingError(StateError):
-    """A row cannot be encoded for the commit; the task adds which records may have written it.
-
-    Args:
-        store: the store.
-        key: the row's key, encoded.
-        cause: what the serde raised.
-    """
+    """A row cannot be encoded for the commit; the task adds which records may have written it."""
 
     def __init__(self, store: str, key: bytes, cause: Exception) -> None:
         super().__init__(store, key, cause)

@@ -44,7 +44,6 @@ def list_of_files(path: Path, name: str | None = None) -> FileList | None:
     """The list that a RocksDB uses, or None where there is none that can be read.
 
     Args:
-        path: its directory.
         name: of the list, where it is known: each opening begins another one.
     """
     try:

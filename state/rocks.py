@@ -104,14 +104,12 @@ class _RocksStore:
         self._scans: WeakSet[Rows] = WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None when it has none."""
         try:
             return self._columns.get(key)  # type: ignore[no-any-return]
         except Exception as error:
             _raise(error)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for each that has none."""
         try:
             return self._columns.get(list(keys))  # type: ignore[no-any-return]
         except Exception as error:
@@ -120,7 +118,6 @@ class _RocksStore:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order, as they are now."""
         options = ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -131,7 +128,6 @@ class _RocksStore:
         return rows
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly."""
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def move(self, columns: Rdict) -> None:

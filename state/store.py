@@ -98,7 +98,6 @@ class TaskState(Protocol):
         """Apply all deltas and positions, together or not at all.
 
         Args:
-            deltas: Rows by store name.
             positions: New positions by store name; others stay as they are.
 
         Raises:
@@ -127,9 +126,6 @@ class TaskState(Protocol):
         """Apply changelog records in their order; durable only after `end_restore`.
 
         A key may occur several times in one delta here: the last one counts.
-
-        Args:
-            deltas: Records by store name.
 
         Raises:
             UnknownStoreError: The task has no store of one of the names.

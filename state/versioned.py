@@ -100,7 +100,6 @@ class VersionedBuffer(Buffer):
         """Read the version of a key that was valid at a time.
 
         Args:
-            key: the key.
             time: in milliseconds; before the horizon only a last version is found.
 
         Returns:
@@ -115,7 +114,6 @@ class VersionedBuffer(Buffer):
         """Write a version; None as the value deletes.
 
         Args:
-            key: the key.
             value: what is valid from then on.
             time: in milliseconds.
 

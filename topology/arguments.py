@@ -215,11 +215,6 @@ def _described(value: Any) -> str:
 def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
     """Raise if something is given for a serde that is none.
 
-    Args:
-        value: what was given.
-        name: of the parameter.
-        method: what it was given to.
-
     Raises:
         TopologyError: it is none, with what to write instead.
     """

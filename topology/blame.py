@@ -23,11 +23,6 @@ _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exception:
     """Say of a serde's error whether it was about the key or the value, and what no pair is.
 
-    Args:
-        error: what was raised.
-        filename: of the generated code.
-        lines: of the generated code.
-
     Returns:
         The error to report.
     """
@@ -44,13 +39,7 @@ def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exceptio
 
 
 def part_of(traceback: TracebackType | None, filename: str, lines: Sequence[str]) -> Part | None:
-    """Whether the generated code was reading or writing a key or a value, if it was.
-
-    Args:
-        traceback: of the error.
-        filename: of the generated code.
-        lines: of the generated code.
-    """
+    """Whether the generated code was reading or writing a key or a value, if it was."""
     found: Part | None = None
     for frame in _frames(traceback):
         if frame.tb_frame.f_code.co_filename == filename:
@@ -60,13 +49,7 @@ def part_of(traceback: TracebackType | None, filename: str, lines: Sequence[str]
 
 
 def name_called(traceback: TracebackType | None, filename: str, lines: Sequence[str]) -> str | None:
-    """The name in the generated code that was called when it failed, if one was.
-
-    Args:
-        traceback: of the error.
-        filename: of the generated code.
-        lines: of the generated code.
-    """
+    """The name in the generated code that was called when it failed, if one was."""
     frames = [f for f in _frames(traceback) if f.tb_frame.f_code.co_filename == filename]
     found = _NAME_CALLED.match(_ran(frames[-1], lines)) if frames else None
     return None if found is None else found[1]

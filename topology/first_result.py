@@ -19,9 +19,6 @@ __all__ = ["holds", "looked_at", "refuse_never_run"]
 def refuse_never_run(result: object) -> None:
     """Raise if something would have to be awaited or asked, which nobody does.
 
-    Args:
-        result: what the user's function returned.
-
     Raises:
         NeverRunError: it is a coroutine, a generator or the like.
     """
@@ -34,9 +31,6 @@ def refuse_never_run(result: object) -> None:
 
 def holds(result: object) -> bool:
     """Whether what a predicate returned is true; for one that is called within another function.
-
-    Args:
-        result: what it returned.
 
     Raises:
         NeverRunError: it is a coroutine, a generator or the like.
@@ -53,7 +47,6 @@ def looked_at(
     """Return what calls a function and looks at its first result.
 
     Args:
-        function: the user's.
         keep: called with the function itself once its result is what it should be.
     """
 

@@ -54,9 +54,6 @@ class Place:
 def place_of(function: object) -> Place | None:
     """Where a function stands; None for what is ours, or is no function.
 
-    Args:
-        function: a function or method, or anything else that can be called.
-
     >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
     ('str.upper', 'len', 'int')
     """
@@ -79,11 +76,7 @@ def place_of(function: object) -> Place | None:
 
 
 def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Say of a function of ours which one of the user it stands for.
-
-    Args:
-        function: the user's.
-    """
+    """Say of a function of ours which one of the user it stands for."""
 
     def marked(ours: F) -> F:
         ours.__wrapped__ = function  # type: ignore[attr-defined]
@@ -96,7 +89,6 @@ def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..
     """The user's functions in a node of a topology, without those of serdes.
 
     Args:
-        given: the node, or what it holds.
         depth: how far to look into it.
     """
     if hasattr(given, "serialize") and hasattr(given, "deserialize"):
@@ -115,7 +107,6 @@ def called(traceback: TracebackType | None, generated: str) -> Place | None:
     """The first function in a traceback that is neither ours nor generated, if there is one.
 
     Args:
-        traceback: of what was raised.
         generated: the file name of the generated code.
     """
     while traceback is not None:

@@ -40,7 +40,6 @@ def hinting(face: Face, renamed: Mapping[str, str] | None = None) -> Face:
     """Have the objects of a class tell the name here of what they are asked for by Java's.
 
     Args:
-        face: the class.
         renamed: names here by Java's, where they differ in more than the spelling.
     """
     names = {**_RENAMED, **(renamed or {})}

@@ -83,7 +83,6 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
     """Return the topics that a step reads, each once.
 
     Args:
-        topics: one or several.
         step: what the user called, for errors.
 
     Raises:

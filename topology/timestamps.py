@@ -266,10 +266,6 @@ class Stamper:
     """Gives the records of one partition their times, in the order of their offsets.
 
     Args:
-        extract: the extractor.
-        decode_key: decodes keys that are not null.
-        decode_value: decodes values that are not null.
-        now_ms: tells the wall-clock time.
         partition_time: the largest time so far.
     """
 

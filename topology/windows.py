@@ -64,7 +64,6 @@ def duration_ms(name: str, value: Any, *, at_least: int) -> int:
 
     Args:
         name: what it is, for the error.
-        value: the duration.
         at_least: the shortest that is possible, in milliseconds.
 
     Raises:

@@ -69,7 +69,6 @@ def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
     """Refuse a topology that joins or folds keys of unequal bytes.
 
     Args:
-        topology: what is to run.
         default_key: the serde of keys where the topology names none.
 
     Raises:
@@ -84,7 +83,6 @@ def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]
     """The pairs of sources whose keys meet and are not known to have equal bytes, each once.
 
     Args:
-        topology: what is to run.
         default_key: the serde of keys where the topology names none.
 
     Example:
@@ -113,7 +111,6 @@ def inputs_that_meet(
     """The topics whose keys a step of the DSL needs together with keys of the application's own.
 
     Args:
-        sub: where they may meet.
         own: the topics that the application writes by the hash of their keys.
         chosen: those for which a function chooses partitions, which are left out.
 

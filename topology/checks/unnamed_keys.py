@@ -48,7 +48,6 @@ def unnamed_keys(topology: Graph, default_key: AnySerde) -> Iterator[UnnamedKey]
     """The places where such keys are written, in the program's order.
 
     Args:
-        topology: what is to run.
         default_key: the serde of keys where the topology names none.
 
     Example:

@@ -199,7 +199,6 @@ class _MappedRows:
         self._function = function
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
         value, timestamp = self._rows.get(key)
         return self._function(key, value), timestamp
 
@@ -210,7 +209,6 @@ class _MappedVersions(_MappedRows):
     __slots__ = ()
 
     def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
-        """The value of a key that was valid at a time, and since when."""
         rows: Any = self._rows
         value, since = rows.get_as_of(key, timestamp)
         return self._function(key, value), since

@@ -257,10 +257,6 @@ def session_store(
     """The store of a fold over sessions.
 
     Args:
-        kept: how it is kept.
-        name: its final name.
-        windows: the sessions.
-        key: serde of its keys.
         value: serde of its values; None takes the setting ``default.value.serde``.
 
     Raises:

@@ -21,7 +21,6 @@ def bound_to_topics(
     """Return the topology with each serde as it is used with its topic.
 
     Args:
-        topology: what to run.
         application_id: stands in front of the names of internal topics.
         default_key: the serde of keys where the topology names none.
         default_value: the serde of values where the topology names none.

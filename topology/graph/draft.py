@@ -82,7 +82,6 @@ class Draft:
         """Add a step; returns the name of the node that feeds what comes after.
 
         Args:
-            nodes: in order.
             store: the store that they bring, if they bring one.
             stores: the stores that they bring, if they bring several.
 
@@ -115,9 +114,6 @@ class Draft:
         """See to it that the rows of a table can be read; returns the stores that this takes.
 
         A table that is not stored, and not computed from one that is, is stored from now on.
-
-        Args:
-            table: the name of its node.
         """
         step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
         node = next(n for n in step.nodes if n.name == table)
@@ -131,11 +127,7 @@ class Draft:
         return node.view_stores
 
     def tables_above(self, name: str) -> set[str]:
-        """The tables that a node is computed from without a topic between, itself included.
-
-        Args:
-            name: of the node.
-        """
+        """The tables that a node is computed from without a topic between, itself included."""
         nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
         found, waiting = set[str](), [name]
         while waiting:

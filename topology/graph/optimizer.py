@@ -28,9 +28,6 @@ def share_repartitions(topology: G) -> G:
     The first topic stays and keeps its name; the others' readers read it too (Kafka Streams:
     ``merge.repartition.topics``).
 
-    Args:
-        topology: what was built.
-
     Returns:
         The same computation with fewer topics.
 
@@ -70,9 +67,6 @@ def reuse_table_sources(topology: G) -> G:
     The topic must keep the last record of each key. Tables stay as they are whose records get their
     times from an extractor, or that begin at the end of the topic: such rows are not found there
     (Kafka Streams: ``reuse.ktable.source.topics``).
-
-    Args:
-        topology: what was built.
 
     Returns:
         The same computation with fewer topics.
@@ -136,10 +130,6 @@ REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 def optimize(topology: G, rewrites: Sequence[Rewrite] = REWRITES) -> G:
     """Apply rewrites one after the other.
-
-    Args:
-        topology: what was built.
-        rewrites: which ones, in order.
 
     Returns:
         The topology to run; the one that was built stays as it is.

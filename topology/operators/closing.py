@@ -11,17 +11,11 @@ __all__ = ["close_idle"]
 
 @runtime_checkable
 class _Closing(Protocol):
-    """An operator that has windows."""
-
     def close_idle(self) -> None:
         """Close what is open as if stream time had passed it, and emit what is emitted then."""
 
 
 def close_idle(operator: Operator) -> None:
-    """Close the windows of an operator, if it has any.
-
-    Args:
-        operator: of one task.
-    """
+    """Close the windows of an operator, if it has any."""
     if isinstance(operator, _Closing):
         operator.close_idle()

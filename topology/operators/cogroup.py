@@ -31,7 +31,6 @@ def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -
     """Call the aggregator that came with a value.
 
     Args:
-        key: of the record.
         tagged: the aggregator of the record's stream, and the value.
         aggregate: the present aggregate of the row.
 

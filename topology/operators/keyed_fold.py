@@ -21,12 +21,7 @@ __all__ = ["KeyedFold", "KeyedFolding"]
 
 @dataclass(frozen=True, slots=True)
 class KeyedFold(OperatorSpec):
-    """Folds records into one row a key.
-
-    Args:
-        store: the store.
-        fold: how values are made of records.
-    """
+    """Folds records into one row a key."""
 
     store: str
     fold: Fold

@@ -97,12 +97,7 @@ class _SelectGroup:
 
 @dataclass(frozen=True, slots=True)
 class TableFold(OperatorSpec):
-    """Folds what groups lose and gain into one row a group.
-
-    Args:
-        store: where the rows are kept.
-        fold: what adds and takes away.
-    """
+    """Folds what groups lose and gain into one row a group."""
 
     store: str
     fold: Fold

@@ -20,11 +20,6 @@ __all__ = ["TableRows", "is_same"]
 def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
     """Whether two values are the same document: 1, 1.0 and true are equal, and three of them.
 
-    Args:
-        one: a value, or None.
-        other: a value, or None.
-        encode: gives a value's bytes.
-
     Example:
         >>> from headrace import serdes
         >>> is_same([1], [1], serdes.json.serialize), is_same([1], [True], serdes.json.serialize)
@@ -36,12 +31,7 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
 
 
 class TableRows(LastChanges):
-    """The rows of one task.
-
-    Args:
-        context: of the operator.
-        store: the name of its store.
-    """
+    """The rows of one task."""
 
     __slots__ = (
         "_caching",
@@ -77,11 +67,8 @@ class TableRows(LastChanges):
         """Write a row, and forward the change or hold it back, if it is one.
 
         Args:
-            key: the row's.
-            row_key: its bytes.
             value: what the row is from now on.
             old: what it was, which nobody has changed in place since it was read.
-            timestamp: of the change.
             headers: of the record that made it.
         """
         value = self._keep(value)

@@ -319,7 +319,6 @@ class ProcessingContext:
         self._facts.request_commit()
 
     def _started(self) -> None:
-        """`init` is over."""
         self._scheduled = -1
         self._forward = self._operator.forward
 

@@ -43,10 +43,6 @@ def stripped(schema: Any) -> Any:
 def unreadable_json(new: Schema, old: Schema) -> str | None:
     """Say why documents of one schema cannot all be read with another.
 
-    Args:
-        new: the schema to read with.
-        old: the schema that they were written with.
-
     Returns:
         The first field and what is wrong with it, or None.
 

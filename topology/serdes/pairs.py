@@ -16,9 +16,6 @@ __all__ = ["as_pair"]
 def as_pair(returned: Any) -> Any:
     """Return what can be taken apart.
 
-    Args:
-        returned: by the user's function.
-
     Raises:
         NoPairError: it is no tuple and no list, or not of two.
 

@@ -201,7 +201,6 @@ class CombinedKeySerde:
 
     Args:
         foreign: the serde of foreign keys; None is to be filled in before it is used.
-        primary: that of primary keys.
     """
 
     foreign: Serde[Any] | None

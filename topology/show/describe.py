@@ -47,7 +47,6 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
     """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
 
     Args:
-        topology: what is described.
         code: whether the source is printed.
         config: what it runs with; None stands for the defaults.
     """

@@ -32,9 +32,7 @@ def add_fold(
     """Add the repartition, if one is needed, and the node that `make` makes.
 
     Args:
-        edge: of the grouped stream.
         fold: what it does; its names say so.
-        make: makes the node.
         kept: how the store is kept.
         group: the name that was given to the group, after which its repartition is named.
         name: of the node; None generates one.

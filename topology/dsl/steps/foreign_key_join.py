@@ -55,14 +55,12 @@ def foreign_key_join(
 
     Args:
         left: the table whose rows name keys of the other.
-        right: the other table.
         joiner: called as ``joiner(left value, right value)``.
         foreign_key: called as ``foreign_key(left value)``; None names no row.
         outer: join left rows without a right one, with None.
         with_key: call both functions with the left row's key in front.
         store: name or options of the store of the results.
         key: serde of the results' keys; None takes that of the left table.
-        value: serde of the results.
         name: what the topics and steps are named after.
         partitioner: finds the left table's partition of a key; None takes the one that asked.
         other_partitioner: finds the right table's partition of a key; None hashes the key.

@@ -36,7 +36,6 @@ def global_join(
     """Add the step behind `edge`.
 
     Args:
-        edge: the stream.
         table: what it is joined with.
         joiner: called as ``joiner(value, row)``, or with the record's key in front.
         key_mapper: called as ``key_mapper(key, value)``, returns the table's key.

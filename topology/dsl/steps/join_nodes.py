@@ -156,7 +156,6 @@ def _keyed(edge: Edge, key: AnySerde | None, other: AnySerde | None, name: str |
     """Partition a side anew if its key may have changed, in the other side's bytes.
 
     Args:
-        edge: the side.
         key: the serde that the join names; None takes that of the side, or else of the other.
         other: that of the other side.
         name: what a repartition topic is named after.

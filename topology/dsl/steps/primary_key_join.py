@@ -30,13 +30,10 @@ def primary_key_join(
     """Add the steps; returns the edge of the results, a table with the same keys.
 
     Args:
-        left: one table.
-        right: the other table.
         joiner: called as ``joiner(left value, right value)``.
         alone: for the left and the right table, whether rows without one of the other are joined.
         store: name or options of the store of the results.
         key: serde of the results' keys; None takes that of the left table.
-        value: serde of the results.
         name: name of the merging node, before the names of the others.
 
     Raises:

@@ -23,7 +23,6 @@ def process_step(
     """Add a processor behind an edge, and the stores that it brings.
 
     Args:
-        edge: what it reads.
         supplier: see `operators.process.supplied`.
         stores: to connect it with, those that are described are added.
         name: of the node; None generates one.

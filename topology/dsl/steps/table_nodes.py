@@ -19,16 +19,7 @@ def table_node(
     key: AnySerde | None,
     value: AnySerde | None,
 ) -> tuple[TableSource | Operator, Store, bool]:
-    """Make the node and its store; tells also whether the store is needed in any case.
-
-    Args:
-        name: the node's name.
-        parent: the node that feeds it.
-        kept: how the table is kept.
-        store: the store's final name.
-        key: serde of the keys.
-        value: serde of the values.
-    """
+    """Make the node and its store; tells also whether the store is needed in any case."""
     if kept.history_ms is None:
         node = TableSource(name, (parent,), kept.store)
         return node, Store(kept.spec(store), key, value), kept.store is not None

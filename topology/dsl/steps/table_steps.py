@@ -81,8 +81,6 @@ def mapped_table(
     """Add a filter or a mapping; only one that is given a store's name has a store.
 
     Args:
-        edge: the table.
-        prefix: of the node's name.
         function: called as ``function(key, value)``, also with None for a row that is gone.
         store: name or options of the store.
         key: serde of the rows' keys; None takes that of the table.
@@ -119,12 +117,10 @@ def transformed_table(
     """Add a transformer; its results are stored where a store is named, or somebody reads them.
 
     Args:
-        edge: the table.
         supplier: makes a transformer.
         stores: those that it works with; those that are described are added.
         store: name or options of the store of the results.
         key: serde of the rows' keys; None takes that of the table.
-        value: serde of the results.
         name: name of the node; None generates one.
     """
     kept, wanted, draft = materialized(store), tuple(stores), edge.draft

@@ -18,9 +18,6 @@ _SUFFIX = "-late"
 def late_name(node: str) -> str:
     """The name of the child that takes the late records of a node.
 
-    Args:
-        node: the node's name.
-
     Example:
         >>> late_name("hourly")
         'hourly-late'
@@ -32,7 +29,6 @@ def split_late(node: str, children: Mapping[str, Receive]) -> tuple[Receive | No
     """Tell the children that take results from the one that takes late records.
 
     Args:
-        node: the node's name.
         children: what follows it, as the operator's context has it.
 
     Returns:

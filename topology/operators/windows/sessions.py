@@ -42,7 +42,6 @@ class SessionFold(OperatorSpec):
 
     Args:
         store: a store of layout "session".
-        windows: the sessions.
         fold: how values are made of records, and of those of sessions that merge.
         retention_ms: how long sessions are kept, in stream time after their end.
         emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
@@ -96,8 +95,6 @@ class SessionView:
 
 
 class _Taken(NamedTuple):
-    """A session that a record takes in."""
-
     window: Window
     row_key: bytes
     value: Any

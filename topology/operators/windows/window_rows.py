@@ -34,10 +34,6 @@ class WindowRows(LastChanges):
     """The rows of one task.
 
     Args:
-        context: of the operator.
-        store: the name of its store.
-        fold: how values are made.
-        size_ms: of each window.
         results: what takes results; None where nothing follows.
         emits_closed: whether results go on from `emit` alone.
     """
@@ -211,7 +207,6 @@ class WindowRows(LastChanges):
         """Yield start, value and timestamp of a key's rows, the latest first.
 
         Args:
-            key_bytes: the key.
             first: the earliest start of their windows.
             last: the latest start.
         """
