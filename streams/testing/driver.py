@@ -11,7 +11,9 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, get_args, overload
+from typing import Any, Literal, Self, get_args
+
+from typing_extensions import TypeVar
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
@@ -45,14 +47,13 @@ from headrace.streams.testing.memory_worker import (
 )
 from headrace.streams.worker.worker import Worker
 from headrace.streams.worker_errors import AbortableError
-from headrace.topology.graph.graph import AnySerde
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology
 
 __all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
 
-K = TypeVar("K")
-V = TypeVar("V")
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
 
 CommitMode = Literal["each_record", "manual"]
 CrashPoint = Literal[
@@ -197,28 +198,14 @@ class TopologyTestDriver:
 
     # -- the ends of the topology --------------------------------------------------------------
 
-    @overload
-    def input(
-        self, topic: str, *, key: Serde[K], value: Serde[V], step: timedelta = ...
-    ) -> TestInput[K, V]: ...
-    @overload
     def input(
         self,
         topic: str,
         *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
-        step: timedelta = ...,
-    ) -> TestInput[Any, Any]: ...
-
-    def input(
-        self,
-        topic: str,
-        *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         step: timedelta = timedelta(milliseconds=1),
-    ) -> TestInput[Any, Any]:
+    ) -> TestInput[K, V]:
         """Write to a source topic.
 
         Args:
@@ -241,28 +228,14 @@ class TopologyTestDriver:
             step_ms=step_to_ms(step),
         )
 
-    @overload
-    def output(
-        self, topic: str, *, key: Serde[K], value: Serde[V], isolation: Isolation = ...
-    ) -> TestOutput[K, V]: ...
-    @overload
     def output(
         self,
         topic: str,
         *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
-        isolation: Isolation = ...,
-    ) -> TestOutput[Any, Any]: ...
-
-    def output(
-        self,
-        topic: str,
-        *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         isolation: Isolation = "read_committed",
-    ) -> TestOutput[Any, Any]:
+    ) -> TestOutput[K, V]:
         """Read a topic from its beginning: an output, or an internal topic by its full name.
 
         Args:

@@ -436,6 +436,8 @@ def the_test_driver(topology: Topology) -> None:
         text, number = serdes.string, serdes.long
         assert_type(driver.input("t", key=text, value=number), TestInput[str, int])
         assert_type(driver.input("t"), TestInput[Any, Any])
+        assert_type(driver.input("t", key=text), TestInput[str, Any])
+        assert_type(driver.output("u", value=number), TestOutput[Any, int])
         output = driver.output("u", key=text, value=number)
         assert_type(output, TestOutput[str, int])
         assert_type(output.read(), OutputRecord[str, int])

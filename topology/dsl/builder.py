@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar, overload
+from typing import Any
+
+from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
 from headrace.topology.checks.loops import refuse_loops
@@ -13,15 +15,15 @@ from headrace.topology.dsl.ktable import KTable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.table_nodes import table_node
 from headrace.topology.graph.draft import Draft, Edge
-from headrace.topology.graph.graph import AnySerde, OffsetReset, Source
+from headrace.topology.graph.graph import OffsetReset, Source
 from headrace.topology.naming import legal_topics
 from headrace.topology.processors.stores import StoreBuilder
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 from headrace.topology.topology import Topology
 
-K = TypeVar("K")
-V = TypeVar("V")
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
 
 
 @checked
@@ -49,57 +51,16 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._draft = Draft()
 
-    @overload
     def stream(
         self,
         topics: str | Iterable[str],
         *,
-        key: Serde[K],
-        value: Serde[V],
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         timestamps: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
-    ) -> KStream[K, V]: ...
-    @overload
-    def stream(
-        self,
-        topics: str | Iterable[str],
-        *,
-        value: Serde[V],
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KStream[Any, V]: ...
-    @overload
-    def stream(
-        self,
-        topics: str | Iterable[str],
-        *,
-        key: Serde[K],
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KStream[K, Any]: ...
-    @overload
-    def stream(
-        self,
-        topics: str | Iterable[str],
-        *,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KStream[Any, Any]: ...
-
-    def stream(
-        self,
-        topics: str | Iterable[str],
-        *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KStream[Any, Any]:
+    ) -> KStream[K, V]:
         """Read one or several topics as a stream of records.
 
         Reading the same topics twice gives one source with two followers.
@@ -130,62 +91,17 @@ class StreamsBuilder:
         )
         return KStream(Edge(self._draft, self._draft.add(node), key, value))
 
-    @overload
     def table(
         self,
         topic: str,
         *,
-        key: Serde[K],
-        value: Serde[V],
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         store: str | Materialized | None = None,
         timestamps: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
-    ) -> KTable[K, V]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        *,
-        value: Serde[V],
-        store: str | Materialized | None = None,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KTable[Any, V]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        *,
-        key: Serde[K],
-        store: str | Materialized | None = None,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KTable[K, Any]: ...
-    @overload
-    def table(
-        self,
-        topic: str,
-        *,
-        store: str | Materialized | None = None,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KTable[Any, Any]: ...
-
-    def table(
-        self,
-        topic: str,
-        *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
-        store: str | Materialized | None = None,
-        timestamps: TimestampExtractor | None = None,
-        offset_reset: OffsetReset | None = None,
-        name: str | None = None,
-    ) -> KTable[Any, Any]:
+    ) -> KTable[K, V]:
         """Read a topic as a table: the last value of each key, a null value deletes the row.
 
         Args:
@@ -225,52 +141,15 @@ class StreamsBuilder:
             return KTable(Edge(self._draft, self._draft.add(source, table), key, value))
         return KTable(Edge(self._draft, self._draft.add(source, table, store=rows), key, value))
 
-    @overload
     def global_table(
         self,
         topic: str,
         *,
-        key: Serde[K],
-        value: Serde[V],
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         store: str | Materialized | None = None,
         name: str | None = None,
-    ) -> GlobalKTable[K, V]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        *,
-        value: Serde[V],
-        store: str | Materialized | None = None,
-        name: str | None = None,
-    ) -> GlobalKTable[Any, V]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        *,
-        key: Serde[K],
-        store: str | Materialized | None = None,
-        name: str | None = None,
-    ) -> GlobalKTable[K, Any]: ...
-    @overload
-    def global_table(
-        self,
-        topic: str,
-        *,
-        store: str | Materialized | None = None,
-        name: str | None = None,
-    ) -> GlobalKTable[Any, Any]: ...
-
-    def global_table(
-        self,
-        topic: str,
-        *,
-        key: AnySerde | None = None,
-        value: AnySerde | None = None,
-        store: str | Materialized | None = None,
-        name: str | None = None,
-    ) -> GlobalKTable[Any, Any]:
+    ) -> GlobalKTable[K, V]:
         """Read all of a topic in every process, as a table that streams look up by any key.
 
         The rows are read to the topic's end before the first record of a stream is processed, and

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
+
+from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
@@ -29,8 +31,9 @@ from headrace.topology.serdes import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
-K2 = TypeVar("K2")
-V2 = TypeVar("V2")
+K2 = TypeVar("K2", default=Any)
+V2 = TypeVar("V2", default=Any)
+"""Nobody knows what a lambda forwards: then they are Any."""
 
 
 @checked
@@ -417,14 +420,6 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K2, V2]: ...
-    @overload  # for a lambda, of whose results nothing is known
-    def process(
-        self,
-        supplier: Callable[[Record[K, V], ProcessorContext[Any, Any]], object],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
-    ) -> KStream[Any, Any]: ...
 
     def process(
         self,
@@ -486,14 +481,6 @@ class KStream(StreamJoins[K, V]):
         stores: Iterable[StoreBuilder[Any] | str] = (),
         name: str | None = None,
     ) -> KStream[K, V2]: ...
-    @overload  # for a lambda, of whose results nothing is known
-    def process_values(
-        self,
-        supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[Any, Any]], object],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
-    ) -> KStream[K, Any]: ...
 
     def process_values(
         self,

@@ -28,13 +28,14 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
-from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
+from typing import Any, Generic, Literal, NoReturn
 from uuid import UUID
 
 import msgspec
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import SchemaParseException, UnknownType
 from fastavro.validation import ValidationError, validate
+from typing_extensions import TypeVar
 
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
 from headrace.topology.serdes._json_of import Findings, explained, name_of
@@ -48,7 +49,7 @@ from headrace.topology.serdes.schema_registry import (
 
 __all__ = ["FileRegistry", "MemoryRegistry", "SchemaRegistry", "registered", "serde"]
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 Schema = str | Mapping[str, Any] | Sequence[Any]
 SubjectName = Literal["topic-name", "record-name", "topic-record-name"]
 
@@ -328,36 +329,15 @@ class RegisteredSerde(Generic[T]):
         return writer
 
 
-@overload
 def serde(
     schema: Schema,
     /,
     *,
-    into: type[T],
+    into: type[T] | None = None,
     reader: Schema | None = None,
     name: str | None = None,
     checked: bool = True,
-) -> Serde[T]: ...
-@overload
-def serde(
-    schema: Schema,
-    /,
-    *,
-    reader: Schema | None = None,
-    name: str | None = None,
-    checked: bool = True,
-) -> Serde[Any]: ...
-
-
-def serde(
-    schema: Schema,
-    /,
-    *,
-    into: Any = None,
-    reader: Schema | None = None,
-    name: str | None = None,
-    checked: bool = True,
-) -> Serde[Any]:
+) -> Serde[T]:
     """Make a serde of bare Avro: the bytes of one value, without the schema or its id.
 
     Args:
@@ -394,45 +374,18 @@ def serde(
     return AvroSerde(written, read, shape)
 
 
-@overload
 def registered(
     schema: Schema | None = None,
     /,
     *,
     registry: SchemaRegistry,
-    into: type[T],
+    into: type[T] | None = None,
     subject: str | None = None,
     subject_name: SubjectName = "topic-name",
     auto_register: bool = True,
     name: str | None = None,
     checked: bool = True,
-) -> Serde[T]: ...
-@overload
-def registered(
-    schema: Schema | None = None,
-    /,
-    *,
-    registry: SchemaRegistry,
-    subject: str | None = None,
-    subject_name: SubjectName = "topic-name",
-    auto_register: bool = True,
-    name: str | None = None,
-    checked: bool = True,
-) -> Serde[Any]: ...
-
-
-def registered(
-    schema: Schema | None = None,
-    /,
-    *,
-    registry: SchemaRegistry,
-    into: Any = None,
-    subject: str | None = None,
-    subject_name: SubjectName = "topic-name",
-    auto_register: bool = True,
-    name: str | None = None,
-    checked: bool = True,
-) -> Serde[Any]:
+) -> Serde[T]:
     """Make a serde of Avro in the wire format of schema registries, which names the schema.
 
     Data is read with the schema that its id names, into the shape of `schema`. A schema is looked
