@@ -148,6 +148,20 @@ def test_every_point_of_semantics_is_on_the_page_on_compatibility_and_in_a_test(
     assert sorted(tested) == list(points)
 
 
+def test_every_word_of_the_glossary_is_in_the_code() -> None:
+    page = (DOCS / "glossary.md").read_text()
+    words = re.findall(r"`([^`]+)`", page)
+    paths = [word for word in words if "/" in word]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    tops = ("state", "topology", "streams", "spark_bridge")
+    code = "\n".join(path.read_text() for top in tops for path in (ROOT / top).rglob("*.py"))
+    names = [word for word in words if "/" not in word]
+    unknown = [n for n in names if not re.search(rf"(?<!\w){re.escape(n)}(?!\w)", code)]
+    assert unknown == []
+    explained = [row.split(" | ")[0] for row in _rows(page) if row != "| word | meaning |"]
+    assert len(explained) == len(set(explained)), "a word has two meanings"
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     missing = [page.name for page in DOCS.rglob("*.md") if f"{page.relative_to(DOCS)}" not in nav]

@@ -46,7 +46,7 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
     """Let the counts behind these repartition topics add up partial counts."""
     if not topics:
         return topology
-    from headrace.spark_bridge.program.partials import CountPartials  # loads Arrow
+    from headrace.spark_bridge.program.partial_counts import CountPartials  # loads Arrow
 
     nodes: list[Node] = []
     changed: set[str] = set()

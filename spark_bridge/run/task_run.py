@@ -386,7 +386,7 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
         if known is not None:
             return known
         from headrace.streams.kafka.admin import LiveAdmin
-        from headrace.streams.tasks.facts import ClusterFacts
+        from headrace.streams.tasks.cluster_facts import ClusterFacts
 
         admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
         return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)

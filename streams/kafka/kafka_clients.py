@@ -15,7 +15,7 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import ConfigError
-from headrace.streams.kafka.bounded import BoundedProducer
+from headrace.streams.kafka.bounded_producer import BoundedProducer
 from headrace.streams.secrets import revealed
 
 __all__ = ["Hearing", "new_admin", "new_consumer", "new_producer", "new_transactional_producer"]

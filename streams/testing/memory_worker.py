@@ -23,7 +23,7 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_plan import plan_internal_topics
 from headrace.streams.seams.background import at_once
 from headrace.streams.seams.clients import Probe, Producer, TopicPartition
-from headrace.streams.tasks.facts import ClusterFacts
+from headrace.streams.tasks.cluster_facts import ClusterFacts
 from headrace.streams.tasks.gate_watch import OpenGate
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
 from headrace.streams.tasks.restore import Restorer, SilentRestoreListener

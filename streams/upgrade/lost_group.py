@@ -34,7 +34,7 @@ from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
 from headrace.streams.seams.place_ranges import named_places, named_tasks, topic_options
 from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.tasks.facts import ClusterFacts, begins_earliest
+from headrace.streams.tasks.cluster_facts import ClusterFacts, begins_earliest
 from headrace.streams.tasks.lost_offsets import (
     Counted,
     ReadBefore,

@@ -34,7 +34,7 @@ from headrace.streams.plan.topics import TopicAdmin, describe_twice, prepare_top
 from headrace.streams.seams.background import Background, InThread
 from headrace.streams.seams.clients import Clock, Log, Probe, Producer, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.tasks.facts import ClusterFacts, begins_earliest
+from headrace.streams.tasks.cluster_facts import ClusterFacts, begins_earliest
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
 from headrace.streams.tasks.restore import RestoreListener, Restorer

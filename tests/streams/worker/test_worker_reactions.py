@@ -11,7 +11,7 @@ from headrace.state.errors import StoreCorruptedError
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import TopicReplacedError
-from headrace.streams.tasks.facts import ClusterFacts
+from headrace.streams.tasks.cluster_facts import ClusterFacts
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
 from headrace.streams.worker_errors import (

@@ -7,7 +7,7 @@ import threading
 import confluent_kafka
 import pytest
 
-from headrace.streams.kafka.bounded import BoundedProducer, in_time
+from headrace.streams.kafka.bounded_producer import BoundedProducer, in_time
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.worker_errors import OutcomeUnknownError
 

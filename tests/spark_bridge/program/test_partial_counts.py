@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.program import partials
-from headrace.spark_bridge.program.partials import _Counting
+from headrace.spark_bridge.program import partial_counts
+from headrace.spark_bridge.program.partial_counts import _Counting
 
 TEXTS = st.sampled_from(["a", "b", "\ud800"])
 NUMBERS = st.sampled_from([1, 2, 1 << 70])
@@ -55,9 +55,9 @@ def told_of(given_: Records) -> list[tuple[Any, int, int]]:
 @given(st.one_of(records(KEYS), records(TEXTS), records(NUMBERS)), st.integers(1, 6))
 def test_counts_are_those_of_a_loop(given_: Records, bound: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partials, "COUNTED_AT_ONCE", bound)
-        patch.setattr(partials, "PARTIALS_MAX", bound)
-        patch.setattr(partials, "KEYS_MAX", 2)
+        patch.setattr(partial_counts, "COUNTED_AT_ONCE", bound)
+        patch.setattr(partial_counts, "PARTIALS_MAX", bound)
+        patch.setattr(partial_counts, "KEYS_MAX", 2)
         told = told_of(given_)
     assert by_key(told) == by_key([(key, 1, t) for key, value, t, _ in given_ if value])
 
