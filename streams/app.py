@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -24,7 +25,6 @@ from headrace.streams.contact.unreached import Unreached
 from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.errors import StopRequestedError
 from headrace.streams.kafka.broker_contact import BrokerContact
-from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import ApplicationError, loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
@@ -40,9 +40,15 @@ from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListene
 from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
-from headrace.streams.worker.listeners import BothRestoreListeners, BothWorkerListeners
-from headrace.streams.worker.runtime import Connections, make_worker
-from headrace.streams.worker.worker import SilentListener, Worker, WorkerListener
+from headrace.streams.worker.connections import Connections
+from headrace.streams.worker.listeners import (
+    BothRestoreListeners,
+    BothWorkerListeners,
+    SilentListener,
+    WorkerListener,
+)
+from headrace.streams.worker.runtime import make_worker
+from headrace.streams.worker.worker import Worker
 from headrace.topology.topology import Topology
 
 COLLECT_AFTER_OBJECTS = 100_000
@@ -372,14 +378,11 @@ class KafkaStreams:
         )
 
     def _records(self) -> CommittedRecords:
-        timeout_s = self.config.task_timeout_ms / 1000
-
-        def consumer() -> LiveConsumer:
-            hearing = self._connections.hearing(self.config)
-            settings = self.config.restore_config()
-            return LiveConsumer(settings, timeout_s=timeout_s, clock=self._clock, **hearing)
-
-        return CommittedRecords(consumer, clock=self._clock, timeout_s=timeout_s)
+        return CommittedRecords(
+            partial(self._connections.make_reader, self.config, self._clock),
+            clock=self._clock,
+            timeout_s=self.config.task_timeout_ms / 1000,
+        )
 
     def _memberless_group(self) -> MemberlessGroup:
         return MemberlessGroup(

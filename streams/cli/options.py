@@ -100,7 +100,7 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
     """
     from headrace.streams.supervise.app_loader import load_app
     from headrace.streams.tasks.restore import SilentRestoreListener
-    from headrace.streams.worker.worker import SilentListener
+    from headrace.streams.worker.listeners import SilentListener
 
     app = load_app(target)
     if not settings:

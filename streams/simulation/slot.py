@@ -15,7 +15,6 @@ from headrace.streams.errors import (
     LocalStateError,
     StopRequestedError,
 )
-from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Job
@@ -40,7 +39,9 @@ from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from headrace.streams.tasks.tasks import OpenHome
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
-from headrace.streams.worker.runtime import Connections, LocalState, make_worker
+from headrace.streams.worker.connections import Connections
+from headrace.streams.worker.host_state import LocalState
+from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 
@@ -100,7 +101,7 @@ class _Log:
 class _Local:
     """A worker's identity and its host's disk.
 
-    See `headrace.streams.worker.runtime.LocalState`.
+    See `headrace.streams.worker.host_state.LocalState`.
     """
 
     instance_id: str
@@ -314,14 +315,11 @@ class Slot:
     def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:
         config, plans = self._run.setup.config, self._run.setup.plans
         clock = VirtualClock(self._kernel, process.check)
-        timeout_s = config.task_timeout_ms / 1000
-
-        def consumer() -> LiveConsumer:
-            make = connections.consumer_client
-            settings = config.restore_config()
-            return LiveConsumer(settings, timeout_s=timeout_s, clock=clock, make_client=make)
-
-        records = CommittedRecords(consumer, clock=clock, timeout_s=timeout_s)
+        records = CommittedRecords(
+            partial(connections.make_reader, config, clock),
+            clock=clock,
+            timeout_s=config.task_timeout_ms / 1000,
+        )
         offsets = SimulatedOffsets(self._run.cluster, process)
         return StartCheck(config, plans, offsets, records, None, log)
 

@@ -1,7 +1,6 @@
-"""Wires a worker to a cluster in memory: the production worker, tasks, commit and restore.
+"""Makes a worker of a cluster in memory: the production worker, with seams of its own.
 
-Only what a worker meets at its seams differs from `headrace.streams.worker.runtime`: the clients,
-the clock, and the disk that local state survives on.
+What lies between them is wired as it is live (`headrace.streams.worker.wiring`).
 """
 
 from __future__ import annotations
@@ -12,10 +11,7 @@ from functools import partial
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.contact.contact import NoContact
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.global_tables.global_errors import RowErrors
-from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.local.driver_disk import Disk
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
@@ -24,10 +20,7 @@ from headrace.streams.plan.topic_plan import plan_internal_topics
 from headrace.streams.seams.background import at_once
 from headrace.streams.seams.clients import Probe, Producer, TopicPartition
 from headrace.streams.tasks.cluster_facts import ClusterFacts
-from headrace.streams.tasks.gate_watch import OpenGate
-from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
-from headrace.streams.tasks.restore import Restorer, SilentRestoreListener
-from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.restore import SilentRestoreListener
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -36,8 +29,8 @@ from headrace.streams.testing.memory_clients import (
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.upkeep.offset_retention import keep_offsets_every_s
-from headrace.streams.upkeep.upkeep import make_membership, make_purger, make_retention, make_watch
-from headrace.streams.worker.processing import facts_maker
+from headrace.streams.worker.seams import Application, Seams
+from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
 
@@ -190,84 +183,32 @@ def make_memory_worker(
     """Make a worker of a cluster in memory; its topics are there already."""
     admin = MemoryAdmin(cluster)
     topics = admin.describe(admin.names())
-    restorer = _restorer(config, cluster, clock=clock, listener=counts, probe=probe, log=log)
-    beside: dict[str, Any] = {"background": at_once, "clock": clock, "log": log}
-    partitions = {name: facts.partitions for name, facts in topics.items()}
-    facts = _MemoryFacts(admin, topics, from_earliest=True, create=cluster.create)
-    global_tables = _global_tables(config, global_plans, cluster, disk, facts, clock, probe, log)
-    tasks: dict[str, Any] = {
-        "plans": plans,
-        "partitions": partitions,
-        "consumer": consumer,
-        "restorer": restorer,
-        "facts": facts,
-        "open_home": disk.open,
-        "global_views": global_tables.views,
-        **beside,
-    }
-    return Worker(
+    application = Application(
         config=config,
+        plans=plans,
+        topics=topics,
+        global_plans=global_plans,
+        deployed=deployed,
+        keep_offsets_s=keep_offsets_every_s(admin, log),
+    )
+    seams = Seams(
+        admin=admin,
         consumer=consumer,
+        make_reader=lambda: MemoryConsumer(cluster, group=None, committed=True),
         make_producer=partial(_make_producer, config, cluster, consumer),
-        make_tasks=partial(_make_tasks, config, deployed, tasks),
-        make_membership=lambda leads: make_membership(config, consumer, admin, leads, **beside),
-        restorer=restorer,
-        global_tables=global_tables,
-        topic_ids={name: facts.topic_id for name, facts in topics.items()},
+        facts=_MemoryFacts(admin, topics, from_earliest=True, create=cluster.create),
+        open_home=disk.open,
+        open_global_home=disk.open_global,
+        background=lambda _: at_once,
         clock=clock,
         listener=counts,
+        restore_listener=counts,
+        global_listener=SilentRestoreListener(),
         probe=probe,
-        purger=make_purger(config, plans, admin, **beside),
-        retention=make_retention(
-            config, plans, admin, consumer, topics=topics, partitions=partitions, **beside
-        ),
-        topic_watch=make_watch(
-            config,
-            plans,
-            admin,
-            topics=topics,
-            partitions=partitions,
-            grown=consumer.hear_of_partitions,
-            global_topics=[plan.topic for plan in global_plans],
-            **beside,
-        ),
-        ask_topic_ids=admin.ask_ids,
-        contact=NoContact(),
-        keep_offsets_s=keep_offsets_every_s(admin, log),
-        gate=OpenGate(),
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
     )
-
-
-def _restorer(config: StreamsConfig, cluster: MemoryCluster, **parts: Any) -> Restorer:
-    return Restorer(
-        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
-        batch_records=config.restore_batch_records,
-        **parts,
-    )
-
-
-def _make_tasks(
-    config: StreamsConfig,
-    deployed: Deployment | None,
-    parts: dict[str, Any],
-    producer: Callable[[], Producer],
-    request_commit: Callable[[], None],
-) -> Tasks:
-    return Tasks(
-        make_send=lambda: producer().send,
-        lost_offsets=LostOffsets(
-            config.application_id,
-            read_before(deployed, parts["plans"], config.application_id),
-            exactly_once=config.exactly_once,
-            log=parts["log"],
-        ),
-        read_cache_bytes=config.statestore_read_cache_max_bytes,
-        handlers=config.handlers,
-        make_facts=facts_maker(config, parts["clock"], request_commit),
-        **parts,
-    )
+    return wire(application, seams)
 
 
 def _make_producer(
@@ -276,30 +217,3 @@ def _make_producer(
     if config.exactly_once:
         return MemoryTransactionalProducer(cluster, config.application_id)
     return MemoryPlainProducer(cluster, consumer.commit)
-
-
-def _global_tables(
-    config: StreamsConfig,
-    plans: Sequence[GlobalPlan],
-    cluster: MemoryCluster,
-    disk: Disk,
-    facts: ClusterFacts,
-    clock: ManualClock,
-    probe: Probe,
-    log: EventLog,
-) -> GlobalTables:
-    return GlobalTables(
-        plans,
-        make_consumer=lambda: MemoryConsumer(cluster, group=None, committed=True),
-        open_home=disk.open_global,
-        facts=facts,
-        topics=facts.topics,
-        errors=RowErrors(config.handlers, config.null_key_policy, log),
-        listener=SilentRestoreListener(),
-        probe=probe,
-        clock=clock,
-        timeout_s=config.task_timeout_ms / 1000,
-        batch_records=config.restore_batch_records,
-        cache_bytes=config.statestore_read_cache_max_bytes,
-        log=log,
-    )

@@ -1,16 +1,42 @@
-"""Two listeners where the runtime takes one."""
+"""Who hears what a worker does: a protocol, nobody, and two where the runtime takes one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.tasks.restore import RestoreListener
-from headrace.streams.worker.worker import WorkerListener
 
-__all__ = ["BothRestoreListeners", "BothWorkerListeners"]
+__all__ = ["BothRestoreListeners", "BothWorkerListeners", "SilentListener", "WorkerListener"]
+
+
+class WorkerListener(Protocol):
+    """Hears what a worker does; called in the worker's thread."""
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The worker's tasks changed."""
+
+    def on_running(self) -> None:
+        """All tasks of the worker process records."""
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """A commit is final, local state included."""
+
+
+class SilentListener:
+    """Does nothing: what is used where nobody asked."""
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """Do nothing."""
+
+    def on_running(self) -> None:
+        """Do nothing."""
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,37 +1,143 @@
-"""What the processors of a task are told of their application, live and in the test driver."""
+"""What a worker does with its tasks in a turn: records, punctuators, windows that went idle.
+
+Hot path: `run` is called once a turn, and processes some records of each task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-from headrace.streams.config.config import StreamsConfig, table
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import Clock
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.streams.commit.effort import Effort
+from headrace.streams.commit.transactions import Transactions
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.records.blame import refused_record
+from headrace.streams.seams.clients import Clock, Log
+from headrace.streams.task.task import Task
+from headrace.streams.tasks.intake import Intake
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.window_idle import IdleWindows
+from headrace.streams.worker.pace import Pace
+from headrace.streams.worker_errors import RecordRefusedError
 
-__all__ = ["MakeFacts", "facts_maker"]
+HELD_BACK_BYTES = 250
+"""What one held-back update costs, roughly; its value is counted with the uncommitted rows."""
 
-MakeFacts = Callable[[TaskId], TaskFacts]
 
+class Processing:
+    """See the module."""
 
-def facts_maker(
-    config: StreamsConfig, clock: Clock, request_commit: Callable[[], None]
-) -> MakeFacts:
-    """Return what tells the processors of each task of a worker.
+    def __init__(
+        self,
+        config: StreamsConfig,
+        tasks: Tasks,
+        transactions: Transactions,
+        *,
+        intake: Intake,
+        effort: Effort,
+        idle_windows: IdleWindows,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._transactions = transactions
+        self._intake = intake
+        self._effort = effort
+        self._idle_windows = idle_windows
+        self._clock = clock
+        self._log = log
+        self._pace = Pace(config.max_poll_records)
+        self._uncommitted = 0
+        self.processed = 0
+        """Records processed since the start, those of aborted transactions included."""
 
-    Args:
-        config: the settings; those of the clients, which may be secret, are not passed on.
-    """
-    settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
+    # -- a turn --------------------------------------------------------------------------------
 
-    def make(task_id: TaskId) -> TaskFacts:
-        return TaskFacts(
-            application_id=config.application_id,
-            task_id=str(task_id),
-            partition=task_id.partition,
-            settings=settings,
-            now_ms=clock.now_ms,
-            request_commit=request_commit,
-        )
+    def run(self) -> int:
+        """Process some records of each task, and call punctuators that are due.
 
-    return make
+        Returns:
+            How many records it was.
+        """
+        processed = 0
+        for task in self._effort.in_turn(self._tasks.running):
+            must_wait = self._intake.must_wait(task)
+            if not task.queued():
+                continue
+            if must_wait:
+                self._intake.hold_back(task)
+                continue
+            self._idle_windows.busy(task)
+            self._transactions.begin()
+            processed += self._process_some(task)
+            self._intake.take_again(task)
+            if self._effort.ends_turn(task):
+                break
+        punctuated = self._punctuate()
+        if processed or punctuated:
+            with self.blaming_inputs():
+                self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
+        self._uncommitted += processed
+        self.processed += processed
+        return processed
+
+    def _process_some(self, task: Task) -> int:
+        started = self._clock.monotonic_s()
+        with self.blaming_inputs(), self.working():
+            count = task.process(1 if self._effort.is_careful else self._pace.chunk)
+            self._pace.learn(count, self._clock.monotonic_s() - started)
+            if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+                task.flush()
+        return count
+
+    def _punctuate(self) -> bool:
+        """Call the punctuators that are due by the wall clock; returns whether any was."""
+        due = [task for task in self._tasks.running if task.is_due()]
+        for task in due:
+            self._transactions.begin()
+            with self.blaming_inputs(), self.working():
+                task.punctuate()
+        return bool(due)
+
+    def close_idle_windows(self) -> None:
+        """Close the windows of tasks that have had nothing to read for long."""
+        due = self._idle_windows.due()
+        if not due:
+            return
+        self._log.info("idle_windows_closed", tasks=[str(task.id) for task in due])
+        for task in due:
+            self._transactions.begin()
+            with self.blaming_inputs(), self.working():
+                task.close_idle()
+
+    # -- what is around user code --------------------------------------------------------------
+
+    def working(self) -> AbstractContextManager[None]:
+        """Count the time of this block."""
+        return self._effort.working(self._transactions.producer)
+
+    @contextmanager
+    def blaming_inputs(self) -> Iterator[None]:
+        """Say of a record that was refused after it was sent which input it came from."""
+        try:
+            yield
+        except RecordRefusedError as error:
+            suspects = [task.suspect() for task in self._tasks.running]
+            raise refused_record(suspects, error, now_ms=self._clock.now_ms()) from error
+
+    # -- what becomes of it --------------------------------------------------------------------
+
+    def committed(self) -> int:
+        """What was done is final; returns how many records it was."""
+        records, self._uncommitted = self._uncommitted, 0
+        return records
+
+    def void(self) -> None:
+        """What was done since the last commit is void: see that it is not so for ever."""
+        if self._effort.void(self._tasks.running):
+            self._pace.start_small()
+
+    def forget(self) -> None:
+        """Do not count what was void with the next commit."""
+        self._uncommitted = 0

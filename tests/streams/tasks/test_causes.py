@@ -89,10 +89,10 @@ def log_of(error: StreamsError, found: Found) -> list[dict[str, Any]]:
     builder.stream("in", key=serdes.string, value=serdes.string).to("out")
     driver = TopologyTestDriver(builder.build(), {"application.id": "app"})
     driver.input("in").send("a", "b")
-    worker = driver._present()
-    worker._inputs._ask = lambda _: lambda _: found  # type: ignore[assignment, misc]
+    reactions = driver._present()._reactions
+    reactions._inputs._ask = lambda _: lambda _: found  # type: ignore[assignment, misc]
     log = EventLog()
-    worker._log = log
-    with worker._reacting():
+    reactions._log = log
+    with reactions.reacting():
         raise error
     return log.events

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.streams.errors import FatalClientError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Job
 from headrace.streams.start_errors import BackfillOpenError
-from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, Gate, GateWatch
+from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.memory_worker import EventLog, ManualClock, make_memory_worker
-from headrace.streams.worker.worker import Worker
+from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.streams.worker.seams import Seams
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 0)
@@ -157,14 +159,8 @@ def test_a_worker_begins_no_task_before_and_goes_on_polling(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gated = Gated()
-
-    def with_gate(*parts: object, **named: object) -> Worker:
-        worker = make_memory_worker(*parts, **named)  # type: ignore[arg-type]
-        gate: Gate = gated.watch
-        worker._gate = gate
-        return worker
-
-    monkeypatch.setattr("headrace.streams.testing.driver.make_memory_worker", with_gate)
+    at_the_gate = partial(Seams, gate=gated.watch)
+    monkeypatch.setattr("headrace.streams.testing.memory_worker.Seams", at_the_gate)
     driver = TopologyTestDriver(key_count(), {"application.id": "app"})
     driver.input("in").send("a", "x")
     driver.run()

@@ -385,11 +385,11 @@ def test_a_request_is_for_one_commit(bench: WorkerBench) -> None:
 
 
 def test_each_commit_has_a_larger_number(bench: WorkerBench) -> None:
-    numbers = [bench.worker._commit_id]
+    numbers = [bench.worker._commits._last_id]
     for _ in range(3):
         bench.send("a")
         bench.commit()
-        numbers.append(bench.worker._commit_id)
+        numbers.append(bench.worker._commits._last_id)
     assert numbers == list(range(numbers[0], numbers[0] + 4))
 
 

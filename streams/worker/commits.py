@@ -1,0 +1,126 @@
+"""When a worker commits, and what goes with a commit; its steps are `headrace.streams.commit`'s."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.streams.commit.commit import Commit
+from headrace.streams.commit.commit_timing import CommitTiming
+from headrace.streams.commit.effort import Effort
+from headrace.streams.commit.membership import Membership
+from headrace.streams.commit.transactions import Transactions
+from headrace.streams.seams.clients import Clock, Consumer, Probe
+from headrace.streams.task.task import Task
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.upkeep.retention import RetentionGuard
+from headrace.streams.worker.listeners import WorkerListener
+from headrace.streams.worker.processing import Processing
+
+
+class Commits:
+    """See the module.
+
+    Args:
+        requested: set by whoever asks for a commit, from anywhere.
+        purger: called after a commit with its tasks.
+        topic_ids: of the changelogs.
+        first_id: commits are numbered from here; random enough to be this worker's own.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: Consumer,
+        tasks: Tasks,
+        transactions: Transactions,
+        membership: Membership,
+        processing: Processing,
+        effort: Effort,
+        timing: CommitTiming,
+        requested: threading.Event,
+        inputs: InputIdentity,
+        retention: RetentionGuard,
+        purger: Callable[[Sequence[Task]], None],
+        topic_ids: Mapping[str, str],
+        first_id: int,
+        listener: WorkerListener,
+        clock: Clock,
+        probe: Probe,
+    ) -> None:
+        self._consumer = consumer
+        self._tasks = tasks
+        self._transactions = transactions
+        self._membership = membership
+        self._processing = processing
+        self._effort = effort
+        self._timing = timing
+        self._requested = requested
+        self._inputs = inputs
+        self._retention = retention
+        self._purger = purger
+        self._topic_ids = topic_ids
+        self._last_id = first_id
+        self._listener = listener
+        self._clock = clock
+        self._probe = probe
+
+    def request(self) -> None:
+        """Commit in this turn or the next one; may be called from anywhere."""
+        self._requested.set()
+
+    def is_due_for_all(self) -> bool:
+        """Whether all offsets must be committed again, those that did not move too."""
+        return self._timing.is_due_for_all()
+
+    def is_due(self, processed: int) -> bool:
+        """Whether what was done is to be committed now.
+
+        Args:
+            processed: how many records this turn has processed.
+        """
+        requested = self._requested.is_set()
+        if requested:
+            self._requested.clear()
+        requested = requested or self._effort.is_enough
+        dirty = [task for task in self._tasks.running if task.needs_commit()]
+        if not dirty:
+            self._timing.nothing_to_commit()
+            return False
+        return requested or self._timing.is_due(dirty, processed=processed)
+
+    def commit(self, *, everything: bool = False) -> None:
+        """Commit what the running tasks did; one transaction holds the work of all of them.
+
+        Args:
+            everything: the offsets of those that did nothing too.
+        """
+        dirty = [task for task in self._tasks.running if everything or task.needs_commit()]
+        if not dirty:
+            return
+        owned = set(self._tasks.owned)
+        assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
+        begun_s = self._clock.monotonic_s()
+        done = self._effort.to_forgive(dirty)
+        self._transactions.begin()
+        self._last_id += 1
+        commit = Commit(
+            self._transactions.producer,
+            self._consumer.positions,
+            self._topic_ids,
+            self._clock,
+            self._probe,
+            self._retention.protect,
+            self._inputs,
+            self._processing.working,
+        )
+        with self._processing.blaming_inputs():
+            commit.run(dirty, self._membership.metadata, self._last_id)
+        self._transactions.ended()
+        self._timing.committed(begun_s, everything=everything)
+        records = self._processing.committed()
+        self._effort.committed(done, records)
+        self._listener.on_commit([task.id for task in dirty], records)
+        self._purger(dirty)
+        self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])

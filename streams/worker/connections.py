@@ -1,0 +1,88 @@
+"""What joins a worker to a real cluster and a real disk, or to what stands in for them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.broker_contact import BrokerContact
+from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
+from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
+from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.seams.background import Background, InThread
+from headrace.streams.seams.clients import Clock
+from headrace.streams.worker.host_state import HostState, LocalState
+
+__all__ = ["LIVE", "Connections", "Stopping"]
+
+Stopping = Callable[[], bool]
+"""Whether the application was asked to stop."""
+
+
+def _new_commit_id() -> int:
+    return secrets.randbits(30) << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What joins a worker to the world outside; by default a real cluster and a real disk.
+
+    Args:
+        admin: makes the admin client, given what says that nobody waits for it any more; None
+            takes the live one.
+        consumer_client: makes Kafka's own consumers, by their settings; None takes the live ones.
+        producer_client: makes Kafka's own producers, by their settings; likewise.
+        contact: hears what the live clients say, and knows whether brokers can be reached.
+        local_state: takes an identity, and opens the host's state.
+        background: makes what runs jobs of a name beside the worker.
+        first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
+    """
+
+    admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
+    consumer_client: MakeConsumerClient | None = None
+    producer_client: MakeProducerClient | None = None
+    contact: BrokerContact | None = None
+    local_state: Callable[[StreamsConfig], LocalState] = HostState
+    background: Callable[[str], Background] = InThread
+    first_commit_id: Callable[[], int] = _new_commit_id
+
+    def hearing(self, config: StreamsConfig) -> dict[str, Any]:
+        """How live clients are heard, as arguments of what uses them."""
+        if self.contact is None:
+            return {}
+        timeout_s = config.task_timeout_ms / 1000
+        return {"contact": self.contact, "waiting": partial(self.contact.was_lost, timeout_s)}
+
+    def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
+        """Make the admin client."""
+        if self.admin is not None:
+            return self.admin(config, stopping)
+        timeout_s = config.task_timeout_ms / 1000
+        return LiveAdmin(
+            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
+        )
+
+    def make_consumer(
+        self, config: StreamsConfig, settings: dict[str, object], clock: Clock
+    ) -> LiveConsumer:
+        """Make a consumer, of the group or without one, as the settings are."""
+        return LiveConsumer(
+            settings,
+            timeout_s=config.task_timeout_ms / 1000,
+            clock=clock,
+            make_client=self.consumer_client,
+            **self.hearing(config),
+        )
+
+    def make_reader(self, config: StreamsConfig, clock: Clock) -> LiveConsumer:
+        """Make a consumer of committed records without a group."""
+        return self.make_consumer(config, config.restore_config(), clock)
+
+
+LIVE = Connections()

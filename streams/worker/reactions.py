@@ -1,0 +1,143 @@
+"""What a worker does about errors that it can put right itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.streams.commit.membership import Membership
+from headrace.streams.commit.transactions import Transactions
+from headrace.streams.seams.clients import Log
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.intake import Intake
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.upkeep.topic_watch import TopicWatch
+from headrace.streams.worker.ownership import Ownership
+from headrace.streams.worker.processing import Processing
+from headrace.streams.worker_errors import (
+    AbortableError,
+    MemberFencedError,
+    OffsetLostError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    RestoreLostError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
+
+REACTED_TO = (
+    AbortableError,
+    TaskMigratedError,
+    ProducerFencedError,
+    OutcomeUnknownError,
+    MemberFencedError,
+    TaskCorruptedError,
+)
+"""What a commit may fail with that a worker which goes on would put right."""
+_MEMBER_REPLACED = (
+    "nothing is lost: it joins again and goes on behind the last commit, as after brokers that "
+    "were away for longer than consumer.session.timeout.ms; act if it comes again while they are "
+    "up: then another live worker has the same worker.id, and each needs its own"
+)
+
+
+class Reactions:
+    """See the module."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        transactions: Transactions,
+        membership: Membership,
+        *,
+        ownership: Ownership,
+        processing: Processing,
+        intake: Intake,
+        inputs: InputIdentity,
+        topic_watch: TopicWatch,
+        log: Log,
+    ) -> None:
+        self._tasks = tasks
+        self._transactions = transactions
+        self._membership = membership
+        self._ownership = ownership
+        self._processing = processing
+        self._intake = intake
+        self._inputs = inputs
+        self._topic_watch = topic_watch
+        self._log = log
+        self._lost: set[tuple[str, int]] = set()
+        """The committed offsets that were lost once already."""
+
+    @contextmanager
+    def reacting(self) -> Iterator[None]:
+        """React to what a worker can put right itself; the rest goes on up and stops it."""
+        try:
+            yield
+        except (AbortableError, TaskMigratedError) as error:
+            # A topic that was deleted may be why, and the client does not say which.
+            self._log.warning("transaction_aborted", reason=self._with_cause(str(error)))
+            self._topic_watch.look_soon()
+            self.abort()
+        except (ProducerFencedError, OutcomeUnknownError) as error:
+            self._processing.void()
+            self._transactions.replace(error)
+            self._begin_all_anew()
+        except MemberFencedError as error:
+            self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
+            self.abort()
+            self._ownership.let_go(self._tasks.owned)
+            self._membership.replace(error)
+        except TaskCorruptedError as error:
+            self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
+            self.abort()
+            self._tasks.wipe(error.tasks)
+        except OffsetLostError as error:
+            self._begin_at_committed(error)
+        except RestoreLostError as error:
+            self._log.warning("restore_lost", tasks=sorted(error.tasks), reason=error.reason)
+            self.abort()
+            self._tasks.rebuild_all()
+
+    def abort(self) -> None:
+        """Abort the transaction; the tasks begin anew from committed facts."""
+        self._processing.void()
+        if not self._transactions.abort():
+            self._begin_all_anew()
+            return
+        self._processing.forget()
+        self._tasks.rebuild()
+        self._intake.keep_to_running()
+
+    def abort_quietly(self) -> None:
+        """Abort for the last time: a consumer that closes calls back, and finds no running task."""
+        self._tasks.rebuild()
+        self._transactions.forget()
+
+    def _begin_all_anew(self) -> None:
+        """Begin all tasks anew after the producer was replaced, as they send with it."""
+        self._processing.forget()
+        self._tasks.rebuild_all()
+        self._intake.keep_to_running()
+
+    def _begin_at_committed(self, error: OffsetLostError) -> None:
+        """Read on from the committed offset, unless that is the one that is lost.
+
+        Another worker may have the partition, and have had what it processed deleted.
+        """
+        running = self._tasks.running
+        reader = next((t for t in running if error.where in map(str, t.inputs)), None)
+        if reader is not None:
+            begun_at = next(c.offset for p, c in reader.start.items() if str(p) == error.where)
+            if (error.where, begun_at) in self._lost:
+                raise error
+            self._lost.add((error.where, begun_at))
+        self._topic_watch.look_soon()
+        reason = self._with_cause(error.reason)
+        self._log.warning("offset_lost", partition=error.where, reason=reason)
+        self.abort()
+
+    def _with_cause(self, reason: str) -> str:
+        """What a client says, and what is wrong with the topics, if anything is."""
+        cause = self._inputs.cause(self._tasks.running)
+        return f"{reason}; {cause}" if cause and cause not in reason else reason

@@ -1,0 +1,88 @@
+"""What a worker is made from: what it runs, and what it meets of the world outside.
+
+Live, simulated and in the test driver, each has `Seams` of its own: clients, clock, disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.contact.contact import Contact, NoContact
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.seams.background import Background
+from headrace.streams.seams.clients import Clock, Consumer, Log, Probe, Producer, TopicPartition
+from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.tasks.cluster_facts import ClusterFacts
+from headrace.streams.tasks.gate_watch import Gate, OpenGate
+from headrace.streams.tasks.restore import RestoreListener
+from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.worker.listeners import WorkerListener
+from headrace.topology.processors.store import Store
+
+__all__ = ["Application", "Seams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """What a worker runs, and what is known of it before it starts.
+
+    Args:
+        topics: what is known of the topics; brought up to date while the worker runs.
+        deployed: what was deployed before this start, as far as that is known.
+        told: the inputs without offsets of which it was said already what follows.
+        keep_offsets_s: how often offsets that do not move are committed again, in seconds.
+    """
+
+    config: StreamsConfig
+    plans: Sequence[SubPlan]
+    topics: dict[str, TopicFacts]
+    global_plans: Sequence[GlobalPlan] = ()
+    deployed: Deployment | None = None
+    told: AbstractSet[TopicPartition] = frozenset()
+    keep_offsets_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What a worker meets of the world outside.
+
+    Args:
+        admin: asks about topics, and changes them.
+        make_reader: makes a consumer without a group, for restores and global tables.
+        make_producer: makes a producer of this worker's identity.
+        facts: answers what tasks ask of the cluster.
+        open_home: opens a task's local state; None while another worker has it.
+        open_global_home: opens the local state of global tables.
+        background: makes what runs jobs of a name beside the worker.
+        listener: hears what the worker does.
+        restore_listener: hears how tasks' restores go on.
+        global_listener: hears how global tables are read.
+        first_commit_id: where commits are numbered from, unlike any other worker's.
+        contact: knows whether brokers can be reached.
+        gate: what tasks wait for before they begin.
+    """
+
+    admin: TopicAdmin
+    consumer: Consumer
+    make_reader: Callable[[], Consumer]
+    make_producer: Callable[[], Producer]
+    facts: ClusterFacts
+    open_home: OpenHome
+    open_global_home: Callable[[Sequence[Store]], TaskHome]
+    background: Callable[[str], Background]
+    clock: Clock
+    listener: WorkerListener
+    restore_listener: RestoreListener
+    global_listener: RestoreListener
+    probe: Probe
+    first_commit_id: int
+    log: Log
+    contact: Contact = field(default_factory=NoContact)
+    gate: Gate = field(default_factory=OpenGate)

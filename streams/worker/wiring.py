@@ -1,0 +1,277 @@
+"""Makes a worker from its seams: live, simulated and in the test driver, it is this one."""
+
+from __future__ import annotations
+
+import threading
+from functools import cached_property
+
+from headrace.streams.commit.commit_timing import CommitTiming
+from headrace.streams.commit.effort import Effort
+from headrace.streams.commit.membership import Membership
+from headrace.streams.commit.transactions import Transactions
+from headrace.streams.global_tables.global_errors import RowErrors
+from headrace.streams.global_tables.global_tables import GlobalTables
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.intake import Intake
+from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.window_idle import IdleWindows
+from headrace.streams.upkeep.retention import RetentionGuard
+from headrace.streams.upkeep.topic_watch import TopicWatch
+from headrace.streams.upkeep.upkeep import make_membership, make_purger, make_retention, make_watch
+from headrace.streams.worker.commits import Commits
+from headrace.streams.worker.ownership import Ownership
+from headrace.streams.worker.processing import Processing
+from headrace.streams.worker.processor_facts import facts_maker
+from headrace.streams.worker.reactions import Reactions
+from headrace.streams.worker.seams import Application, Seams
+from headrace.streams.worker.worker import Worker
+
+__all__ = ["wire"]
+
+
+def wire(application: Application, seams: Seams) -> Worker:
+    """Make a worker of an application whose topics are there."""
+    return _Wiring(application, seams).worker()
+
+
+class _Wiring:
+    """The parts of one worker, each made once, from those that it needs."""
+
+    def __init__(self, application: Application, seams: Seams) -> None:
+        self._application = application
+        self._config = application.config
+        self._seams = seams
+        self._partitions = {name: facts.partitions for name, facts in application.topics.items()}
+        """One table for all: what the watch finds, the others go by."""
+        self._commit_requested = threading.Event()
+
+    def worker(self) -> Worker:
+        return Worker(
+            config=self._config,
+            consumer=self._seams.consumer,
+            transactions=self.transactions,
+            membership=self.membership,
+            tasks=self.tasks,
+            restorer=self.restorer,
+            global_tables=self.global_tables,
+            intake=self.intake,
+            effort=self.effort,
+            processing=self.processing,
+            commits=self.commits,
+            timing=self.timing,
+            reactions=self.reactions,
+            ownership=self.ownership,
+            topic_watch=self.topic_watch,
+            contact=self._seams.contact,
+            gate=self._seams.gate,
+            listener=self._seams.listener,
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
+
+    # -- what a worker has ---------------------------------------------------------------------
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        return Transactions(
+            self._seams.make_producer,
+            timeout_s=self._config.transaction_timeout_ms / 1000,
+            clock=self._seams.clock,
+            probe=self._seams.probe,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def restorer(self) -> Restorer:
+        return Restorer(
+            make_consumer=self._seams.make_reader,
+            clock=self._seams.clock,
+            listener=self._seams.restore_listener,
+            probe=self._seams.probe,
+            batch_records=self._config.restore_batch_records,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def global_tables(self) -> GlobalTables:
+        config, seams = self._config, self._seams
+        return GlobalTables(
+            self._application.global_plans,
+            make_consumer=seams.make_reader,
+            open_home=seams.open_global_home,
+            facts=seams.facts,
+            topics=self._application.topics,
+            errors=RowErrors(config.handlers, config.null_key_policy, seams.log),
+            listener=seams.global_listener,
+            probe=seams.probe,
+            clock=seams.clock,
+            timeout_s=config.task_timeout_ms / 1000,
+            batch_records=config.restore_batch_records,
+            cache_bytes=config.statestore_read_cache_max_bytes,
+            log=seams.log,
+        )
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        config, plans, seams = self._config, self._application.plans, self._seams
+        return Tasks(
+            plans=plans,
+            partitions=self._partitions,
+            consumer=seams.consumer,
+            restorer=self.restorer,
+            facts=seams.facts,
+            open_home=seams.open_home,
+            make_send=lambda: self.transactions.producer.send,
+            lost_offsets=LostOffsets(
+                config.application_id,
+                read_before(self._application.deployed, plans, config.application_id),
+                exactly_once=config.exactly_once,
+                log=seams.log,
+                told=self._application.told,
+            ),
+            read_cache_bytes=config.statestore_read_cache_max_bytes,
+            clock=seams.clock,
+            background=seams.background("headrace-facts"),
+            log=seams.log,
+            handlers=config.handlers,
+            make_facts=facts_maker(config, seams.clock, self._commit_requested.set),
+            global_views=self.global_tables.views,
+        )
+
+    @cached_property
+    def intake(self) -> Intake:
+        return Intake(self._config, self._seams.consumer, self.tasks, clock=self._seams.clock)
+
+    # -- what it does --------------------------------------------------------------------------
+
+    @cached_property
+    def effort(self) -> Effort:
+        return Effort(self._config, clock=self._seams.clock, log=self._seams.log)
+
+    @cached_property
+    def processing(self) -> Processing:
+        seams = self._seams
+        idle_ms = self._config.window_close_idle_ms
+        return Processing(
+            self._config,
+            self.tasks,
+            self.transactions,
+            intake=self.intake,
+            effort=self.effort,
+            idle_windows=IdleWindows(
+                idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
+            ),
+            clock=seams.clock,
+            log=seams.log,
+        )
+
+    @cached_property
+    def timing(self) -> CommitTiming:
+        return CommitTiming(
+            self._config,
+            self._seams.consumer,
+            self.tasks,
+            clock=self._seams.clock,
+            keep_offsets_s=self._application.keep_offsets_s,
+        )
+
+    @cached_property
+    def commits(self) -> Commits:
+        return Commits(
+            consumer=self._seams.consumer,
+            tasks=self.tasks,
+            transactions=self.transactions,
+            membership=self.membership,
+            processing=self.processing,
+            effort=self.effort,
+            timing=self.timing,
+            requested=self._commit_requested,
+            inputs=self.inputs,
+            retention=self.retention,
+            purger=make_purger(
+                self._config,
+                self._application.plans,
+                self._seams.admin,
+                background=self._seams.background("headrace-purge"),
+                clock=self._seams.clock,
+                log=self._seams.log,
+            ),
+            topic_ids={name: f.topic_id for name, f in self._application.topics.items()},
+            first_id=self._seams.first_commit_id,
+            listener=self._seams.listener,
+            clock=self._seams.clock,
+            probe=self._seams.probe,
+        )
+
+    @cached_property
+    def reactions(self) -> Reactions:
+        return Reactions(
+            self.tasks,
+            self.transactions,
+            self.membership,
+            ownership=self.ownership,
+            processing=self.processing,
+            intake=self.intake,
+            inputs=self.inputs,
+            topic_watch=self.topic_watch,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        return Ownership(self.tasks, self.intake, self._seams.gate, self._seams.listener)
+
+    # -- what it asks of the cluster beside its records ----------------------------------------
+
+    @cached_property
+    def membership(self) -> Membership:
+        return make_membership(
+            self._config,
+            self._seams.consumer,
+            self._seams.admin,
+            lambda: self.tasks.leads,
+            background=self._seams.background("headrace-group"),
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def retention(self) -> RetentionGuard:
+        return make_retention(
+            self._config,
+            self._application.plans,
+            self._seams.admin,
+            self._seams.consumer,
+            topics=self._application.topics,
+            partitions=self._partitions,
+            background=self._seams.background("headrace-retention"),
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def topic_watch(self) -> TopicWatch:
+        return make_watch(
+            self._config,
+            self._application.plans,
+            self._seams.admin,
+            topics=self._application.topics,
+            partitions=self._partitions,
+            grown=self._seams.consumer.hear_of_partitions,
+            global_topics=[plan.topic for plan in self._application.global_plans],
+            background=self._seams.background("headrace-topics"),
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
+
+    @cached_property
+    def inputs(self) -> InputIdentity:
+        return InputIdentity(
+            self._seams.admin.ask_ids,
+            outputs=self.topic_watch.outputs,
+            missing=self.topic_watch.look_soon,
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
