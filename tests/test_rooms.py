@@ -78,9 +78,6 @@ TESTS_MAX = 20
 BESIDE_ROOMS = ("live", "support")
 """Folders of tests that are no rooms: what needs a real Kafka, and what tests share."""
 LONGER = {
-    "topology/dsl/kstream.py": 554,
-    "topology/dsl/ktable.py": 662,
-    "topology/dsl/stream_joins.py": 508,
     "streams/testing/driver.py": 537,
 }
 """Files that are to be divided; they may become shorter, and nothing may be added here."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
-from headrace.topology.dsl.steps.process_step import process_step
-from headrace.topology.dsl.steps.table_nodes import table_node
+from headrace.topology.dsl.steps.merging import merged
+from headrace.topology.dsl.steps.process_step import AnyStore, ProcessorOptions, process_step
+from headrace.topology.dsl.steps.table_nodes import to_table
 from headrace.topology.dsl.stream_joins import StreamJoins
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
@@ -26,7 +27,6 @@ from headrace.topology.processors.processors import (
     ProcessorContext,
     Record,
 )
-from headrace.topology.processors.stores import StoreBuilder
 from headrace.topology.serdes import Serde
 
 K = TypeVar("K")
@@ -44,42 +44,16 @@ class KStream(StreamJoins[K, V]):
     ``with_key`` is set. They must not change what they are given. A stream may have several
     followers: each of them sees every record.
 
-    >>> from headrace import serdes
-    >>> from headrace.topology.dsl.builder import StreamsBuilder
+    >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
     >>> builder = StreamsBuilder()
     >>> lines = builder.stream("lines", value=serdes.string)
     >>> words = lines.flat_map_values(str.split, name="split")
     >>> by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
-    >>> counts = by_word.count(store="counts", name="count")
-    >>> counts.to_stream(name="changes").to("out", name="write")
-    >>> print(builder.build().describe().rstrip())
-    Topologies:
-       Sub-topology: 0
-        Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
-          --> split
-        Processor: split (stores: [])
-          --> by-word
-          <-- KSTREAM-SOURCE-0000000000
-        Processor: by-word (stores: [])
-          --> by-word-repartition-filter
-          <-- split
-        Processor: by-word-repartition-filter (stores: [])
-          --> by-word-repartition-sink
-          <-- by-word
-        Sink: by-word-repartition-sink (topic: by-word-repartition)
-          <-- by-word-repartition-filter
-    <BLANKLINE>
-      Sub-topology: 1
-        Source: by-word-repartition-source (topics: [by-word-repartition])
-          --> count
-        Processor: count (stores: [counts])
-          --> changes
-          <-- by-word-repartition-source
-        Processor: changes (stores: [])
-          --> write
-          <-- count
-        Sink: write (topic: out)
-          <-- changes
+    >>> by_word.count(store="counts", name="count").to_stream().to("out")
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.input("lines").send(None, "to be or not to be")
+    ...     dict(driver.store("counts"))
+    {'be': 2, 'not': 1, 'or': 1, 'to': 2}
     """
 
     __slots__ = ("_edge",)
@@ -249,20 +223,7 @@ class KStream(StreamJoins[K, V]):
         Raises:
             TopologyError: the other stream comes from another builder.
         """
-        a, b = self._edge, other._edge
-        if a.draft is not b.draft:
-            raise TopologyError("merge() was given a stream of another builder; use one builder")
-        node_name = a.draft.names.node("KSTREAM-MERGE-", name)
-        parents = tuple(dict.fromkeys((a.node, b.node)))
-        return KStream(
-            Edge(
-                a.draft,
-                a.draft.add(Stateless(node_name, parents, op="pass")),
-                a.key if a.key == b.key else None,
-                a.value if a.value == b.value else None,
-                a.rekeyed or b.rekeyed,
-            )
-        )
+        return KStream(merged(self._edge, other._edge, name))
 
     def split(self, *, name: str | None = None) -> branched.BranchedKStream[K, V]:
         """Begin to send each record to one of several streams.
@@ -349,17 +310,7 @@ class KStream(StreamJoins[K, V]):
         Raises:
             TopologyError: a name is not legal or is taken.
         """
-        edge = self._with_serdes(key, value)
-        names, kept = edge.draft.names, materialized(store)
-        node_name = names.node("KSTREAM-TOTABLE-", name)
-        reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
-        if edge.rekeyed:
-            edge = edge.repartitioned(node_name)
-        node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
-        if not stored:
-            edge.draft.reserve(node_name, rows)
-            return ktable.KTable(replace(edge, node=edge.draft.add(node)))
-        return ktable.KTable(replace(edge, node=edge.draft.add(node, store=rows)))
+        return ktable.KTable(to_table(self._with_serdes(key, value), materialized(store), name))
 
     def group_by_key(
         self,
@@ -408,24 +359,20 @@ class KStream(StreamJoins[K, V]):
     def process(
         self,
         supplier: Callable[[], Processor[K, V, K2, V2]],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
+        **options: Unpack[ProcessorOptions],
     ) -> KStream[K2, V2]: ...
     @overload
     def process(
         self,
         supplier: Callable[[Record[K, V], ProcessorContext[K2, V2]], object],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
+        **options: Unpack[ProcessorOptions],
     ) -> KStream[K2, V2]: ...
 
     def process(
         self,
         supplier: Callable[..., Any],
         *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
+        stores: Iterable[AnyStore] = (),
         name: str | None = None,
     ) -> KStream[Any, Any]:
         """Have a processor of one's own take each record; what it forwards is the result.
@@ -469,24 +416,20 @@ class KStream(StreamJoins[K, V]):
     def process_values(
         self,
         supplier: Callable[[], FixedKeyProcessor[K, V, V2]],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
+        **options: Unpack[ProcessorOptions],
     ) -> KStream[K, V2]: ...
     @overload
     def process_values(
         self,
         supplier: Callable[[FixedKeyRecord[K, V], FixedKeyProcessorContext[K, V2]], object],
-        *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
-        name: str | None = None,
+        **options: Unpack[ProcessorOptions],
     ) -> KStream[K, V2]: ...
 
     def process_values(
         self,
         supplier: Callable[..., Any],
         *,
-        stores: Iterable[StoreBuilder[Any] | str] = (),
+        stores: Iterable[AnyStore] = (),
         name: str | None = None,
     ) -> KStream[K, Any]:
         """Have a processor of one's own take each record, which leaves keys as they are.

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Literal
+from typing import Generic, Literal, TypedDict, TypeVar
 
 from headrace.state.layout import LayoutName
 from headrace.state.spec import StoreKind, StoreSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import Hinting
 from headrace.topology.naming import legal
+from headrace.topology.serdes import Serde
 from headrace.topology.windows import duration_ms
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,15 @@ class Materialized(metaclass=Hinting):
             layout=layout,
             retention_ms=retention_ms,
         )
+
+
+class TableOptions(TypedDict, Generic[K, V], total=False):
+    """What a step that makes a table of another one may be given; see `KTable.map_values`."""
+
+    store: str | Materialized | None
+    key: Serde[K] | None
+    value: Serde[V] | None
+    name: str | None
 
 
 def materialized(store: str | Materialized | None) -> Materialized:

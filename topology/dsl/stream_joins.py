@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.global_table import GlobalKTable
@@ -18,9 +18,9 @@ from headrace.topology.dsl.steps.global_join import global_join
 from headrace.topology.dsl.steps.join_nodes import (
     JoinKind,
     StreamJoin,
-    TableLookup,
     add_stream_join,
     add_table_join,
+    table_lookup,
 )
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
@@ -40,6 +40,33 @@ V2 = TypeVar("V2")
 R = TypeVar("R")
 
 
+class OfStreams(TypedDict, Generic[K, V, V2], total=False):
+    """What a join of two streams may be given; see `KStream.join`."""
+
+    key: Serde[K] | None
+    value: Serde[V] | None
+    other_value: Serde[V2] | None
+    store: str | Materialized | None
+    name: str | None
+    late: Late[K, V] | None
+    other_late: Late[K, V2] | None
+
+
+class WithNulls(OfStreams[K, V, V2], total=False):
+    """The same of one that has results without a match; see `KStream.left_join`."""
+
+    late_match: LateMatch
+
+
+class OfTable(TypedDict, Generic[K, V], total=False):
+    """What a join with a table may be given."""
+
+    key: Serde[K] | None
+    value: Serde[V] | None
+    name: str | None
+    grace: timedelta | None
+
+
 class StreamJoins(Generic[K, V]):
     """The part of `KStream` that joins."""
 
@@ -54,13 +81,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[OfStreams[K, V, V2]],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -70,13 +91,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[OfStreams[K, V, V2]],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -85,10 +100,7 @@ class StreamJoins(Generic[K, V]):
         joiner: Callable[[V, V2], R],
         *,
         with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-        grace: timedelta | None = ...,
+        **options: Unpack[OfTable[K, V]],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -97,10 +109,7 @@ class StreamJoins(Generic[K, V]):
         joiner: Callable[[K, V, V2], R],
         *,
         with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-        grace: timedelta | None = ...,
+        **options: Unpack[OfTable[K, V]],
     ) -> KStream[K, R]: ...
     @overload
     def join(
@@ -201,14 +210,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late_match: LateMatch = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[WithNulls[K, V, V2]],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -218,14 +220,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late_match: LateMatch = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[WithNulls[K, V, V2]],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -234,10 +229,7 @@ class StreamJoins(Generic[K, V]):
         joiner: Callable[[V, V2 | None], R],
         *,
         with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-        grace: timedelta | None = ...,
+        **options: Unpack[OfTable[K, V]],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -246,10 +238,7 @@ class StreamJoins(Generic[K, V]):
         joiner: Callable[[K, V, V2 | None], R],
         *,
         with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        name: str | None = ...,
-        grace: timedelta | None = ...,
+        **options: Unpack[OfTable[K, V]],
     ) -> KStream[K, R]: ...
     @overload
     def left_join(
@@ -345,14 +334,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[False] = ...,
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late_match: LateMatch = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[WithNulls[K, V, V2]],
     ) -> KStream[K, R]: ...
     @overload
     def outer_join(
@@ -362,14 +344,7 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows,
         *,
         with_key: Literal[True],
-        key: Serde[K] | None = ...,
-        value: Serde[V] | None = ...,
-        other_value: Serde[V2] | None = ...,
-        store: str | Materialized | None = ...,
-        name: str | None = ...,
-        late_match: LateMatch = ...,
-        late: Late[K, V] | None = ...,
-        other_late: Late[K, V2] | None = ...,
+        **options: Unpack[WithNulls[K, V, V2]],
     ) -> KStream[K, R]: ...
 
     def outer_join(
@@ -455,7 +430,7 @@ class StreamJoins(Generic[K, V]):
                 "the key that the records have: select_key() gives them another"
             )
         if isinstance(other, ktable.KTable):
-            lookup = replace(_table_lookup(kind, joiner, windows, options), grace=grace)
+            lookup = replace(table_lookup(kind, joiner, windows, options), grace=grace)
             return stream(add_table_join(self._edge, other._edge, lookup))
         if not isinstance(other, StreamJoins):
             raise TypeError(
@@ -472,37 +447,3 @@ class StreamJoins(Generic[K, V]):
         kept = materialized(options.pop("store"))
         join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)
         return stream(add_stream_join(self._edge, other._edge, join))
-
-
-_OF_TWO_STREAMS = {
-    "other_value": "the table has its own serdes",
-    "store": "the table has its own store",
-    "late": "a record finds the row of the moment, however late it comes",
-    "other_late": "a record finds the row of the moment, however late it comes",
-}
-
-
-def _table_lookup(
-    kind: JoinKind,
-    joiner: Callable[..., Any],
-    windows: JoinWindows | None,
-    options: dict[str, Any],
-) -> TableLookup:
-    if kind == "outer":
-        raise TopologyError(
-            "a stream has no outer join with a table, as a row alone makes no result; use "
-            "left_join(), or join the table with a table"
-        )
-    if windows is not None:
-        raise TopologyError("a join with a table takes no windows: a row is valid until it changes")
-    for argument, reason in _OF_TWO_STREAMS.items():
-        if options[argument] is not None:
-            raise TopologyError(f"a join with a table takes no {argument}=: {reason}")
-    return TableLookup(
-        left=kind == "left",
-        joiner=joiner,
-        with_key=options["with_key"],
-        key=options["key"],
-        value=options["value"],
-        name=options["name"],
-    )

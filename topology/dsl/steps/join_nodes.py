@@ -31,7 +31,14 @@ from headrace.topology.serdes.join_serdes import (
 )
 from headrace.topology.windows import JoinWindows, duration_ms
 
-__all__ = ["JoinKind", "StreamJoin", "TableLookup", "add_stream_join", "add_table_join"]
+__all__ = [
+    "JoinKind",
+    "StreamJoin",
+    "TableLookup",
+    "add_stream_join",
+    "add_table_join",
+    "table_lookup",
+]
 
 JoinKind = Literal["inner", "left", "outer"]
 T = TypeVar("T")
@@ -298,3 +305,42 @@ def _grace_ms(edge: Edge, grace: timedelta, uses: tuple[str, ...]) -> int:
                 f"{history_ms} ms; make the history as long as the grace period at least"
             )
     return grace_ms
+
+
+_OF_TWO_STREAMS = {
+    "other_value": "the table has its own serdes",
+    "store": "the table has its own store",
+    "late": "a record finds the row of the moment, however late it comes",
+    "other_late": "a record finds the row of the moment, however late it comes",
+}
+
+
+def table_lookup(
+    kind: JoinKind,
+    joiner: Callable[..., Any],
+    windows: JoinWindows | None,
+    options: dict[str, Any],
+) -> TableLookup:
+    """What a join with a table was given, without what only a join of two streams takes.
+
+    Raises:
+        TopologyError: it was given such a thing.
+    """
+    if kind == "outer":
+        raise TopologyError(
+            "a stream has no outer join with a table, as a row alone makes no result; use "
+            "left_join(), or join the table with a table"
+        )
+    if windows is not None:
+        raise TopologyError("a join with a table takes no windows: a row is valid until it changes")
+    for argument, reason in _OF_TWO_STREAMS.items():
+        if options[argument] is not None:
+            raise TopologyError(f"a join with a table takes no {argument}=: {reason}")
+    return TableLookup(
+        left=kind == "left",
+        joiner=joiner,
+        with_key=options["with_key"],
+        key=options["key"],
+        value=options["value"],
+        name=options["name"],
+    )

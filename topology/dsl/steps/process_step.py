@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Operator
@@ -12,9 +12,16 @@ from headrace.topology.naming import legal
 from headrace.topology.operators.process import Process, supplied
 from headrace.topology.processors.stores import StoreBuilder, store_names
 
-__all__ = ["AnyStore", "process_step"]
+__all__ = ["AnyStore", "ProcessorOptions", "process_step"]
 
 AnyStore = StoreBuilder[Any] | str
+
+
+class ProcessorOptions(TypedDict, total=False):
+    """What a step with a processor may be given; see `KStream.process`."""
+
+    stores: Iterable[AnyStore]
+    name: str | None
 
 
 def process_step(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Operator, TableSource
 from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.versioned_store import VersionedFace
 
-__all__ = ["table_node"]
+__all__ = ["table_node", "to_table"]
 
 
 def table_node(
@@ -33,3 +36,17 @@ def table_node(
     )
     face = VersionedFace(kept.history_ms)
     return versions, Store(kept.versioned_spec(store), key, value, face), True
+
+
+def to_table(edge: Edge, kept: Materialized, name: str | None) -> Edge:
+    """Add what reads a stream as a table, behind a repartition topic where the key is a new one."""
+    names = edge.draft.names
+    node_name = names.node("KSTREAM-TOTABLE-", name)
+    reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
+    if edge.rekeyed:
+        edge = edge.repartitioned(node_name)
+    node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
+    if stored:
+        return replace(edge, node=edge.draft.add(node, store=rows))
+    edge.draft.reserve(node_name, rows)
+    return replace(edge, node=edge.draft.add(node))
