@@ -306,8 +306,8 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             assert rows.spec.retention_ms is not None
             return rows, SessionFold(
                 store_name,
-                windows,
                 Aggregating(initializer, aggregate_tagged, merger=merger),
+                windows,
                 retention_ms=rows.spec.retention_ms,
             )
 

@@ -224,8 +224,8 @@ class SessionWindowedKStream(Generic[K, V]):
             assert added.spec.retention_ms is not None
             spec = SessionFold(
                 store,
-                windows,
                 fold,
+                windows,
                 retention_ms=added.spec.retention_ms,
                 emit=self._emit,
             )

@@ -21,6 +21,7 @@ from headrace.topology.context.context import (
 )
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.closing import close_idle
+from headrace.topology.operators.last_changes import AtOnce
 
 __all__ = ["CogroupInput", "CogroupMerge", "aggregate_tagged"]
 
@@ -152,12 +153,9 @@ class CogroupMerge(OperatorSpec):
         return self.fold.view(context)
 
 
-class _Merge:
-    __slots__ = ("pending", "process")
+class _Merge(AtOnce):
+    __slots__ = ("process",)
 
     def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context.forward)
         self.process: Receive = context.forward
-        self.pending: MutableMapping[Any, Any] = {}
-
-    def flush(self) -> None:
-        """Nothing is held back."""

@@ -9,32 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
-from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.graph.fold import Fold
+from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.operators.last_changes import LastChanges
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.serdes.kept import keeper
 
 __all__ = ["KeyedFold", "KeyedFolding"]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedFold(OperatorSpec):
+class KeyedFold(FoldedTable):
     """Folds records into one row a key."""
 
-    store: str
-    fold: Fold
     is_timed: ClassVar[bool] = False
-    is_table: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> KeyedFolding:
         """Make the operator of one task."""
         return KeyedFolding(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView:
-        """The rows by key."""
-        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
 class KeyedFolding(LastChanges):

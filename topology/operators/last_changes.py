@@ -17,7 +17,20 @@ from typing import Any
 from headrace.topology.context.context import Receive
 from headrace.topology.operators.stored_rows import to_all
 
-__all__ = ["LastChanges"]
+__all__ = ["AtOnce", "LastChanges"]
+
+
+class AtOnce:
+    """What the operators have in common that hold nothing back."""
+
+    __slots__ = ("_forward", "pending")
+
+    def __init__(self, forward: Receive) -> None:
+        self._forward = forward
+        self.pending: dict[bytes, list[Any]] = {}
+
+    def flush(self) -> None:
+        """There is nothing to send."""
 
 
 class LastChanges:

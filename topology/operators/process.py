@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import TopologyError
 from headrace.topology.first_result import refuse_never_run
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.processors.processors import (
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -154,11 +155,11 @@ class Process(OperatorSpec):
         return _Running(self, context)
 
 
-class _Running:
-    __slots__ = ("_context", "_facts", "_make_record", "_process", "_processor", "pending")
+class _Running(AtOnce):
+    __slots__ = ("_context", "_facts", "_make_record", "_process", "_processor")
 
     def __init__(self, spec: Process, context: OperatorContext) -> None:
-        self.pending: MutableMapping[Any, Any] = {}
+        super().__init__(context.forward)
         self._facts = context.task
         self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record
         made = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
@@ -188,6 +189,3 @@ class _Running:
             self._process(record)
         finally:
             facts.timestamp = outer
-
-    def flush(self) -> None:
-        """Nothing is held back."""

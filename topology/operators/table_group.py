@@ -13,11 +13,11 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import AnySerde
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import Change
 from headrace.topology.serdes.pairs import as_pair
@@ -54,16 +54,15 @@ class SelectGroup(OperatorSpec):
         return _SelectGroup(self, context)
 
 
-class _SelectGroup:
-    __slots__ = ("_encode", "_failed", "_forward", "_mapper", "pending")
+class _SelectGroup(AtOnce):
+    __slots__ = ("_encode", "_failed", "_mapper")
 
     def __init__(self, spec: SelectGroup, context: OperatorContext) -> None:
         assert spec.key is not None, "the serde of groups' keys is filled in by the plan"
         self._encode = spec.key.serialize
         self._mapper = spec.mapper
-        self._forward = context.forward
+        super().__init__(context.forward)
         self._failed = context.failed
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a change of the table."""
@@ -91,35 +90,21 @@ class _SelectGroup:
         if joins:
             self._forward(gains, Change(gained, None), None, timestamp, headers)
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
 
 @dataclass(frozen=True, slots=True)
-class TableFold(OperatorSpec):
+class TableFold(FoldedTable):
     """Folds what groups lose and gain into one row a group."""
 
-    store: str
-    fold: Fold
     is_timed: ClassVar[bool] = False
-    is_table: ClassVar[bool] = True
 
     @property
     def row_kind(self) -> RowKind:
         """Which fold it is."""
         return RowKind(f"{self.fold.word} of a grouped table")
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return f'{self.fold.word}(store="...")'
-
     def make(self, context: OperatorContext, /) -> _TableFold:
         """Make the operator of one task."""
         return _TableFold(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView:
-        """The rows by group."""
-        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
 class _TableFold:

@@ -8,37 +8,29 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
-from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.graph.graph import Function
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.operators.stored_rows import StoredTable
 from headrace.topology.operators.table_rows import TableRows
 
 __all__ = ["StoredMapping"]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMapping(OperatorSpec):
+class StoredMapping(StoredTable):
     """Computes rows from those of another table.
 
     Args:
-        store: where they are kept.
         function: called as ``function(key, value)``, also with None for a row that is gone.
     """
 
-    store: str
     function: Function
-    is_table: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> _Mapping:
         """Make the operator of one task."""
         return _Mapping(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView:
-        """The rows as they are stored."""
-        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
 class _Mapping:

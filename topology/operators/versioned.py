@@ -8,12 +8,12 @@ aggregations, joins, stores.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 from headrace.topology.serdes.kept import keeper
 
@@ -66,15 +66,14 @@ class VersionedTable(OperatorSpec):
         return _VersionedRows(context.open_store(self.store))
 
 
-class _VersionedTable:
-    __slots__ = ("_forward", "_keep", "_replace", "pending")
+class _VersionedTable(AtOnce):
+    __slots__ = ("_keep", "_replace")
 
     def __init__(self, spec: VersionedTable, context: OperatorContext) -> None:
         store: VersionedStore[Any, Any] = context.open_store(spec.store)
         self._replace = store.replace
         self._keep = keeper(context.serdes(spec.store)[1])
-        self._forward = context.forward
-        self.pending: MutableMapping[Any, Any] = {}
+        super().__init__(context.forward)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         value = self._keep(value)
@@ -85,9 +84,6 @@ class _VersionedTable:
             return
         old = before if valid_to == IS_LATEST else OutOfOrder(before)
         self._forward(key, value, old, timestamp, headers)
-
-    def flush(self) -> None:
-        return None
 
 
 class _VersionedRows:

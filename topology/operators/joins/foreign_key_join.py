@@ -22,13 +22,14 @@ For the result to be right in the end, whatever overtakes whatever:
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from headrace.state.codec import prefix_end
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
     Instruction,
@@ -80,19 +81,6 @@ def _given(serde: AnySerde | None) -> AnySerde:
     return serde
 
 
-class _Step:
-    """What the running steps have in common: they hold nothing back."""
-
-    __slots__ = ("_forward", "pending")
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._forward = context.forward
-        self.pending: MutableMapping[Any, Any] = {}
-
-    def flush(self) -> None:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Subscribe(_Spec):
     """Follows the left table's changes with subscriptions.
@@ -118,14 +106,14 @@ class Subscribe(_Spec):
         return _Subscribe(self, context)
 
 
-class _Subscribe(_Step):
+class _Subscribe(AtOnce):
     __slots__ = (
         "_encode_foreign", "_encode_key", "_encode_value", "_failed", "_foreign_key",
         "_partition", "_shared", "_topic",
     )  # fmt: skip
 
     def __init__(self, spec: Subscribe, context: OperatorContext) -> None:
-        super().__init__(context)
+        super().__init__(context.forward)
         self._failed = context.failed
         self._foreign_key = spec.foreign_key
         self._encode_key = _given(spec.key).serialize
@@ -183,11 +171,11 @@ class Receive(_Spec):
         return _Receive(self, context)
 
 
-class _Receive(_Step):
+class _Receive(AtOnce):
     __slots__ = ("_dropped", "_encode_foreign", "_put")
 
     def __init__(self, spec: Receive, context: OperatorContext) -> None:
-        super().__init__(context)
+        super().__init__(context.forward)
         self._encode_foreign = _given(spec.foreign).serialize
         self._put = context.buffers[spec.store].put
         self._dropped = context.dropped
@@ -231,11 +219,11 @@ class Answer(_Spec):
         return _Answer(self, context)
 
 
-class _Answer(_Step):
+class _Answer(AtOnce):
     __slots__ = ("_decode_key", "_encode_value", "_rows")
 
     def __init__(self, spec: Answer, context: OperatorContext) -> None:
-        super().__init__(context)
+        super().__init__(context.forward)
         self._decode_key = _given(spec.key).deserialize
         self._encode_value = _given(spec.value).serialize
         self._rows = context.view(spec.table)
@@ -283,11 +271,11 @@ class Notify(_Spec):
         return _Notify(self, context)
 
 
-class _Notify(_Step):
+class _Notify(AtOnce):
     __slots__ = ("_decode_key", "_encode_foreign", "_encode_value", "_scan")
 
     def __init__(self, spec: Notify, context: OperatorContext) -> None:
-        super().__init__(context)
+        super().__init__(context.forward)
         self._decode_key = _given(spec.key).deserialize
         self._encode_foreign = _given(spec.foreign).serialize
         self._encode_value = _given(spec.value).serialize
@@ -338,13 +326,13 @@ class Resolve(_Spec):
         return _Resolve(self, context)
 
 
-class _Resolve(_Step):
+class _Resolve(AtOnce):
     __slots__ = (
         "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
     )  # fmt: skip
 
     def __init__(self, spec: Resolve, context: OperatorContext) -> None:
-        super().__init__(context)
+        super().__init__(context.forward)
         self._encode_value = _given(spec.value).serialize
         self._decode_other = _given(spec.other).deserialize
         self._dropped = context.dropped

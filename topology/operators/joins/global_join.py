@@ -6,12 +6,13 @@ in Kafka Streams). A result has the key, timestamp and headers of the stream's r
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.operators.last_changes import AtOnce
 
 __all__ = ["GlobalJoin"]
 
@@ -39,10 +40,10 @@ class GlobalJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join:
+class _Join(AtOnce):
     """Hot path: one look-up a record."""
 
-    __slots__ = ("_drop", "_forward", "_get", "_joiner", "_left", "_mapper", "_with_key", "pending")
+    __slots__ = ("_drop", "_get", "_joiner", "_left", "_mapper", "_with_key")
 
     def __init__(self, spec: GlobalJoin, context: OperatorContext) -> None:
         self._get = context.view(spec.table).get
@@ -50,9 +51,8 @@ class _Join:
         self._joiner = spec.joiner
         self._with_key = spec.with_key
         self._left = spec.left
-        self._forward = context.forward
+        super().__init__(context.forward)
         self._drop = context.dropped
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(
         self,
@@ -79,6 +79,3 @@ class _Join:
                 return
         joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
         self._forward(key, joined, None, timestamp, headers)
-
-    def flush(self) -> None:
-        """Nothing is held back."""

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
@@ -49,19 +50,15 @@ class JoinSide(OperatorSpec):
         return _Side(self, context)
 
 
-class _Side:
-    __slots__ = ("_forward", "_side", "pending")
+class _Side(AtOnce):
+    __slots__ = ("_side",)
 
     def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
         self._side = spec.side
-        self._forward = context.forward
-        self.pending: MutableMapping[Any, Any] = {}
+        super().__init__(context.forward)
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         self._forward(key, (self._side, value), old, timestamp, headers)
-
-    def flush(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

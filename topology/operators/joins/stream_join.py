@@ -12,7 +12,7 @@ expires in: so no null result is lost, however far stream time jumps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
@@ -20,6 +20,7 @@ from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.operators.joins.join_waiting import Join, Waiting
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.windows.lateness import split_late
 
 __all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
@@ -113,18 +114,17 @@ class JoinSide(OperatorSpec):
         return _Join(self, context)
 
 
-class _Keep:
+class _Keep(AtOnce):
     """Hot path: each record of a side is kept here."""
 
-    __slots__ = ("_drop", "_forward", "_late", "_rows", "pending")
+    __slots__ = ("_drop", "_late", "_rows")
 
     def __init__(self, spec: KeepSide, context: OperatorContext) -> None:
         forward, self._late = split_late(context.node, context.children)
         assert forward is not None, context.node
-        self._forward = forward
+        super().__init__(forward)
         self._drop = context.dropped
         self._rows = SideRows.of(context, spec.store, spec.retention_ms)
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Let a record be joined, then keep it for those that come."""
@@ -140,11 +140,8 @@ class _Keep:
             else:
                 self._late(key, value, None, timestamp, headers)
 
-    def flush(self) -> None:
-        """Nothing is held back."""
 
-
-class _Join:
+class _Join(AtOnce):
     """Hot path: each record of a side is joined here."""
 
     __slots__ = (
@@ -152,12 +149,10 @@ class _Join:
         "_before_ms",
         "_drop",
         "_emits_null",
-        "_forward",
         "_is_left",
         "_join",
         "_other",
         "_waiting",
-        "pending",
     )
 
     def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
@@ -165,12 +160,11 @@ class _Join:
         self._before_ms = spec.before_ms
         self._after_ms = spec.after_ms
         self._emits_null = spec.emits_null
-        self._forward = context.forward
+        super().__init__(context.forward)
         self._drop = context.dropped
         self._join = _called(spec)
         self._other = SideRows.of(context, spec.other, spec.retention_ms)
         self._waiting = _waiting(spec, context)
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Join one record."""
@@ -199,9 +193,6 @@ class _Join:
 
     def _joined(self, key: Any, value: Any, other: Any) -> Any:
         return self._join(key, value, other) if self._is_left else self._join(key, other, value)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
 
 
 def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:

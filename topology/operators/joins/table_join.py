@@ -7,12 +7,13 @@ row. A result has the key, timestamp and headers of the stream's record (Kafka S
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.operators.last_changes import AtOnce
 
 __all__ = ["TableJoin"]
 
@@ -40,19 +41,10 @@ class TableJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join:
+class _Join(AtOnce):
     """Hot path: one look-up a record."""
 
-    __slots__ = (
-        "_drop",
-        "_forward",
-        "_get",
-        "_get_as_of",
-        "_joiner",
-        "_left",
-        "_with_key",
-        "pending",
-    )
+    __slots__ = ("_drop", "_get", "_get_as_of", "_joiner", "_left", "_with_key")
 
     def __init__(self, spec: TableJoin, context: OperatorContext) -> None:
         view = context.view(spec.table)
@@ -64,9 +56,8 @@ class _Join:
         self._joiner = spec.joiner
         self._with_key = spec.with_key
         self._left = spec.left
-        self._forward = context.forward
+        super().__init__(context.forward)
         self._drop = context.dropped
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Join one record."""
@@ -85,6 +76,3 @@ class _Join:
                 return
         joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
         self._forward(key, joined, None, timestamp, headers)
-
-    def flush(self) -> None:
-        """Nothing is held back."""

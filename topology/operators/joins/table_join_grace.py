@@ -7,13 +7,14 @@ is known by then (Kafka Streams: `KStreamKTableJoinProcessor`, `RocksDBTimeOrder
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.serdes.join_serdes import PostponedKey
 
@@ -59,14 +60,13 @@ class PostponedTableJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join:
+class _Join(AtOnce):
     __slots__ = (
         "_buffer",
         "_decode",
         "_drop",
         "_earliest",
         "_encode",
-        "_forward",
         "_get_as_of",
         "_grace_ms",
         "_joiner",
@@ -74,7 +74,6 @@ class _Join:
         "_sequence",
         "_time",
         "_with_key",
-        "pending",
     )
 
     def __init__(self, spec: PostponedTableJoin, context: OperatorContext) -> None:
@@ -88,13 +87,12 @@ class _Join:
         self._with_key = spec.with_key
         self._left = spec.left
         self._grace_ms = spec.grace_ms
-        self._forward = context.forward
+        super().__init__(context.forward)
         self._drop = context.dropped
         self._time = context.number("time")
         self._sequence = context.number("sequence")
         self._earliest = 0
         """No record waits that is earlier than this."""
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Let a record wait, and join those that have waited long enough."""
@@ -136,6 +134,3 @@ class _Join:
             return
         joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
         self._forward(key, joined, None, timestamp, headers)
-
-    def flush(self) -> None:
-        """Nothing is held back that the next commit would have to send."""

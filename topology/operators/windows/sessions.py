@@ -15,16 +15,16 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
-from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.graph.fold import Fold
+from headrace.topology.context.context import Headers, Number, OperatorContext
+from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import LastChanges
+from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
-__all__ = ["SessionFold", "SessionView", "Sessions"]
+__all__ = ["SessionFold", "Sessions"]
 
 _KEYS_KNOWN = 50_000
 """Of so many keys the open sessions are remembered; the others are looked up in the store."""
@@ -37,22 +37,18 @@ _FAR_MS = 2**47
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFold(OperatorSpec):
+class SessionFold(FoldedTable):
     """Folds records into sessions.
 
     Args:
-        store: a store of layout "session".
-        fold: how values are made of records, and of those of sessions that merge.
+        store: of layout "session".
         retention_ms: how long sessions are kept, in stream time after their end.
         emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
     """
 
-    store: str
     windows: SessionWindows
-    fold: Fold
     retention_ms: int
     emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
-    is_table: ClassVar[bool] = True
     makes_windows: ClassVar[bool] = True
     rows_have_its_keys: ClassVar[bool] = True
 
@@ -62,10 +58,6 @@ class SessionFold(OperatorSpec):
         spans = {"gap": self.windows.gap_ms, "grace": self.windows.grace_ms}
         return RowKind(f"{self.fold.word} in sessions", spans, frozenset({"gap"}))
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return f'{self.fold.word}(store="...")'
-
     @property
     def close_wait_ms(self) -> int:
         """How far stream time is past a session's end when it is closed."""
@@ -74,24 +66,6 @@ class SessionFold(OperatorSpec):
     def make(self, context: OperatorContext, /) -> Sessions:
         """Make the operator of one task."""
         return Sessions(self, context)
-
-    def view(self, context: OperatorContext, /) -> TableView:
-        """The sessions by their windowed keys."""
-        return SessionView(context, self.store)
-
-
-class SessionView:
-    """The sessions of a store, by their windowed keys; the time of each is its end."""
-
-    __slots__ = ("_encode", "_rows")
-
-    def __init__(self, context: OperatorContext, store: str) -> None:
-        self._rows = context.buffers[store]
-        self._encode = context.serdes(store)[0].serialize
-
-    def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a session, or (None, -1)."""
-        return self._rows.get(self._encode(key))
 
 
 class _Taken(NamedTuple):

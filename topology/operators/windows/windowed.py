@@ -20,10 +20,9 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from headrace.topology.context.context import Headers, Number, OperatorContext, TableView
-from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.graph.fold import Fold
-from headrace.topology.operators.stored_rows import StoredRows
+from headrace.topology.context.context import Headers, Number, OperatorContext
+from headrace.topology.context.operator_spec import RowKind
+from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.window_rows import NEVER, WindowRows
 
@@ -33,12 +32,10 @@ Emit = Literal["on_window_update", "on_window_close"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowedFold(OperatorSpec):
+class WindowedFold(FoldedTable):
     """What the folds of windows have in common.
 
     Args:
-        store: the name of the store.
-        fold: how values are made of records.
         size_ms: of each window.
         closes_after_ms: how far stream time is past a window's start when the window is closed.
         keep_ms: how far stream time is past a window's start at most while its row is kept; None
@@ -46,14 +43,11 @@ class WindowedFold(OperatorSpec):
         emit: when results go on.
     """
 
-    store: str
-    fold: Fold
     size_ms: int
     closes_after_ms: int
     keep_ms: int | None
     emit: Emit = "on_window_update"
 
-    is_table: ClassVar[bool] = True
     makes_windows: ClassVar[bool] = True
     rows_have_its_keys: ClassVar[bool] = True
 
@@ -61,14 +55,6 @@ class WindowedFold(OperatorSpec):
     def close_wait_ms(self) -> int | None:
         """The grace period; an unlimited window is never closed."""
         return None if self.keep_ms is None else self.closes_after_ms - self.size_ms
-
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return f'{self.fold.word}(store="...")'
-
-    def view(self, context: OperatorContext) -> TableView:
-        """The rows by windowed key."""
-        return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
 class WindowedOperator:

@@ -347,7 +347,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
     )
     windows = SessionWindows(inactivity_gap=5 * MS)
     fold = SessionFold(
-        "sessions", windows, Aggregating(list, append, merger=merge), 5, "on_window_close"
+        "sessions", Aggregating(list, append, merger=merge), windows, 5, "on_window_close"
     )
     fold.make(context).process("b", 1, None, 101, None)
     assert sent == [(Windowed("a", Window(0, 10)), 1)]
