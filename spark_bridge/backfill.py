@@ -188,12 +188,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A backfill without its hand-over: a plan, and the frames that are computed when asked for.
-
-    Args:
-        config: the settings.
-        plan: what is read.
-    """
+    """A backfill without its hand-over: a plan, and the frames that are computed when asked for."""
 
     config: StreamsConfig
     plan: BackfillPlan

@@ -29,7 +29,6 @@ def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenCon
     """Return what opens a consumer that is in no group.
 
     Args:
-        config: of the clients.
         committed: whether it leaves out what is aborted or undecided; for inputs,
             `StreamsConfig.reads_committed` says so, as for the live application.
     """
@@ -60,8 +59,6 @@ def read_range(
     """Yield the records of a partition with `start` <= offset < `end`, in batches.
 
     Args:
-        open_consumer: makes the consumer.
-        place: the partition.
         start: the first offset; it must still be there.
         end: the offset to stop before, not past the last stable one.
         timeout_s: how long nothing may come, in seconds.

@@ -47,7 +47,6 @@ class Column:
     """A column of decoded objects.
 
     Args:
-        type: of Arrow.
         serde: decodes; None leaves the bytes as they are.
         plain: makes of a decoded object what Arrow takes; None where it is that already.
     """

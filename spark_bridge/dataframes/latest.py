@@ -63,7 +63,6 @@ def not_expired(
     """Leave out the windows that the store has let go of, though the topic still has them.
 
     Args:
-        rows: of one partition.
         time_of: the time of a row's window.
         retention_ms: how long the store keeps windows, counted from the newest one; None: for ever.
     """

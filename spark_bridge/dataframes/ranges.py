@@ -22,8 +22,6 @@ def fixed_ranges(
     """Ask where the partitions of a topic begin and end now.
 
     Args:
-        config: of the clients.
-        topic: its name.
         to_commits: end where the application has committed, instead of at the last stable offsets.
 
     Raises:

@@ -41,7 +41,6 @@ class KeyColumns:
     """The columns that keys become.
 
     Args:
-        key: of the key itself.
         windowed: takes the window off; None for keys without one.
     """
 
@@ -77,8 +76,6 @@ class Form:
 
     Args:
         what: the last rows of the keys, all versions of them, or the records as they are.
-        key: the columns of keys.
-        value: the column of values.
         spec: of the store that the rows are of, if they are.
         with_offset: whether there is a column of offsets.
     """
@@ -164,7 +161,6 @@ class TopicRows:
     Args:
         ranges: what is read, one by each task.
         form: what is made of it.
-        config: of the clients.
         changed: makes records of others first (see `headrace.spark_bridge.dataframes.changelog`).
     """
 

@@ -56,8 +56,6 @@ def hand_over_by_driver(
     """Write everything in one transaction.
 
     Args:
-        results: what was computed.
-        application: what it is for.
         outputs: "write" or "skip" the records for topics outside of the application.
         reset: replace what the application has.
         facts: of the results, where they are known.

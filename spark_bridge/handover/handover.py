@@ -123,10 +123,8 @@ def finish(
     """End a hand-over in parts, if all of them are written: Spark need not run for it.
 
     Args:
-        application: what it is for.
         plan: the one that is open.
         outputs: as it was begun with.
-        reset: likewise.
 
     Returns:
         What was done, or None where parts are missing.
@@ -148,8 +146,6 @@ def hand_over(
     """Hand over what was computed.
 
     Args:
-        results: what was computed.
-        application: what it is for.
         handover: "driver", "partitioned", or "auto": by size, and as it was begun.
         outputs: "write" or "skip" the records for topics outside of the application.
         reset: replace what the application has.

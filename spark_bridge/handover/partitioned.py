@@ -52,7 +52,6 @@ def hand_over_partitioned(
 
     Args:
         results: what was computed; all that is not written yet must be there.
-        application: what it is for.
         outputs: "write" or "skip" the records for topics outside of the application.
         reset: replace what the application has.
         facts: of the results, where they are known.
@@ -118,7 +117,6 @@ def finish_partitioned(
     """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
 
     Args:
-        application: what it is for.
         plan: the one that is open.
         outputs: as it was begun with.
         reset: replace what the application has.

@@ -92,7 +92,6 @@ class WriteUnit:
     Args:
         plan: the one that is open, as text.
         head: where its first note is.
-        digest: what that note says.
         clients: librdkafka's settings of clients that ask.
         producer: those of the producer, but for its identity.
         consumer: makes the consumer that reads changelogs, or None where they are empty.

@@ -40,7 +40,6 @@ class Part:
 
     Args:
         partition: which; None if the records should say and do not.
-        rows: how many there are.
         no_offset: how many of them say no offset, though the archive has a column of offsets.
         no_time: how many of them say no timestamp.
         first: the lowest offset; None where there are no offsets.

@@ -33,8 +33,6 @@ class Archive:
     """The history of one topic.
 
     Args:
-        topic: its name.
-        partitions: of the topic.
         given: topic, partition, offset, key, value, timestamp and headers, as far as the archive
             has them; and, without offsets, what orders rows of one time.
         frame: the same with each record's partition.
@@ -52,11 +50,6 @@ class Archive:
 
 def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
     """Look at the columns of an archive, and give each record its partition.
-
-    Args:
-        topic: that the records are of.
-        frame: the DataFrame.
-        partitions: of the topic.
 
     Raises:
         CannotBackfillError: a column is missing, or of a type that it cannot have.
@@ -164,7 +157,6 @@ def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
     """Look through the places and times of an archive, once.
 
     Args:
-        archive: the archive.
         cuts: where what counts of it ends, if it has offsets; None for all of it.
 
     Raises:

@@ -69,7 +69,6 @@ class _Counting:
         self.process = process
 
     def _count(self) -> None:
-        """Count what is kept."""
         keys, times = self._keys, self._times
         if not keys:
             return
@@ -90,7 +89,6 @@ class _Counting:
         times.clear()
 
     def flush(self) -> None:
-        """Forward what was counted."""
         self._count()
         for kind in _ARROW:
             self._tell(kind)

@@ -57,11 +57,7 @@ def _installed() -> list[Path]:
 
 
 def pack(modules: Mapping[str, Path], archive: Path) -> Path:
-    """Write modules and packages, with the data in them, into a zip that Python imports from.
-
-    Args:
-        modules: what `project_modules` returns.
-    """
+    """Write modules and packages, with the data in them, into a zip that Python imports from."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for name, path in sorted(modules.items()):
             if path.is_file():

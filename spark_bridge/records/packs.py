@@ -138,7 +138,6 @@ def packed_records(
     Args:
         number: how many records the task made before.
         records: in the columns of `RECORD`, in their order.
-        places: the partition of each.
     """
     order = np.argsort(places, kind="stable")
     places = places[order]

@@ -320,7 +320,6 @@ class StageRun:
                 self._deliver()
 
     def _write(self, task: Task) -> None:
-        """Write what the task holds to its local state."""
         task.written(task.deltas(), {}, task.offsets({}, self._commit_id))
 
     @property

@@ -176,7 +176,6 @@ class Generator:
 
         Args:
             name: a name that is this function's alone.
-            value: the function.
             looked_at: whether its first result is looked at, see `first_result`.
         """
         self.functions.add(name)

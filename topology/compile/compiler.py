@@ -236,7 +236,6 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
     """Generate and compile the batch functions of one sub-topology.
 
     Args:
-        sub: the sub-topology.
         options: the defaults and policies that the settings name.
 
     Returns:

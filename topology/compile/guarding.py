@@ -22,8 +22,6 @@ def attempt(
     """Write what a node does itself, and who is told where it fails.
 
     Args:
-        gen: the generator.
-        node: the node.
         flow: the record that it was given.
         part: the expression of what could not be written, for a sink.
         instead: a line to do instead where what follows is done all the same, without `otherwise`.

@@ -21,8 +21,6 @@ def hold_of(
     """Decide how `store` holds its values.
 
     Args:
-        sub: the sub-topology.
-        store: the store's name.
         immutable: whether its serde makes values that nobody can change.
         outlives_errors: whether a row must stay as it was where a function that was to change it
             failed, and be refused at once where it cannot be encoded.

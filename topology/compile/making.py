@@ -73,9 +73,7 @@ class OperatorMaker:
     """Makes the operators of one task, in the order of their nodes.
 
     Args:
-        sub: the sub-topology.
         options: the defaults that the settings name.
-        environment: of the task.
     """
 
     def __init__(

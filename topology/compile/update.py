@@ -31,10 +31,6 @@ def emit_kept(
     """Write that a new value becomes what its bytes give back, where it is held as an object.
 
     Args:
-        gen: the generator.
-        node: the node.
-        store: its store.
-        value: the variable.
         exact: the class that the value has in any case, if that is known.
     """
     serde = gen.store_serdes(store)[1]

@@ -130,10 +130,6 @@ class Suppressed(metaclass=Hinting):
 def close_wait_ms(draft: Draft, node: str) -> int:
     """How far stream time must be past the end of a table's windows until all of them are closed.
 
-    Args:
-        draft: where the table is.
-        node: the table's.
-
     Returns:
         Milliseconds; the largest where several windowed tables make up this one.
 

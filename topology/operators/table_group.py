@@ -65,7 +65,6 @@ class _SelectGroup(AtOnce):
         self._failed = context.failed
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take a change of the table."""
         try:
             pair = _NONE if old is None else self._mapper(key, old)
             loses, lost = pair if pair.__class__ is tuple else as_pair(pair)
@@ -120,7 +119,6 @@ class _TableFold:
     def process(
         self, key: Any, value: Change | None, _: Any, timestamp: int, headers: Headers, /
     ) -> None:
-        """Take what a group loses and gains."""
         if value is None:
             self._dropped("null value")
             return

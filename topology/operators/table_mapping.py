@@ -44,7 +44,6 @@ class _Mapping:
         self.flush = self._rows.flush
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take a change of the table above."""
         try:
             new = self._function(key, value)
         except Exception as error:

@@ -61,7 +61,6 @@ class TransformValues(OperatorSpec):
     """Runs transformers.
 
     Args:
-        supplier: makes one.
         store: where the results are kept; None only forwards them.
     """
 
@@ -150,6 +149,5 @@ class _Transforming:
         rows.change(key, row_key, new, rows.get(row_key)[0], timestamp, headers)
 
     def flush(self) -> None:
-        """Forward what is held back."""
         if self._rows is not None:
             self._rows.flush()

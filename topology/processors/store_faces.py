@@ -52,10 +52,8 @@ class Rows:
     """What the face of a store is made over.
 
     Args:
-        name: the store's.
         buffer: the rows, by their keys' bytes.
         key: serde of the rows' keys; of a window or session store that of its windowed keys.
-        value: serde of the values.
         timestamp: the time of the record or of the punctuation at hand.
         number: a number of this store that is kept, by its name; it begins at -1.
         dropped: to be called with the reason for each write that is left out.

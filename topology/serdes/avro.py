@@ -69,7 +69,6 @@ class _Schema:
 
     @property
     def full_name(self) -> str:
-        """The name of a record, or of whatever else it is."""
         if isinstance(self.parsed, dict):
             return str(self.parsed.get("name", self.parsed["type"]))
         return self.parsed if isinstance(self.parsed, str) else "union"

@@ -158,11 +158,7 @@ class _Subscribe(AtOnce):
 
 @dataclass(frozen=True, slots=True)
 class Receive(_Spec):
-    """Keeps the subscriptions.
-
-    Args:
-        store: where.
-    """
+    """Keeps the subscriptions."""
 
     store: str
 

@@ -63,7 +63,6 @@ class _Join(AtOnce):
         headers: Headers,
         /,
     ) -> None:
-        """Join one record."""
         wanted = self._mapper(key, value)
         if value is None:
             self._drop("null value")

@@ -54,10 +54,8 @@ class SideRows:
     with the last moment at which one in time may match it, a millisecond longer than there.
 
     Args:
-        buffer: the store.
         key: the serde of its rows' keys.
         retention_ms: how long a record is kept.
-        time: the side's stream time.
         sequence: the number of the last record.
     """
 

@@ -36,9 +36,6 @@ class Waiting:
     After each record, no row is left whose time to match is over.
 
     Args:
-        context: of either side.
-        store: where they wait.
-        join: makes a result.
         left: what the left side keeps.
         right: what the right side keeps.
         left_ms: how long after its own time a left record can match, the grace period included.

@@ -119,7 +119,6 @@ class _Joined:
         self._views = [context.view(table) for table in spec.tables]
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
         (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
         value = self._joined(one, other)
         if value is None:

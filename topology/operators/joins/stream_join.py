@@ -47,12 +47,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class KeepSide(OperatorSpec):
-    """The step that keeps the records of one side.
-
-    Args:
-        store: where.
-        retention_ms: how long.
-    """
+    """The step that keeps the records of one side."""
 
     store: str
     retention_ms: int
@@ -73,7 +68,6 @@ class JoinSide(OperatorSpec):
     """The step that joins the records of one side with those of the other.
 
     Args:
-        is_left: which side.
         own: the store of this side.
         other: the store of the other side.
         before_ms: how far before a record its matches may lie.
@@ -167,7 +161,6 @@ class _Join(AtOnce):
         self._waiting = _waiting(spec, context)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Join one record."""
         waiting, forward = self._waiting, self._forward
         if waiting is not None and timestamp > waiting.time.value:
             waiting.advance(timestamp, headers, forward)

@@ -60,7 +60,6 @@ class _Join(AtOnce):
         self._drop = context.dropped
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Join one record."""
         if value is None:
             self._drop("null value")
             return

@@ -33,7 +33,6 @@ class PostponedTableJoin(OperatorSpec):
         joiner: called as ``joiner(value, row)``.
         with_key: call ``joiner(key, value, row)`` instead.
         left: whether records without a row are joined too, with None.
-        store: where records wait.
         grace_ms: for how long.
     """
 

@@ -29,12 +29,10 @@ class Buffered(NamedTuple):
     """A change that is held back.
 
     Args:
-        value: the last one.
         prior: what was forwarded before, or None.
         time: where it stands in the order, in milliseconds: the window's end, or the timestamp of
             the first change that is held back.
         timestamp: of the last change.
-        headers: of the last change.
     """
 
     value: Any

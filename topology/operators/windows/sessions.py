@@ -220,7 +220,6 @@ class Sessions(LastChanges):
         return [w for w in known if w.end_ms >= earliest and w.start_ms <= latest]
 
     def _stored(self, key_bytes: bytes) -> list[Window]:
-        """The open sessions of a key in the store."""
         start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
         # A higher end would lead over the rows of all longer keys that begin with this one.
         end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))

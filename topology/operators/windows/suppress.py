@@ -30,7 +30,6 @@ class Suppress(OperatorSpec):
     """Holds back the changes of a table.
 
     Args:
-        store: the buffer's name.
         table: the name of the node whose changes they are.
         wait_ms: how far stream time must be past a row's time until it goes on.
         final: whether a row's time is its window's end, and its change is the only one.
@@ -79,7 +78,6 @@ class _ForwardedRows:
         self._table = table
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
         held: Buffered | None = self._held.get(self._encode(key))[0]
         if held is None:
             return self._table.get(key)

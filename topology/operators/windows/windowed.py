@@ -36,11 +36,9 @@ class WindowedFold(FoldedTable):
     """What the folds of windows have in common.
 
     Args:
-        size_ms: of each window.
         closes_after_ms: how far stream time is past a window's start when the window is closed.
         keep_ms: how far stream time is past a window's start at most while its row is kept; None
             keeps it for ever.
-        emit: when results go on.
     """
 
     size_ms: int
