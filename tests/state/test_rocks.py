@@ -272,6 +272,7 @@ def test_a_restore_that_was_given_up_may_begin_again(state: RocksTaskState) -> N
     state.end_restore({})
 
 
+@pytest.mark.slow
 def test_restores_of_many_rows_end(path: Path, memory: RocksMemory) -> None:
     """A flush that meets another one on its way must not wait for ever."""
     some = random.Random(5)

@@ -16,6 +16,8 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 
+pytestmark = pytest.mark.slow
+
 SPECS = [StoreSpec("disk"), StoreSpec("other"), StoreSpec("ram", kind="memory")]
 NAMES = [spec.name for spec in SPECS]
 

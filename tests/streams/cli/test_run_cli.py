@@ -24,6 +24,8 @@ from tests.streams.test_imports_without_kafka import HEAVY
 from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive
 
+pytestmark = pytest.mark.slow
+
 HEADER = """
 from headrace.streams import KafkaStreams
 from headrace.topology import StreamsBuilder

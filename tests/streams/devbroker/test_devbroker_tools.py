@@ -138,6 +138,7 @@ def test_two_processes_fetch_once(bare: Path, tmp_path: Path) -> None:
     assert cached(tmp_path) == ["kafka-4.3.1", "kafka-4.3.1.lock"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="needs Maven")
 def test_a_mirror_that_does_not_answer_is_quoted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
+
+pytestmark = pytest.mark.slow
 
 Action = tuple[Any, ...]
 

@@ -198,6 +198,7 @@ class KilledError(Exception):
     """Ends the tool."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["changelogs_marked", "changelogs_created", "changelog_written"])
 def test_what_was_broken_off_does_not_start_and_is_finished_by_a_second_run(
     step: str, tmp_path: Path
@@ -224,6 +225,7 @@ def test_what_was_broken_off_does_not_start_and_is_finished_by_a_second_run(
     assert lost.rows() == lost.before
 
 
+@pytest.mark.slow
 def test_tasks_of_another_host_are_named_and_keep_the_application_from_starting(
     tmp_path: Path,
 ) -> None:

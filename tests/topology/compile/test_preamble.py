@@ -76,7 +76,10 @@ def unbound(code: str) -> set[str]:
     return found - GIVEN - set(dir(builtins))
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS if name != "defaults"]
+
+
+@pytest.mark.parametrize("settings", ["defaults", *SLOW])
 def test_each_name_that_is_bound_is_read_and_each_that_is_read_is_bound(settings: str) -> None:
     """Of all topologies that there are golden files for."""
     assert test_describe_golden.golden_joins.WINDOWS  # all cases are registered

@@ -241,6 +241,7 @@ WINDOWS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(
     steps=actions(st.integers(1, 9), topics=TOPICS),

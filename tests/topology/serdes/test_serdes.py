@@ -125,6 +125,7 @@ def test_json_reads_back_what_it_wrote(value: object) -> None:
     assert json_form(again) == json_form(value)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), JSON_VALUES, min_size=2), st.randoms())
 def test_json_does_not_depend_on_the_order_of_keys(value: dict[str, Any], random: Any) -> None:
     items = list(value.items())

@@ -51,6 +51,7 @@ def test_a_name_that_kafka_refuses_is_named(topics: Topics) -> None:
     assert "cannot create no spaces" in done.stderr
 
 
+@pytest.mark.slow
 def test_where_no_broker_answers_the_way_to_one_is_told() -> None:
     done = _create("any", "--bootstrap-servers", "localhost:1")
     assert done.returncode == ExitCode.CLIENT

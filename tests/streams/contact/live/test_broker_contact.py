@@ -86,6 +86,7 @@ def test_an_application_waits_for_brokers_and_says_what_it_tried(
     assert app.states == [State.CONNECTING, State.PENDING_SHUTDOWN, State.NOT_RUNNING]
 
 
+@pytest.mark.slow
 def test_the_warning_comes_again_with_back_off() -> None:
     stop = threading.Event()
     with capture_logs() as logs:
@@ -237,6 +238,7 @@ def each_command(home: Path, *more: str) -> dict[str, tuple[int, str]]:
     return {name: (started[name].returncode, said) for name, said in ended.items()}
 
 
+@pytest.mark.slow
 def test_each_command_says_that_no_broker_answers(tmp_path: Path) -> None:
     for name, (code, said) in each_command(
         tmp_path, "--set", f"bootstrap.servers={CLOSED}"

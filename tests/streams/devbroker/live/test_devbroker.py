@@ -326,6 +326,7 @@ def test_a_process_that_is_provably_ours_is_stopped(
     assert stranger.wait(timeout=30) in (-15, 0)
 
 
+@pytest.mark.slow
 def test_help_loads_no_kafka_client() -> None:
     code = (
         "import sys; from headrace.streams.cli.main import main\n"

@@ -109,7 +109,8 @@ class StreamJoinModel:
             if record.time + self.reach(side) + self.grace < self.time:
                 results.append((record.key, self.pair(side, record.value, None), record.time))
                 self.waiting.remove((side, record))
-                if self.drops_late_match:
+                # One that came too late to be kept may have waited all the same.
+                if self.drops_late_match and record in self.kept[side]:
                     self.kept[side].remove(record)
         return results
 

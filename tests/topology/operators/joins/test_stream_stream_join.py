@@ -187,6 +187,14 @@ def act(driver: TopologyTestDriver, action: str) -> None:
 )
 # What it could match would have come before time 0, so it waits for nothing.
 @example(kind="outer", reaches=(-2, 5, 0), drops=True, few=False, steps=[("right", "b", 0)])
+# The second one comes too late to be kept, and still waits for a match until the third.
+@example(
+    kind="left",
+    reaches=(-1, 3, 4),
+    drops=True,
+    few=False,
+    steps=[("left", "a", time) for time in (10, 3, 11)],
+)
 @settings(max_examples=60, deadline=None)
 def test_aborts_and_crashes_between_any_two_records_change_nothing(
     partitions: int,

@@ -327,6 +327,7 @@ def chained_result(a: Any, b: Any) -> Any:
     return result("outer_join", result("join", a, b), result("left_join", even, a))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     actions=ACTIONS,

@@ -326,6 +326,7 @@ class Model:
             self.out.append((found, last))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     steps=actions(st.sampled_from([None, "x", "y", "z"])),
@@ -381,6 +382,7 @@ WINDOWS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     steps=actions(st.just(1)),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import SlidingWindows, TimeWindows
 from tests.support.operators import NO_CACHE
 from tests.support.windows import Got, driver_of, got, joined, ms, send
+
+pytestmark = pytest.mark.slow
 
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2"}
 KEYS = ["a", "b", "aa", "c"]
