@@ -5,27 +5,22 @@ It needs neither a Kafka client nor RocksDB.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from typing_extensions import TypeVar
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.global_tables.global_state import GlobalState, stores_of_tables
-from headrace.streams.local.driver_disk import Disk, MemoryDisk, RocksDisk
-from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
+from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.key_checks import warn_of_keys
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.task.task import committed_rows
 from headrace.streams.testing.driver_names import Names
-from headrace.streams.testing.driver_store import StoreView
+from headrace.streams.testing.driver_store import Stores, StoreView
 from headrace.streams.testing.driver_topics import (
     Isolation,
     Record,
@@ -35,18 +30,14 @@ from headrace.streams.testing.driver_topics import (
     step_to_ms,
     to_ms,
 )
-from headrace.streams.testing.memory_clients import MemoryConsumer
+from headrace.streams.testing.driver_worker import CrashPoint, DriverWorker
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
-    Counts,
     EventLog,
     ManualClock,
     create_topics,
     default_partitions,
-    make_memory_worker,
 )
-from headrace.streams.worker.worker import Worker
-from headrace.streams.worker_errors import AbortableError
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology
 
@@ -56,26 +47,11 @@ K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
 
 CommitMode = Literal["each_record", "manual"]
-CrashPoint = Literal[
-    "caches_flushed",
-    "changelogs_written",
-    "offsets_sent",
-    "transaction_committed",
-    "state_written",
-    "records_restored",
-    "restore_ended",
-]
-"""The steps of a commit and of a restore after which a worker can die."""
-
 MAX_TURNS = 1_000_000
 """How long a topology may go on after one call; one that feeds itself would never end."""
 
 _NEVER_MS = 1 << 60
 _DEFAULTS = {"application.id": "test", "bootstrap.servers": "nowhere:1"}
-
-
-class _CrashError(BaseException):
-    """The worker dies here. No reaction of the runtime may catch it, so it is no Exception."""
 
 
 class TopologyTestDriver:
@@ -177,24 +153,29 @@ class TopologyTestDriver:
         self._global_plans = plan_global_tables(topology, self._config)
         self._names = Names(self._plans, self._config, self._global_plans)
         counts = default_partitions(self._plans) if partitions is None else partitions
-        self.cluster = MemoryCluster(partitions=counts, seed=seed)
-        create_topics(self.cluster, self._plans, self._config, self._global_plans)
+        cluster = MemoryCluster(partitions=counts, seed=seed)
+        create_topics(cluster, self._plans, self._config, self._global_plans)
         self._clock = ManualClock(to_ms(now, "now"))
         self._log = EventLog()
-        self._counts = Counts()
-        self._disk: Disk = (
-            MemoryDisk()
-            if state_dir is None
-            else RocksDisk(Path(state_dir), self._config, self._log)
+        self._worker = DriverWorker(
+            self._config,
+            self._plans,
+            self._global_plans,
+            cluster=cluster,
+            disk=(
+                MemoryDisk()
+                if state_dir is None
+                else RocksDisk(Path(state_dir), self._config, self._log)
+            ),
+            clock=self._clock,
+            log=self._log,
         )
-        self._worker: Worker | None = None
-        self._consumer: MemoryConsumer | None = None
-        self._armed: CrashPoint | None = None
-        self._keep = True
-        self.crashes = 0
-        """How often the worker has died."""
-        self.deployed: Deployment | None = None
-        """What was deployed before, where the cluster is another driver's."""
+        self._stores = Stores(self._names, self._worker, self._global_plans, self._config)
+
+    @property
+    def cluster(self) -> MemoryCluster:
+        """What the topology runs on."""
+        return self._worker.cluster
 
     # -- the ends of the topology --------------------------------------------------------------
 
@@ -268,9 +249,9 @@ class TopologyTestDriver:
                 committed, as a supervisor would.
         """
         for _ in range(MAX_TURNS):
-            before = self._activity()
-            self._turn()
-            if self._activity() == before:
+            before = self._worker.activity()
+            self._worker.turn()
+            if self._worker.activity() == before:
                 return
         raise RuntimeError(
             f"the topology goes on after {MAX_TURNS:,} turns; does it write to a topic it reads?"
@@ -299,10 +280,10 @@ class TopologyTestDriver:
         """
         self.run()
         while rounds is None or rounds > 0:
-            before = self._counts.commits, self.crashes
-            self._present().request_commit()
-            self._turn()
-            if (self._counts.commits, self.crashes) == before:
+            before = self._worker.counts.commits, self.crashes
+            self._worker.present().request_commit()
+            self._worker.turn()
+            if (self._worker.counts.commits, self.crashes) == before:
                 return
             if rounds is not None:
                 rounds -= 1
@@ -313,10 +294,7 @@ class TopologyTestDriver:
 
         It is processed again, from committed facts, by the next call that runs the topology.
         """
-        self._present()
-        assert self._consumer is not None
-        self._consumer.fail(AbortableError("the test driver was told to abort"))
-        self._turn()
+        self._worker.abort()
 
     def crash(self, at: CrashPoint | None = None, *, keep: bool = True) -> None:
         """Kill the worker without a word; the next call that runs the topology starts another.
@@ -329,25 +307,15 @@ class TopologyTestDriver:
         Raises:
             ValueError: there is no such step.
         """
-        if at is not None and at not in get_args(CrashPoint):
-            raise ValueError(f"no step {at!r}; there are {', '.join(get_args(CrashPoint))}")
-        self._armed, self._keep = at, keep
-        if at is None:
-            self._die()
+        self._worker.crash(at, keep=keep)
 
     def restart(self) -> None:
         """Stop the worker cleanly, committing what was processed, and start another when needed."""
-        self._let(Worker.finish)
-        if self._worker is not None:
-            self._worker = None
-            self._disk.process_ended()
+        self._worker.finish()
 
     def close(self) -> None:
         """End; what is not committed is forgotten."""
-        if self._worker is not None:
-            worker, self._worker = self._worker, None
-            worker.give_up()
-        self._disk.process_ended()
+        self._worker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -375,32 +343,7 @@ class TopologyTestDriver:
         Raises:
             LookupError: there is no such store.
         """
-        table = self._names.global_table(name)
-        if table is not None:
-            return StoreView(table.key, table.value, partial(self._global_rows, table))
-        plan, store = self._names.store(name)
-        value = plan.value_serdes[name]
-
-        def rows(start: bytes | None, end: bytes | None) -> Iterable[tuple[bytes, Any, int]]:
-            tasks = self._worker.tasks.running if self._worker is not None else []
-            running = {task.id: task for task in tasks}
-            topics = plan.topics.all_sources
-            for partition in range(max(len(self.cluster.topics[t].logs) for t in topics)):
-                task = running.get(TaskId(plan.id, partition))
-                if task is not None:
-                    yield from task.rows(name, start, end, committed=committed)
-                    continue
-                home = self._disk.open(TaskId(plan.id, partition), plan.program.sub_topology.stores)
-                held = store.spec.rows.view(home.state.store(name))
-                yield from committed_rows(held, value.deserialize, start, end)
-
-        return StoreView(store.key or self._config.default_key_serde, value, rows)
-
-    def _global_rows(
-        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
-    ) -> Iterable[tuple[bytes, Any, int]]:
-        state = GlobalState(self._disk.open_global(stores_of_tables(self._global_plans)))
-        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)
+        return self._stores.view(name, committed=committed)
 
     def committed_offsets(self, topic: str) -> dict[int, int]:
         """The application's committed offset of each partition that has one."""
@@ -408,95 +351,30 @@ class TopologyTestDriver:
         return {p.partition: c.offset for p, c in sorted(group.items()) if p.topic == topic}
 
     @property
+    def crashes(self) -> int:
+        """How often the worker has died."""
+        return self._worker.crashes
+
+    @property
     def processed(self) -> int:
         """How many records of all topics were processed and committed."""
-        return self._counts.processed
+        return self._worker.counts.processed
 
     @property
     def restored(self) -> int:
         """How many changelog records were restored."""
-        return self._counts.restored
+        return self._worker.counts.restored
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
         """How many records the present worker left out, by node and reason."""
-        if self._worker is None:
-            return {}
-        return {**self._worker.tasks.dropped, **self._worker.global_tables.dropped}
+        worker = self._worker.worker
+        return {} if worker is None else {**worker.tasks.dropped, **worker.global_tables.dropped}
 
     @property
     def events(self) -> Sequence[Mapping[str, Any]]:
         """What the runtime has logged."""
         return self._log.events
-
-    # -- the worker ----------------------------------------------------------------------------
-
-    def _present(self) -> Worker:
-        """The worker; started where there is none."""
-        if self._worker is None:
-            self._consumer = MemoryConsumer(
-                self.cluster,
-                group=self._config.application_id,
-                committed=self._config.reads_committed,
-            )
-            worker = make_memory_worker(
-                self._config,
-                self._plans,
-                cluster=self.cluster,
-                consumer=self._consumer,
-                disk=self._disk,
-                clock=self._clock,
-                counts=self._counts,
-                probe=self._probe,
-                log=self._log,
-                global_plans=self._global_plans,
-                deployed=self.deployed,
-            )
-            try:
-                worker.begin()
-            except BaseException:
-                worker.give_up()
-                self._disk.process_ended()
-                raise
-            self._worker = worker
-        return self._worker
-
-    def _turn(self) -> None:
-        self._let(Worker.turn)
-
-    def _let(self, act: Callable[[Worker], None]) -> None:
-        """Let the worker do something, which may be the last that it does."""
-        worker, crashed = self._present(), False
-        try:
-            act(worker)
-        except _CrashError:
-            crashed = True
-        except BaseException:
-            self._worker = None
-            worker.give_up()
-            self._disk.process_ended()
-            raise
-        if crashed:  # not in the handler, where the traceback still holds what was open
-            self._die()
-
-    def _probe(self, step: str) -> None:
-        if step == self._armed:
-            raise _CrashError
-
-    def _die(self) -> None:
-        worker, self._worker = self._present(), None
-        worker.tasks.rebuild()  # lets go of what it held, and writes nothing
-        self._armed = None
-        self._disk.process_ended()
-        if not self._keep:
-            self._disk.lose()
-        self.crashes += 1
-
-    def _activity(self) -> tuple[object, ...]:
-        """What differs after a turn that did something."""
-        tasks = self._worker.tasks if self._worker is not None else None
-        queued = sum(task.queued() for task in tasks.running) if tasks is not None else 0
-        return self._worker, self.cluster.changes, queued
 
 
 def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:

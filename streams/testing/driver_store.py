@@ -1,10 +1,20 @@
-"""A store of a topology under test, read from outside."""
+"""The stores of a topology under test, read from outside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.global_tables.global_state import GlobalState, stores_of_tables
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.task.task import committed_rows
+from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_worker import DriverWorker
+from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 
 K = TypeVar("K")
@@ -49,3 +59,60 @@ class StoreView(Mapping[K, V], Generic[K, V]):
             kept: V = value
             return kept
         return self._value.deserialize(self._value.serialize(value))
+
+
+class Stores:
+    """Finds stores by their names: in tasks that run, and on the disk where none does."""
+
+    def __init__(
+        self,
+        names: Names,
+        worker: DriverWorker,
+        global_plans: Sequence[GlobalPlan],
+        config: StreamsConfig,
+    ) -> None:
+        self._names = names
+        self._worker = worker
+        self._global_plans = global_plans
+        self._config = config
+
+    def view(self, name: str, *, committed: bool) -> StoreView[Any, Any]:
+        """Return the view of a store.
+
+        Raises:
+            LookupError: there is no such store.
+        """
+        table = self._names.global_table(name)
+        if table is not None:
+            return StoreView(table.key, table.value, partial(self._global_rows, table))
+        plan, store = self._names.store(name)
+        key, value = store.key or self._config.default_key_serde, plan.value_serdes[name]
+        return StoreView(key, value, partial(self._rows, plan, store, value, committed))
+
+    def _rows(
+        self,
+        plan: SubPlan,
+        store: Store,
+        value: Serde[Any],
+        committed: bool,
+        start: bytes | None,
+        end: bytes | None,
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        worker, disk = self._worker.worker, self._worker.disk
+        running = {task.id: task for task in worker.tasks.running} if worker is not None else {}
+        topics, cluster = plan.topics.all_sources, self._worker.cluster
+        for partition in range(max(len(cluster.topics[topic].logs) for topic in topics)):
+            task_id = TaskId(plan.id, partition)
+            task = running.get(task_id)
+            if task is not None:
+                yield from task.rows(store.name, start, end, committed=committed)
+                continue
+            home = disk.open(task_id, plan.program.sub_topology.stores)
+            held = store.spec.rows.view(home.state.store(store.name))
+            yield from committed_rows(held, value.deserialize, start, end)
+
+    def _global_rows(
+        self, plan: GlobalPlan, start: bytes | None, end: bytes | None
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        state = GlobalState(self._worker.disk.open_global(stores_of_tables(self._global_plans)))
+        yield from committed_rows(state.rows(plan), plan.value.deserialize, start, end)

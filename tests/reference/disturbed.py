@@ -256,7 +256,7 @@ def _has_committed(driver: TopologyTestDriver, number: int, drawn: Disturbance |
     if _progress(driver) == before:
         _process(driver, number)  # it died before the transaction ended
         _commit(driver)
-    driver._armed = None  # not every commit has all steps
+    driver._worker.armed = None  # not every commit has all steps
     moved: bool = _progress(driver) != before
     if drawn is not None and drawn.when == "behind":
         BETWEEN[drawn.what](driver)
@@ -269,8 +269,8 @@ def _process(driver: TopologyTestDriver, number: int) -> None:
 
 
 def _commit(driver: TopologyTestDriver) -> None:
-    driver._present().request_commit()
-    driver._turn()
+    driver._worker.present().request_commit()
+    driver._worker.turn()
 
 
 def _progress(driver: TopologyTestDriver) -> Any:
@@ -301,22 +301,22 @@ def _die_while_restoring(driver: TopologyTestDriver) -> None:
 
 def _rebalance(driver: TopologyTestDriver, step: int = 1) -> None:
     """The group takes topics' partitions, and gives them back; what was processed is committed."""
-    worker, places = driver._present(), _lead_places(driver, step)
+    worker, places = driver._worker.present(), _lead_places(driver, step)
     worker.on_revoked(places)
     worker.on_assigned(places)
 
 
 def _lose_partitions(driver: TopologyTestDriver) -> None:
     """The group has given the partitions to others, who give them back."""
-    worker, places = driver._present(), _lead_places(driver)
+    worker, places = driver._worker.present(), _lead_places(driver)
     worker.on_lost(places)
     worker.on_assigned(places)
 
 
 def _lead_places(driver: TopologyTestDriver, step: int = 1) -> list[TopicPartition]:
     """Those that the group shares out, as far as tasks have them."""
-    leads = driver._present().tasks.lead_topics[::step]
-    owned = {place for task in driver._present().tasks.running for place in task.inputs}
+    leads = driver._worker.present().tasks.lead_topics[::step]
+    owned = {place for task in driver._worker.present().tasks.running for place in task.inputs}
     return [p for t in leads for p in driver.cluster.places(t) if p in owned]
 
 

@@ -146,9 +146,9 @@ def store_rows_of(
 ) -> dict[tuple[str, str], list[tuple[bytes, Any, int]]]:
     """All rows of all stores of the running tasks, by task and store."""
     driver.run()
-    assert driver._worker is not None
+    assert driver._worker.worker is not None
     return {
         (str(task.id), store.name): list(task.rows(store.name))
-        for task in driver._worker.tasks.running
+        for task in driver._worker.worker.tasks.running
         for store in task.spec.stores
     }

@@ -64,7 +64,7 @@ def test_a_changelog_that_was_made_anew_is_refused_where_the_last_rows_are_not_h
     """It began empty without a word, and the counts at 1."""
     driver = stopped(settings)
     if rows == "gone":
-        driver._disk.lose()
+        driver._worker.disk.lose()
     else:
         of_another_worker(driver)
     make_anew(driver, CHANGELOG)
@@ -100,7 +100,7 @@ def test_a_changelog_that_is_made_anew_under_a_worker_is_met_at_the_next_take_ov
     feed(driver, 10)
     driver.commit()
     driver.restart()
-    driver._disk.lose()
+    driver._worker.disk.lose()
     with pytest.raises(ChangelogLostError, match="store counts"):
         driver.run()
 
@@ -153,7 +153,7 @@ def test_writing_from_local_rows_and_taking_over_without_them_goes_on(tmp_path: 
     for changelog in lost.changelogs:
         make_anew(lost.driver, changelog)
     lost.write()
-    lost.driver._disk.lose()
+    lost.driver._worker.disk.lose()
     lost.driver.run()
     assert lost.driver.restored > 0
     lost.driver.restart()
@@ -162,9 +162,9 @@ def test_writing_from_local_rows_and_taking_over_without_them_goes_on(tmp_path: 
 
 def test_a_host_without_rows_says_that_it_has_none(tmp_path: Path) -> None:
     driver = stopped(EXACTLY_ONCE, state_dir=tmp_path / "state")
-    driver._disk.lose()
+    driver._worker.disk.lose()
     make_anew(driver, CHANGELOG)
-    driver._disk.process_ended()
+    driver._worker.disk.process_ended()
     plan = tool_of(driver, tmp_path / "state").plan()
     assert [(str(t.id), t.stores, t.refusal) for t in plan.tasks] == [
         ("0_0", ("counts",), "no rows here")
@@ -175,7 +175,7 @@ def test_old_rows_of_a_host_do_not_make_a_changelog_lack_rows(tmp_path: Path) ->
     """As after a reset on another host: the offsets are of the changelog that is there."""
     driver = stopped(EXACTLY_ONCE, state_dir=tmp_path / "state")
     make_anew(driver, CHANGELOG)
-    driver._disk.process_ended()
+    driver._worker.disk.process_ended()
     tool = tool_of(driver, tmp_path / "state")
     assert [str(task.id) for task in tool.plan().tasks] == ["0_0"]
     committed = driver.cluster.offsets["test"][IN]
@@ -269,7 +269,7 @@ def test_numbers_that_find_no_room_are_left_out_and_that_is_said() -> None:
     (told,) = [e for e in driver.events if e["event"] == "changelog_identity_left_out"]
     assert len(told["changelogs"]) == 90 - len(with_number)
     driver.restart()
-    driver._disk.lose()
+    driver._worker.disk.lose()
     make_anew(driver, with_number[0])
     with pytest.raises(ChangelogLostError, match=with_number[0]):
         driver.run()

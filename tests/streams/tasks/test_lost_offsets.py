@@ -75,10 +75,10 @@ def next_version(
     after = TopologyTestDriver(topology, SETTINGS)
     for name in after.cluster.topics:
         driver.cluster.create(name)
-    after.cluster, after._disk = driver.cluster, driver._disk
+    after._worker.cluster, after._worker.disk = driver.cluster, driver._worker.disk
     if deployed is not None:
         config = StreamsConfig.parse({"bootstrap.servers": "none:1", **SETTINGS})
-        after.deployed = Deployment.of(plan_application(deployed, config), config)
+        after._worker.deployed = Deployment.of(plan_application(deployed, config), config)
     return after
 
 
@@ -285,7 +285,7 @@ def test_a_task_that_gets_its_first_store_has_no_state_yet() -> None:
     driver = TopologyTestDriver(passed_on("a"), SETTINGS)
     run(driver, "a")
     after = next_version(driver, merged("a", "b"), deployed=passed_on("a"))
-    after._disk = MemoryDisk()
+    after._worker.disk = MemoryDisk()
     strip(driver)
     run(after, "b")
     assert after.store("n")["k"] == 1
@@ -417,10 +417,10 @@ def test_everything_is_committed_again_with_each_start() -> None:
 def test_an_idle_worker_commits_once_and_then_rests() -> None:
     driver = TopologyTestDriver(merged("a", "b"), SETTINGS)
     driver.run()
-    commits = driver._counts.commits
+    commits = driver._worker.counts.commits
     driver.run()
     driver.run()
-    assert driver._counts.commits == commits
+    assert driver._worker.counts.commits == commits
 
 
 def test_a_commit_that_is_aborted_is_made_again() -> None:

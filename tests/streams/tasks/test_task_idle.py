@@ -41,7 +41,7 @@ def written(driver: TopologyTestDriver) -> list[str]:
 
 def hide_lag(driver: TopologyTestDriver, topic: str) -> Callable[[], None]:
     """Let nothing be known of a topic's end, as before the first fetch; returns what ends it."""
-    consumer = driver._consumer
+    consumer = driver._worker.consumer
     assert consumer is not None
     known = consumer.lag
     consumer.lag = lambda place, offset: (  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def test_a_full_queue_of_a_waiting_task_is_paused_and_taken_up_again() -> None:
     source = driver.input("b")
     for number in range(6):
         source.send(None, str(number), timestamp=number)
-    worker = driver._worker
+    worker = driver._worker.worker
     assert worker is not None
     assert sum(task.queued() for task in worker.tasks.running) == 2
     driver.advance(SECOND)
@@ -187,7 +187,7 @@ def test_a_queue_is_bounded_after_an_abort_too(error: StreamsError) -> None:
     source = driver.input("b")
     for number in range(6):
         source.send(None, str(number), timestamp=number)
-    worker, consumer = driver._worker, driver._consumer
+    worker, consumer = driver._worker.worker, driver._worker.consumer
     assert worker is not None
     assert consumer is not None
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_a_queue_that_is_still_full_stays_paused() -> None:
     for number in range(10, 40):
         driver.cluster.append("b", b"%d" % number, None, 0, number, None)
     driver.run()
-    worker = driver._worker
+    worker = driver._worker.worker
     assert worker is not None
     (task,) = worker.tasks.running
     assert task.queued() == 10

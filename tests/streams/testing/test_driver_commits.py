@@ -376,7 +376,7 @@ def test_a_record_that_arrives_during_a_restore_is_not_passed_over_by_a_crash() 
     driver.input("in").send("b", "x")
     driver.crash(at="transaction_committed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver._counts.__class__, "on_restore_start", staticmethod(arrives))
+        patch.setattr(driver._worker.counts.__class__, "on_restore_start", staticmethod(arrives))
         driver.commit()
     assert driver.crashes == 2
     assert dict(driver.store("counts")) == driver.output(changelog).as_dict()

@@ -129,13 +129,13 @@ class Lost:
         for plan in self.driver._plans:
             for partition in range(TASKS):
                 task = TaskId(plan.id, partition)
-                home = self.driver._disk.open(task, plan.program.sub_topology.stores)
+                home = self.driver._worker.disk.open(task, plan.program.sub_topology.stores)
                 for store in plan.changelogs:
                     found[task, store] = list(home.state.store(store).scan())
         return found
 
     def tool(self, **more: Any) -> LocalChangelogs:
-        self.driver._disk.process_ended()
+        self.driver._worker.disk.process_ended()
         return tool_of(self.driver, self.state_dir, **more)
 
     def write(self) -> None:
@@ -161,7 +161,7 @@ def test_the_rows_of_every_kind_of_store_are_there_again(
     lost.driver.restart()
     assert lost.rows() == lost.before
     lost.driver.restart()
-    lost.driver._disk.lose()
+    lost.driver._worker.disk.lose()
     lost.driver.run()
     assert lost.driver.restored > 0
     lost.driver.restart()
@@ -219,7 +219,7 @@ def test_what_was_broken_off_does_not_start_and_is_finished_by_a_second_run(
     lost.write()
     lost.driver.run()
     lost.driver.restart()
-    lost.driver._disk.lose()
+    lost.driver._worker.disk.lose()
     lost.driver.run()
     lost.driver.restart()
     assert lost.rows() == lost.before
@@ -231,7 +231,7 @@ def test_tasks_of_another_host_are_named_and_keep_the_application_from_starting(
 ) -> None:
     lost = Lost(tmp_path, EXACTLY_ONCE)
     lost.delete_changelogs()
-    lost.driver._disk.process_ended()
+    lost.driver._worker.disk.process_ended()
     tasks, away = lost.state_dir / "test" / "tasks", tmp_path / "away"
     move(tasks, away, ["0_1"])
     tool = lost.tool()
@@ -242,7 +242,7 @@ def test_tasks_of_another_host_are_named_and_keep_the_application_from_starting(
     move(away, tasks, ["0_1"])
     with pytest.raises(ChangelogUnfinishedError):
         lost.driver.run()
-    lost.driver._disk.process_ended()
+    lost.driver._worker.disk.process_ended()
     plan = lost.tool().plan()
     assert [str(task.id) for task in plan.here] == ["0_1"]
     lost.write()
@@ -286,7 +286,7 @@ def test_rows_of_a_restore_that_was_broken_off_are_not_taken_for_all(tmp_path: P
     driver.commit()
     driver.crash(keep=False)
     driver.crash(at="records_restored")
-    driver._turn()
+    driver._worker.turn()
     assert driver.crashes == 2
     for store in ("counts", "none"):
         driver.cluster.delete(f"test-{store}-changelog")

@@ -390,7 +390,7 @@ def in_place_of(driver: TopologyTestDriver, topology: Topology) -> TopologyTestD
     after = TopologyTestDriver(topology, EXACTLY_ONCE, partitions=2)
     for name, topic in after.cluster.topics.items():
         driver.cluster.create(name, len(topic.logs))
-    after.cluster, after._disk = driver.cluster, MemoryDisk()
+    after._worker.cluster, after._worker.disk = driver.cluster, MemoryDisk()
     return after
 
 

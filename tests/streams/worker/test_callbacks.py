@@ -27,8 +27,8 @@ def grow(driver: TopologyTestDriver) -> None:
     """Give the input another partition, with a record, and share out again."""
     driver.cluster.topics["in"].logs.append(Log())
     driver.cluster.append("in", b"v", b"k", 1, 0, None)
-    assert driver._consumer is not None
-    driver._consumer.rejoin()
+    assert driver._worker.consumer is not None
+    driver._worker.consumer.rejoin()
 
 
 def settle(driver: TopologyTestDriver) -> None:
@@ -42,7 +42,7 @@ def test_partitions_that_nobody_has_heard_of_are_asked_for_behind_the_callback(
 ) -> None:
     driver = passing_on()
     driver.run()
-    worker = driver._present()
+    worker = driver._worker.present()
     within: list[bool] = []
     asked: list[bool] = []
     look: Callable[[Facts], Facts] = worker._topic_watch._check
@@ -71,7 +71,7 @@ def test_they_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch
     """A broker may hear of them later than the group's leader."""
     driver = passing_on()
     driver.run()
-    watch = driver._present()._topic_watch
+    watch = driver._worker.present()._topic_watch
     look: Callable[[Facts], Facts] = watch._check
     jobs: list[Job] = []
     late = [3]

@@ -183,7 +183,7 @@ def test_another_grace_period_after_a_restart_emits_each_window_once(
         emitted = [g.start for g in got(first)]
         cluster = first.cluster
     with driver(after) as second:
-        second.cluster = cluster
+        second._worker.cluster = cluster
         send(second, [("a", "w", 27), ("a", "v", 5), ("a", "u", 100)])
         everything = [g.start for g in got(second)]
         assert everything[: len(emitted)] == emitted
@@ -203,7 +203,7 @@ def test_a_longer_grace_after_a_restart_opens_no_window_again_that_was_emitted()
         assert [g.start for g in got(first)] == [0]
         cluster = first.cluster
     with driver(30) as second:
-        second.cluster = cluster
+        second._worker.cluster = cluster
         send(second, [("a", "late", 5), ("a", "in time", 13)])
         rows = {window.window.start_ms: count for window, count in second.store("s").items()}
         assert rows == {0: 1, 10: 2}

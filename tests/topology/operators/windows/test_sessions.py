@@ -581,7 +581,7 @@ def test_on_close_a_longer_grace_opens_no_session_again_that_was_emitted() -> No
     assert changes(first) == [("a", 0, 0, [0])]
     first.close()
     second = driver(50)
-    second.cluster = first.cluster
+    second._worker.cluster = first.cluster
     for time in (2, 11):
         second.input("in").send("a", time, timestamp=time)
     assert rows(second) == [("a", 0, 0, [0]), ("a", 10, 11, [10, 11])]
