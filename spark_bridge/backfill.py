@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import CannotBackfillError
@@ -24,6 +24,9 @@ from headrace.spark_bridge.run.stage_errors import said_of_results, stage_error
 from headrace.spark_bridge.session import require_session
 from headrace.streams.config.config import StreamsConfig
 from headrace.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.spark_bridge.handover.request import Request
 
 __all__ = ["Computation", "backfill", "compute", "new_id", "resume"]
 
@@ -144,10 +147,9 @@ class _Attempt:
     def ended(self, backfill_id: str) -> Report | None:
         """Look for an earlier attempt; the report, if it needs nothing that Spark computes."""
         from headrace.spark_bridge.handover.handover import find, finish
-        from headrace.spark_bridge.plan.job import Application
 
-        application = Application.of(self.topology, self.settings)
-        found = find(application, backfill_id)
+        request = self._request()
+        found = find(backfill_id, request.target)
         self.plan, self._in_parts = found.plan, found.in_parts
         if found.plan is None:
             return None
@@ -155,8 +157,16 @@ class _Attempt:
             return Report(found.plan)
         if not found.in_parts:
             return None
-        handed = finish(application, found.plan, outputs=self.outputs, reset=self.reset)
+        handed = finish(found.plan, request)
         return None if handed is None else Report(found.plan, handover=handed)
+
+    def _request(self) -> Request:
+        from headrace.spark_bridge.handover.request import Request
+        from headrace.spark_bridge.handover.target import Target
+        from headrace.spark_bridge.plan.job import Application
+
+        target = Target.live(Application.of(self.topology, self.settings))
+        return Request(target=target, outputs=self.outputs, reset=self.reset)
 
     def finish(
         self,
@@ -166,23 +176,16 @@ class _Attempt:
     ) -> Report:
         """Run the stages and hand over what they made."""
         from headrace.spark_bridge.handover.handover import check_target, hand_over
-        from headrace.spark_bridge.plan.job import Application
 
-        application = Application.of(self.topology, self.settings)
+        request = self._request()
         with and_then(computed.release, quietly=True):
             if not self._in_parts:
-                check_target(application, computed.plan, reset=self.reset)
+                check_target(request, computed.plan)
             stages = computed.run(on_stage)
             results = computed.results
             with said_of_results():
                 rows = results.counts
-            handed = hand_over(
-                results,
-                application,
-                handover=handover,
-                outputs=self.outputs,
-                reset=self.reset,
-            )
+            handed = hand_over(results, request, handover)
         return Report(computed.plan, stages, rows, handed)
 
 

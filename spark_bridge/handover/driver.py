@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.clients import expected_ms
 from headrace.spark_bridge.handover.lead import Lead, fenced
-from headrace.spark_bridge.handover.notes import Terms
 from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.request import Request
 from headrace.spark_bridge.handover.rows import RowWriter
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts, UnitCounts
-from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.stage_errors import said_of_results
 from headrace.streams.plan.changelog_identity import with_changelogs
 from headrace.streams.plan.progress import with_topic_id
-from headrace.streams.seams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
 __all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
@@ -44,23 +44,9 @@ def driver_fits(facts: RowFacts, target: Target) -> bool:
 
 
 def hand_over_by_driver(
-    results: Results,
-    application: Application,
-    *,
-    outputs: str = "write",
-    reset: bool = False,
-    facts: RowFacts | None = None,
-    target: Target | None = None,
-    probe: Probe = no_probe,
+    results: Results, request: Request, facts: RowFacts | None = None
 ) -> HandOverReport:
     """Write everything in one transaction.
-
-    Args:
-        outputs: "write" or "skip" the records for topics outside of the application.
-        reset: replace what the application has.
-        facts: of the results, where they are known.
-        target: the application on its cluster; None takes the real one.
-        probe: called between the steps, for tests.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
@@ -68,7 +54,7 @@ def hand_over_by_driver(
     """
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
-    target = target or Target.live(application)
+    target = request.target
     timeout_ms = target.transaction_timeout_ms()
     if not driver_fits(facts, target):
         raise CannotBackfillError(
@@ -76,30 +62,27 @@ def hand_over_by_driver(
             f"{expected_ms(facts.total, facts.size)} ms, and the brokers abort transactions after "
             f"{timeout_ms} ms; {_SLOW}"
         )
-    prepare_topics_for(target, facts, outputs=outputs)
-    lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=probe)
+    prepare_topics_for(request, facts)
+    lead = Lead(target, results.plan.id, timeout_ms=timeout_ms, probe=request.probe)
     try:
         with and_then(lambda: lead.producer.close(), quietly=True):
-            lead.open(results.plan, Terms("driver", outputs, reset))
-            work = _OneTransaction(
-                lead, target, results, probe, outputs == "write", reset, facts.largest
-            )
-            counts = work.repeat()
+            lead.open(results.plan, request.terms("driver"))
+            counts = _OneTransaction(lead, request, results, facts.largest).repeat()
     except ProducerFencedError as error:
         way_out = f". If it took more than {timeout_ms} ms, {_SLOW}"
         raise fenced(results.plan.id, error, way_out) from error
     return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
 
 
-def prepare_topics_for(target: Target, facts: RowFacts, *, outputs: str) -> None:
+def prepare_topics_for(request: Request, facts: RowFacts) -> None:
     """See that topics keep what is about to be written, before anything is.
 
     Raises:
         CannotBackfillError: one would not.
     """
-    if outputs == "write":
-        target.refuse_short_sinks(facts.oldest("sink"))
-    target.protect_windows(facts.oldest("changelog"))
+    if request.with_sinks:
+        request.target.refuse_short_sinks(facts.oldest("sink"))
+    request.target.protect_windows(facts.oldest("changelog"))
 
 
 def live_offsets(
@@ -132,27 +115,15 @@ def live_offsets(
     }
 
 
+@dataclass(slots=True, eq=False)
 class _OneTransaction:
     """The transaction, as often as it is begun."""
 
-    def __init__(
-        self,
-        lead: Lead,
-        target: Target,
-        results: Results,
-        probe: Probe,
-        with_sinks: bool,
-        reset: bool,
-        largest: int,
-    ) -> None:
-        self._largest = largest
-        self._lead = lead
-        self._target = target
-        self._results = results
-        self._probe = probe
-        self._with_sinks = with_sinks
-        self._reset = reset
-        self._counts = UnitCounts()
+    lead: Lead
+    request: Request
+    results: Results
+    largest: int
+    counts: UnitCounts = field(default_factory=UnitCounts)
 
     def repeat(self) -> UnitCounts:
         """Write and commit; begin anew after errors that may pass.
@@ -165,13 +136,15 @@ class _OneTransaction:
             try:
                 return self._write()
             except (AbortableError, OutcomeUnknownError) as error:
-                self._target.log.warning("handover_repeated", attempt=attempt, reason=str(error))
-                if self._lead.renew():
-                    return self._counts
+                self.request.target.log.warning(
+                    "handover_repeated", attempt=attempt, reason=str(error)
+                )
+                if self.lead.renew():
+                    return self.counts
                 if attempt == ATTEMPTS_MAX:
                     self._give_up(error)
                     raise BackfillError(
-                        f"the transaction of backfill {self._results.plan.id} failed {attempt} "
+                        f"the transaction of backfill {self.results.plan.id} failed {attempt} "
                         f"times, at last with: {error}; nothing is visible: see that the brokers "
                         "are well, and run it again"
                     ) from error
@@ -186,12 +159,12 @@ class _OneTransaction:
         """Let the application start: nothing of the backfill is there."""
         try:
             # Its note is gone where it was at a topic that was deleted.
-            if self._lead.renew() or self._lead.notes.open_head is None:
+            if self.lead.renew() or self.lead.notes.open_head is None:
                 return
-            self._lead.close_with("dropped")
+            self.lead.close_with("dropped")
         except Exception as second:
             raise BackfillError(
-                f"{error}; nothing is visible, but backfill {self._results.plan.id} is still open "
+                f"{error}; nothing is visible, but backfill {self.results.plan.id} is still open "
                 f"({second}): run it again with the same id, or drop it"
             ) from error
 
@@ -201,19 +174,19 @@ class _OneTransaction:
             return next(batches, None)
 
     def _write(self) -> UnitCounts:
-        plan, producer = self._results.plan, self._lead.producer
-        old = self._target.old_keys(self._target.changelogs(plan), reset=self._reset)
+        plan, producer = self.results.plan, self.lead.producer
+        request, target = self.request, self.request.target
+        old = target.old_keys(target.changelogs(plan), reset=request.reset)
         producer.begin()
-        writer = RowWriter(
-            producer, with_sinks=self._with_sinks, old=old, now_ms=self._target.now_ms()
-        )
-        self._counts = writer.counts
-        batches = self._results.batches(self._largest)
+        now_ms = target.now_ms()
+        writer = RowWriter(producer, with_sinks=request.with_sinks, old=old, now_ms=now_ms)
+        self.counts = writer.counts
+        batches = self.results.batches(self.largest)
         while (batch := self._next(batches)) is not None:
             writer.write(batch)
         writer.forget_old(sorted(old))
-        producer.pressure(self._lead.timeout_s)
-        self._probe("handover_written")
-        live = live_offsets(self._target, plan, writer.progress)
-        self._lead.finish(plan, live, reset=self._reset, begun=True)
+        producer.pressure(self.lead.timeout_s)
+        request.probe("handover_written")
+        live = live_offsets(target, plan, writer.progress)
+        self.lead.finish(plan, live, reset=request.reset, begun=True)
         return writer.counts

@@ -21,9 +21,9 @@ from headrace.spark_bridge.handover.partitioned import (
     left_to_write,
 )
 from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.request import Request
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts
-from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topology
 from headrace.spark_bridge.records.records import Results
@@ -67,7 +67,7 @@ class Found:
     is_done: bool = False
 
 
-def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
+def find(backfill_id: str, target: Target) -> Found:
     """Look whether a backfill was begun before.
 
     Raises:
@@ -75,7 +75,6 @@ def find(application: Application, backfill_id: str, *, target: Target | None = 
             other topics or another topology.
     """
     check_id(backfill_id)
-    target = target or Target.live(application)
     notes = target.notes()
     opened = notes.open_head
     if opened is not None and (opened[1].id, opened[1].state) != (backfill_id, "open"):
@@ -91,77 +90,46 @@ def find(application: Application, backfill_id: str, *, target: Target | None = 
             "take another id, and drop this one if it is open"
         )
     if head.state == "open":
-        refuse_other_topology(application, plan)
+        refuse_other_topology(target.application, plan)
         target.refuse_other_topics(plan)
     return Found(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
 
 
-def check_target(
-    application: Application,
-    plan: BackfillPlan,
-    *,
-    reset: bool,
-    target: Target | None = None,
-) -> None:
+def check_target(request: Request, plan: BackfillPlan) -> None:
     """See, before Spark starts, that the application can be handed something.
-
-    Args:
-        reset: whether what it has may be replaced.
 
     Raises:
         CannotBackfillError: it runs, or has what may not be replaced.
     """
-    target = target or Target.live(application)
+    target, reset = request.target, request.reset
     target.refuse_members()
     target.refuse_offsets(plan, reset=reset)
     target.refuse_rows(plan, reset=reset)
 
 
-def finish(
-    application: Application, plan: BackfillPlan, *, outputs: str, reset: bool
-) -> HandOverReport | None:
+def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
     """End a hand-over in parts, if all of them are written: Spark need not run for it.
-
-    Args:
-        plan: the one that is open.
-        outputs: as it was begun with.
 
     Returns:
         What was done, or None where parts are missing.
     """
-    target = Target.live(application)
-    if left_to_write(application, plan, target=target):
-        return None
-    return finish_partitioned(application, plan, outputs=outputs, reset=reset, target=target)
+    return None if left_to_write(plan, request.target) else finish_partitioned(plan, request)
 
 
-def hand_over(
-    results: Results,
-    application: Application,
-    *,
-    handover: Handover = "auto",
-    outputs: str = "write",
-    reset: bool = False,
-) -> HandOverReport:
-    """Hand over what was computed.
-
-    Args:
-        handover: "driver", "partitioned", or "auto": by size, and as it was begun.
-        outputs: "write" or "skip" the records for topics outside of the application.
-        reset: replace what the application has.
+def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
+    """Hand over what was computed; "auto" is by size, and as it was begun.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it.
         BackfillError: it did not come to its end; the message says how to go on.
     """
-    target = Target.live(application)
     with said_of_results():
         facts = RowFacts.of(results)
         heap = results.heap_bytes
     if handover == "auto":
-        handover = chosen(results.plan, target, facts, reset=reset, heap=heap)
+        handover = chosen(results.plan, request.target, facts, reset=request.reset, heap=heap)
     hand = hand_over_by_driver if handover == "driver" else hand_over_partitioned
-    return hand(results, application, outputs=outputs, reset=reset, facts=facts, target=target)
+    return hand(results, request, facts)
 
 
 def chosen(

@@ -19,18 +19,18 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS
 from headrace.spark_bridge.handover.driver import live_offsets, prepare_topics_for
 from headrace.spark_bridge.handover.lead import Lead, fenced
-from headrace.spark_bridge.handover.notes import DEADLINE, Terms, marker_group
+from headrace.spark_bridge.handover.notes import DEADLINE, marker_group
 from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.request import Request
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts, Unit, UnitCounts, units_of
-from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.handover.worker import REPORT_DDL, WriteUnit
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.stage_errors import denied
 from headrace.streams.errors import StreamsError
-from headrace.streams.seams.clients import Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.seams.clients import Offsets, TopicPartition
 from headrace.streams.upgrade.backfill_gate import BackfillNote
 from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
@@ -38,26 +38,11 @@ __all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit
 
 
 def hand_over_partitioned(
-    results: Results,
-    application: Application,
-    *,
-    outputs: str = "write",
-    reset: bool = False,
-    facts: RowFacts | None = None,
-    target: Target | None = None,
-    probe: Probe = no_probe,
-    unit_probe: UnitProbe = no_unit_probe,
+    results: Results, request: Request, facts: RowFacts | None = None
 ) -> HandOverReport:
     """Write each unit in a transaction of its own, then the offsets.
 
-    Args:
-        results: what was computed; all that is not written yet must be there.
-        outputs: "write" or "skip" the records for topics outside of the application.
-        reset: replace what the application has.
-        facts: of the results, where they are known.
-        target: the application on its cluster; None takes the real one.
-        probe: called between the steps of the driver, for tests.
-        unit_probe: called between the steps of executors, for tests; it must travel.
+    All that is not written yet must be among the results.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
@@ -65,75 +50,47 @@ def hand_over_partitioned(
     """
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
-    target = target or Target.live(application)
-    plan = results.plan
-    units = units_of(application, plan)
-    prepare_topics_for(target, facts, outputs=outputs)
-    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    target, plan = request.target, results.plan
+    units = units_of(target.application, plan)
+    prepare_topics_for(request, facts)
+    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe)
     counts = UnitCounts()
     try:
         with and_then(lambda: lead.producer.close(), quietly=True):
-            if lead.open(plan, Terms("partitioned", outputs, reset)):
+            if lead.open(plan, request.terms("partitioned")):
                 lead.commit({marker_group(plan): _markers(target, plan, units)})
             missing = _missing(target, plan, units)
             if missing:
                 opened = lead.notes.open_head
                 assert opened is not None, "the plan is not open"
-                write = unit_writer(
-                    target,
-                    opened,
-                    plan,
-                    units,
-                    with_sinks=outputs == "write",
-                    reset=reset,
-                    probe=unit_probe,
-                )
+                write = unit_writer(request, opened, plan, units)
                 counts = _run(results, write)
-            probe("handover_written")
-            _flip(lead, target, plan, units, reset=reset)
+            request.probe("handover_written")
+            _flip(lead, request, plan, units)
     except ProducerFencedError as error:
         raise fenced(plan.id, error) from error
     found = len(units) - len(missing)
     return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
 
 
-def left_to_write(
-    application: Application, plan: BackfillPlan, *, target: Target | None = None
-) -> tuple[Unit, ...]:
+def left_to_write(plan: BackfillPlan, target: Target) -> tuple[Unit, ...]:
     """The units of a plan that no attempt has committed yet."""
-    target = target or Target.live(application)
-    return _missing(target, plan, units_of(application, plan))
+    return _missing(target, plan, units_of(target.application, plan))
 
 
-def finish_partitioned(
-    application: Application,
-    plan: BackfillPlan,
-    *,
-    outputs: str = "write",
-    reset: bool = False,
-    target: Target | None = None,
-    probe: Probe = no_probe,
-) -> HandOverReport:
+def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
     """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
-
-    Args:
-        plan: the one that is open.
-        outputs: as it was begun with.
-        reset: replace what the application has.
-        target: the application on its cluster; None takes the real one.
-        probe: called between the steps, for tests.
 
     Raises:
         BackfillError: units are missing.
     """
     begun = time.monotonic()
-    target = target or Target.live(application)
-    units = units_of(application, plan)
-    lead = Lead(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    units = units_of(request.target.application, plan)
+    lead = Lead(request.target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe)
     try:
         with and_then(lambda: lead.producer.close(), quietly=True):
-            lead.open(plan, Terms("partitioned", outputs, reset))
-            _flip(lead, target, plan, units, reset=reset)
+            lead.open(plan, request.terms("partitioned"))
+            _flip(lead, request, plan, units)
     except ProducerFencedError as error:
         raise fenced(plan.id, error) from error
     return HandOverReport(
@@ -153,21 +110,13 @@ def _missing(target: Target, plan: BackfillPlan, units: Sequence[Unit]) -> tuple
 
 
 def unit_writer(
-    target: Target,
+    request: Request,
     head: tuple[TopicPartition, BackfillNote],
     plan: BackfillPlan,
     units: tuple[Unit, ...],
-    *,
-    with_sinks: bool,
-    reset: bool,
-    probe: UnitProbe = no_unit_probe,
 ) -> WriteUnit:
-    """Make what executors call.
-
-    Args:
-        head: the first note of the plan, and where it is.
-        probe: called between the steps of executors, for tests.
-    """
+    """Make what executors call; `head` is the first note of the plan, and where it is."""
+    target = request.target
     timeout_ms = target.transaction_timeout_ms()
     return WriteUnit(
         plan=plan.to_text(),
@@ -176,11 +125,11 @@ def unit_writer(
         digest=head[1].digest,
         clients=target.config.admin_config(),
         producer=target.producer_settings("", timeout_ms),
-        consumer=consumer_opener(target.config) if reset else None,
-        with_sinks=with_sinks,
+        consumer=consumer_opener(target.config) if request.reset else None,
+        with_sinks=request.with_sinks,
         now_ms=target.now_ms(),
         timeout_s=timeout_ms / 1000,
-        probe=probe,
+        probe=request.unit_probe,
     )
 
 
@@ -214,19 +163,18 @@ def _said(error: Exception) -> str:
     return lines[-1] if lines else f"{type(error).__name__}: {error}"
 
 
-def _flip(
-    lead: Lead, target: Target, plan: BackfillPlan, units: Sequence[Unit], *, reset: bool
-) -> None:
+def _flip(lead: Lead, request: Request, plan: BackfillPlan, units: Sequence[Unit]) -> None:
     """Make the parts the application's.
 
     Raises:
         BackfillError: a unit is not written.
     """
+    target = request.target
     found = _markers(target, plan, units)
     progress = {place: committed.metadata for place, committed in found.items()}
     live = live_offsets(target, plan, progress)
     try:
-        lead.certain(lambda: lead.finish(plan, live, reset=reset, begun=False))
+        lead.certain(lambda: lead.finish(plan, live, reset=request.reset, begun=False))
     except (AbortableError, OutcomeUnknownError) as error:
         raise BackfillError(
             f"everything of backfill {plan.id} is written, but its offsets could not be committed: "

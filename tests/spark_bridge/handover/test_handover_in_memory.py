@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
 from headrace.spark_bridge.handover.drop import drop_from
 from headrace.spark_bridge.handover.lead import Lead
 from headrace.spark_bridge.handover.notes import Terms, marker_group, transactional_id
-from headrace.spark_bridge.handover.partitioned import (
-    finish_partitioned,
-    hand_over_partitioned,
-    left_to_write,
-)
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.deployed.deployed import topology_group
@@ -31,6 +25,12 @@ from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.streams.worker_errors import ProducerFencedError
 from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.spark_bridge.support.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
+from tests.spark_bridge.support.ways import (
+    finish_partitioned,
+    hand_over_by_driver,
+    hand_over_partitioned,
+    left_to_write,
+)
 
 HOW: dict[str, Any] = {"driver": hand_over_by_driver, "partitioned": hand_over_partitioned}
 BOTH = pytest.mark.parametrize("how", HOW)

@@ -12,7 +12,6 @@ import pytest
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.lead import Lead
 from headrace.spark_bridge.handover.notes import Terms, marker_group, transactional_id
-from headrace.spark_bridge.handover.partitioned import unit_writer
 from headrace.spark_bridge.handover.units import Unit
 from headrace.spark_bridge.handover.worker import WriteUnit
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -22,6 +21,7 @@ from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
 from headrace.streams.worker_errors import ProducerFencedError
 from tests.spark_bridge.support.local_rows import LocalResults, batches_of
 from tests.spark_bridge.support.memory_handover import CHANGELOG, NOW_MS, MemoryHandover, aborted
+from tests.spark_bridge.support.ways import unit_writer
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -40,7 +40,7 @@ class Opened:
         head = self.lead.notes.open_head
         assert head is not None
         self.write: WriteUnit = unit_writer(
-            handover.target(), head, self.plan, self.units, with_sinks=True, reset=reset
+            handover.target(), head, self.plan, self.units, reset=reset
         )
 
     def unit(self, name: str) -> Unit:

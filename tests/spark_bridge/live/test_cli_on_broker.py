@@ -9,11 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.spark_bridge import session
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
-from headrace.spark_bridge.handover.handover import find
 from headrace.streams.cli import main as cli
 from headrace.streams.supervise.exit_codes import ExitCode
 from tests.spark_bridge.support.handed import Handed
+from tests.spark_bridge.support.ways import find, hand_over_by_driver
 from tests.support import kafka
 from tests.support.live import live
 from tests.support.processes import AppProcess

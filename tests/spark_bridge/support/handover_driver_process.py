@@ -7,11 +7,10 @@ import os
 import sys
 from typing import Any
 
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
-from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
 from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import computed, plan_of
+from tests.spark_bridge.support.ways import hand_over_by_driver, hand_over_partitioned
 
 DIED = 77
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.spark_bridge.handover.partitioned import unit_writer
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import Unit, units_of
 from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import batches_of, computed
+from tests.spark_bridge.support.ways import unit_writer
 from tests.support.processes import ROOT
 
 Kind = Literal["raise_half_way", "raise_after_commit", "kill_worker", "twin_commits_first"]
@@ -108,7 +108,7 @@ def write_as_twin(told: dict[str, Any], name: str) -> None:
     units = units_of(application, plan)
     unit: Unit = next(unit for unit in units if unit.name == name)
     rows = computed(topology, told["settings"], plan).local.of(unit)
-    write = unit_writer(target, opened, plan, units, with_sinks=True, reset=False)
+    write = unit_writer(target, opened, plan, units, reset=False)
     (report,) = [row for batch in write(batches_of(rows)) for row in batch.to_pylist()]
     assert report["written"], report
 

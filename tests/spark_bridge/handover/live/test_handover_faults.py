@@ -8,18 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
-from headrace.spark_bridge.handover.handover import find
-from headrace.spark_bridge.handover.partitioned import (
-    finish_partitioned,
-    hand_over_partitioned,
-    left_to_write,
-)
 from headrace.spark_bridge.records.records import RESULT
 from headrace.streams.start_errors import BackfillOpenError
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.handover_faults import KINDS, Kind, UnitFault
 from tests.spark_bridge.support.local_rows import LocalResults
+from tests.spark_bridge.support.ways import (
+    find,
+    finish_partitioned,
+    hand_over_by_driver,
+    hand_over_partitioned,
+    left_to_write,
+)
 from tests.support import kafka
 from tests.support.live import Live
 from tests.support.processes import AppProcess

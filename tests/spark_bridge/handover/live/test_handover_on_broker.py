@@ -13,15 +13,9 @@ import confluent_kafka
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
 from headrace.spark_bridge.handover.drop import drop_backfill, drop_from
-from headrace.spark_bridge.handover.handover import check_target, chosen, find
+from headrace.spark_bridge.handover.handover import chosen
 from headrace.spark_bridge.handover.notes import marker_group
-from headrace.spark_bridge.handover.partitioned import (
-    finish_partitioned,
-    hand_over_partitioned,
-    unit_writer,
-)
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts, units_of
 from headrace.spark_bridge.plan.job import Application
@@ -43,6 +37,14 @@ from tests.spark_bridge.support.local_rows import (
     batches_of,
     computed,
     plan_of,
+)
+from tests.spark_bridge.support.ways import (
+    check_target,
+    find,
+    finish_partitioned,
+    hand_over_by_driver,
+    hand_over_partitioned,
+    unit_writer,
 )
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
@@ -386,7 +388,7 @@ def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) 
         head = target.notes().open_head
         assert head is not None
         units = units_of(application, plan)
-        writer = unit_writer(target, head, plan, units, with_sinks=True, reset=False)
+        writer = unit_writer(target, head, plan, units, reset=False)
         assert writer.timeout_s * 1000 == writer.producer["transaction.timeout.ms"]
         return int(writer.producer["transaction.timeout.ms"])
 
@@ -669,7 +671,7 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
     head = target.notes().open_head
     assert head is not None
     units = units_of(handed.application, plan)
-    late = unit_writer(target, head, plan, units, with_sinks=True, reset=False)
+    late = unit_writer(target, head, plan, units, reset=False)
     report = drop_backfill(handed.topology, handed.settings, id="bf-1")
     assert report.begins_anew
     assert handed.changelog in report.deleted

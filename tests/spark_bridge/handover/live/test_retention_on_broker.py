@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.handover.driver import hand_over_by_driver
-from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
 from headrace.spark_bridge.plan.job import Application
 from headrace.state.codec import TIMESTAMP, partition_for_key
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.support.local_rows import computed, plan_of
+from tests.spark_bridge.support.ways import hand_over_by_driver, hand_over_partitioned
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.processes import wait_until

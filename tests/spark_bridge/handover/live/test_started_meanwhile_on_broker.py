@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import CannotBackfillError, backfill
-from headrace.spark_bridge.handover.handover import find
 from tests.spark_bridge.support.handed import Handed
+from tests.spark_bridge.support.ways import find
 from tests.support import kafka
 from tests.support.live import live
 from tests.support.topics import Topics

@@ -14,7 +14,6 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import make_producer
 from headrace.spark_bridge.handover.lead import Lead
 from headrace.spark_bridge.handover.notes import Terms, transactional_id
-from headrace.spark_bridge.handover.partitioned import hand_over_partitioned, unit_writer
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.handover.worker import WriteUnit
@@ -22,6 +21,7 @@ from headrace.streams.seams.clients import no_probe
 from headrace.streams.worker_errors import ProducerFencedError
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.local_rows import batches_of
+from tests.spark_bridge.support.ways import hand_over_partitioned, unit_writer
 from tests.support.topics import Topics
 
 Probe = Callable[[str, str], None]
@@ -44,9 +44,7 @@ class Twins:
     def writer(self, probe: Probe, **more: Any) -> WriteUnit:
         head = self.target.notes().open_head
         assert head is not None
-        made = unit_writer(
-            self.target, head, self.plan, self.units, with_sinks=True, reset=False, probe=probe
-        )
+        made = unit_writer(self.target, head, self.plan, self.units, reset=False, probe=probe)
         return replace(made, **more)
 
     def write(self, probe: Probe, **more: Any) -> dict[str, Any]:

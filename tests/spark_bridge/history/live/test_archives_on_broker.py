@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import BackfillError, CannotBackfillError, HistoryGapError, backfill
-from headrace.spark_bridge.handover.partitioned import hand_over_partitioned
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 from tests.spark_bridge.support.handed import START_MS, Handed, line
+from tests.spark_bridge.support.ways import hand_over_partitioned
 from tests.support import kafka
 from tests.support.topics import Topics
 

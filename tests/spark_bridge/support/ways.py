@@ -1,0 +1,64 @@
+"""The ways of a hand-over, asked for in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.spark_bridge.handover import driver, handover, partitioned
+from headrace.spark_bridge.handover.handover import Found
+from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.request import Request
+from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.units import RowFacts, Unit
+from headrace.spark_bridge.handover.worker import UnitProbe, WriteUnit, no_unit_probe
+from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.plan import BackfillPlan
+
+
+def _request(application: Application, target: Target | None = None, **asked: Any) -> Request:
+    return Request(target=target or Target.live(application), **asked)
+
+
+def hand_over_by_driver(
+    results: Any, application: Application, *, facts: RowFacts | None = None, **asked: Any
+) -> HandOverReport:
+    return driver.hand_over_by_driver(results, _request(application, **asked), facts)
+
+
+def hand_over_partitioned(
+    results: Any, application: Application, *, facts: RowFacts | None = None, **asked: Any
+) -> HandOverReport:
+    return partitioned.hand_over_partitioned(results, _request(application, **asked), facts)
+
+
+def finish_partitioned(
+    application: Application, plan: BackfillPlan, **asked: Any
+) -> HandOverReport:
+    return partitioned.finish_partitioned(plan, _request(application, **asked))
+
+
+def left_to_write(
+    application: Application, plan: BackfillPlan, *, target: Target | None = None
+) -> tuple[Unit, ...]:
+    return partitioned.left_to_write(plan, target or Target.live(application))
+
+
+def check_target(application: Application, plan: BackfillPlan, **asked: Any) -> None:
+    handover.check_target(_request(application, **asked), plan)
+
+
+def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
+    return handover.find(backfill_id, target or Target.live(application))
+
+
+def unit_writer(
+    target: Target,
+    head: Any,
+    plan: BackfillPlan,
+    units: tuple[Unit, ...],
+    *,
+    reset: bool,
+    probe: UnitProbe = no_unit_probe,
+) -> WriteUnit:
+    request = Request(target=target, reset=reset, unit_probe=probe)
+    return partitioned.unit_writer(request, head, plan, units)
