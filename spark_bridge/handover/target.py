@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import structlog
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover.notes import Notes, note_places
+from headrace.spark_bridge.handover.notes import Notes, PlacedGroup, note_places
 from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
 from headrace.spark_bridge.history.planning import HistoryAdmin
 from headrace.spark_bridge.plan.job import Application
@@ -28,7 +28,7 @@ from headrace.streams.deployed.deployed import GroupOffsets, forget, forgotten
 from headrace.streams.errors import StreamsError
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.seams.clients import Log, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.upkeep.retention import FOR_EVER, window_topics
@@ -57,13 +57,8 @@ class TargetAdmin(HistoryAdmin, Protocol):
         """Delete topics and wait until none is there."""
 
 
-class GroupCluster(GroupOffsets, Protocol):
+class GroupCluster(GroupOffsets, PlacedGroup, Protocol):
     """Offsets of groups; the live one is `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
-
-    def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """The decided offsets of a group at some places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from headrace.streams.deployed.deployment_changes import changes
 from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import Member
 from headrace.streams.settings import TOPOLOGY_ENDING
 from headrace.streams.start_errors import ResetRefusedError, TopologyChangedError
 
@@ -44,10 +45,17 @@ class GroupOffsets(Protocol):
     """What is asked of a cluster; live ones are `MemberlessGroup` and `GroupAdmin`."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group."""
+        """All offsets of a group; with `decided`, once no open transaction may change one."""
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets of a group without members."""
+
+
+class Groups(GroupOffsets, Protocol):
+    """Groups from outside; the live one is `headrace.streams.kafka.group_admin.GroupAdmin`."""
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """The members of a group."""
 
 
 def topology_group(application_id: str) -> str:

@@ -30,6 +30,7 @@ from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployed import Groups
 from headrace.streams.errors import FatalClientError, LocalStateError
 from headrace.streams.plan.changelog_identity import (
     committed_numbers,
@@ -47,14 +48,12 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import (
-    CommittedOffset,
     Offsets,
     Probe,
     Producer,
     TopicPartition,
     no_probe,
 )
-from headrace.streams.seams.group_facts import Member
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 from headrace.streams.start_errors import ResetRefusedError
@@ -72,20 +71,8 @@ _LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
 
 
-class ChangelogCluster(TopicAdmin, Protocol):
-    """What is asked of a cluster.
-
-    The live one is `headrace.streams.kafka.group_admin.GroupAdmin`.
-    """
-
-    def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
-
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group; with `decided`, once no open transaction may change one."""
-
-    def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members."""
+class ChangelogCluster(TopicAdmin, Groups, Protocol):
+    """What is asked of a cluster."""
 
 
 class LocalChangelogs:

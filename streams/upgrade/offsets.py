@@ -12,11 +12,12 @@ from contextlib import suppress
 from typing import Protocol
 
 from headrace.streams.contact.access_errors import GroupDeniedError
+from headrace.streams.deployed.deployed import Groups
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import Member, Target
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.group_facts import Target
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.start_errors import ResetRefusedError
@@ -28,23 +29,11 @@ from headrace.streams.upgrade.reset import refuse_members
 __all__ = ["InputOffsets", "OffsetsCluster"]
 
 
-class OffsetsCluster(Protocol):
-    """What is asked of a cluster.
-
-    The live one is `headrace.streams.kafka.group_admin.GroupAdmin`.
-    """
+class OffsetsCluster(Groups, Protocol):
+    """What is asked of a cluster."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""
-
-    def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
-
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group; with `decided`, once no open transaction may change one."""
-
-    def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is still there."""

@@ -37,12 +37,12 @@ from typing import Protocol
 from headrace.state.directory import StateDirectory, TaskDirectory
 from headrace.state.errors import StateError, StateLockedError
 from headrace.streams.contact.access_errors import GroupDeniedError
-from headrace.streams.deployed.deployed import forget
+from headrace.streams.deployed.deployed import Groups, forget
 from headrace.streams.errors import FatalClientError, LocalStateError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import RESET_MARK
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import CommittedOffset, Offsets, Probe, TopicPartition, no_probe
+from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
 from headrace.streams.seams.group_facts import Member, Target
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
@@ -60,26 +60,14 @@ __all__ = ["Reset", "ResetCluster"]
 _LOOK_AGAIN_S = 0.1
 
 
-class ResetCluster(Protocol):
-    """What a reset asks of a cluster.
-
-    The live one is `headrace.streams.kafka.group_admin.GroupAdmin`.
-    """
+class ResetCluster(Groups, Protocol):
+    """What a reset asks of a cluster."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""
 
     def names(self) -> frozenset[str]:
         """All topics that this client may see."""
-
-    def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
-
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group; with `decided`, once no open transaction may change one."""
-
-    def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members."""
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics, and wait until they are gone."""
