@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.history.archive_set import ArchiveSet, Cutover, Source, Times
+from headrace.spark_bridge.history.archive_cuts import Cutover
+from headrace.spark_bridge.history.archive_set import ArchiveSet, Source, Times
 from headrace.spark_bridge.history.planning import Until
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.reports import Report, StageReport
@@ -27,8 +28,6 @@ from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
     from headrace.spark_bridge.handover.request import Request
-
-__all__ = ["Computation", "backfill", "compute", "new_id", "resume"]
 
 Outputs = Literal["write", "skip"]
 Handover = Literal["auto", "driver", "partitioned"]

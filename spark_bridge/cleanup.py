@@ -9,8 +9,6 @@ import structlog
 
 from headrace.streams.records.failures import describe_failure
 
-__all__ = ["and_then"]
-
 
 @contextmanager
 def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[None]:

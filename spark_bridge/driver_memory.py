@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["HEAP_BYTES", "cuts_of", "heap_bytes", "in_parts", "part_bytes"]
-
 HEAP_BYTES = 1 << 30
 """Spark's default, where nothing says what it is."""
 

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from headrace.streams.errors import StreamsError
 
-__all__ = [
-    "BackfillError",
-    "CannotBackfillError",
-    "HistoryGapError",
-    "ReadError",
-    "WallClockError",
-]
-
 
 class BackfillError(StreamsError):
     """A backfill cannot go on. Nothing of it is visible; correct the cause and run it again."""

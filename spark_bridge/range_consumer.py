@@ -13,8 +13,6 @@ from headrace.streams.kafka.consumer import LiveConsumer, MakeClient
 from headrace.streams.seams.clients import Clock, ReceivedMessage, TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 
-__all__ = ["RangeConsumer"]
-
 _SURE_AFTER_S = 1.0
 """Another broker may have what is read, and let this client in."""
 

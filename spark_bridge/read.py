@@ -16,8 +16,6 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 
-__all__ = ["BATCH_RECORDS", "OpenConsumer", "consumer_opener", "read_range"]
-
 BATCH_RECORDS = 5000
 """The largest batch."""
 _POLL_S = 0.1

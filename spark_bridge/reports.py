@@ -8,8 +8,6 @@ from typing import Any
 
 from headrace.spark_bridge.plan.plan import BackfillPlan
 
-__all__ = ["Report", "StageReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageReport:

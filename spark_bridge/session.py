@@ -24,15 +24,6 @@ from headrace.streams.errors import StreamsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "SparkMissingError",
-    "local_session",
-    "require_session",
-    "require_spark",
-    "session",
-    "spark_java_home",
-]
-
 NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
 OLDEST = (4, 1)
 """The first Spark that places rows where they are told (`DataFrame.repartitionById`)."""

@@ -8,8 +8,6 @@ from contextvars import ContextVar
 
 from headrace.streams.errors import StreamsError
 
-__all__ = ["loading", "loading_of"]
-
 _TARGET: ContextVar[str | None] = ContextVar("headrace_loading", default=None)
 
 

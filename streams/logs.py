@@ -16,8 +16,6 @@ from typing import Literal, Protocol, get_args
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["LEVELS", "LogFormat", "Stream", "configure", "places"]
-
 LogFormat = Literal["console", "json"]
 
 

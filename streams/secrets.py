@@ -14,8 +14,6 @@ from typing import Any
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
-__all__ = ["Secret", "guarded", "revealed", "scrubbed", "shown_url", "url_secrets"]
-
 SECRET_NAMES = frozenset(
     {
         "sasl.oauthbearer.assertion.private.key.passphrase",

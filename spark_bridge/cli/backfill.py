@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from headrace.spark_bridge.reports import Report
     from headrace.streams.app import KafkaStreams
 
-__all__ = ["backfill"]
-
 
 def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
     found = {}
@@ -235,7 +233,7 @@ def _say_plan(report: Report, console: Console) -> None:
 def _drop(app: KafkaStreams, id_: str | None, console: Console) -> None:
     if id_ is None:
         raise click.UsageError("--drop needs the --id of the backfill; the application names it")
-    from headrace.spark_bridge.handover.handover import drop_backfill
+    from headrace.spark_bridge.handover.drop import drop_backfill
 
     dropped = drop_backfill(app.topology, app.config, id=id_)
     for topic in dropped.deleted:

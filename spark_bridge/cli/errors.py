@@ -12,8 +12,6 @@ from headrace.spark_bridge.session import SparkMissingError
 from headrace.streams.supervise import exit_codes
 from headrace.streams.supervise.exit_codes import Ending, ExitCode, exit_code_of
 
-__all__ = ["TABLE", "code_of", "rows"]
-
 TABLE: tuple[Ending, ...] = (
     Ending(CannotBackfillError,
            "it is refused: what it would read, the application or its topics are not ready for it",

@@ -14,8 +14,6 @@ from rich.table import Table
 if TYPE_CHECKING:
     from headrace.spark_bridge.reports import Report, StageReport
 
-__all__ = ["shown_progress", "summary"]
-
 _LOOK_EVERY_S = 0.25
 
 

@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from headrace.spark_bridge.history.archive_cuts import Cutover
     from headrace.spark_bridge.history.planning import Until
 
-__all__ = [
-    "FileSource",
-    "open_source",
-    "parse_cutover",
-    "parse_place",
-    "parse_sources",
-    "parse_until",
-]
-
 FORMATS = ("parquet", "csv", "delta", "orc", "json")
 
 

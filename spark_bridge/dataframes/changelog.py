@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from headrace.spark_bridge.dataframes.topic_rows import Change, Form, KeyColumns, Range
 
-__all__ = ["read_store", "read_topic", "register"]
-
 Settings = Mapping[str, object] | StreamsConfig
 
 

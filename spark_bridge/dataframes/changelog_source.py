@@ -14,8 +14,6 @@ from headrace.spark_bridge.read import consumer_opener
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError
 
-__all__ = ["ChangelogSource"]
-
 _OWN = ("topic", "compacted", "path")
 
 

@@ -21,8 +21,6 @@ from headrace.topology.serdes._json_of import JsonOfSerde
 from headrace.topology.serdes._list_of import ListSerde
 from headrace.topology.serdes._serde import BytesSerde, DoubleSerde, IntegerSerde, StringSerde
 
-__all__ = ["TIMESTAMP", "Column", "column_of", "ddl_of", "declared_column", "times"]
-
 Plain = Callable[[Any], Any]
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from headrace.streams.seams.clients import ReceivedMessage
 
-__all__ = ["Row", "Version", "latest", "not_expired", "versions"]
-
 
 class Row(NamedTuple):
     """The last record of a key."""

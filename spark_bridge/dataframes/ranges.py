@@ -13,8 +13,6 @@ from headrace.streams.seams.clients import TopicPartition
 if TYPE_CHECKING:
     from headrace.spark_bridge.dataframes.topic_rows import Range
 
-__all__ = ["fixed_ranges", "nearest"]
-
 
 def fixed_ranges(
     config: StreamsConfig, topic: str, *, to_commits: bool = False

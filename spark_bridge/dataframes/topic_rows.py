@@ -19,8 +19,6 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import ReceivedMessage, TopicPartition
 from headrace.topology.graph.graph import AnySerde
 
-__all__ = ["Form", "KeyColumns", "Range", "TopicRows"]
-
 BATCH_ROWS = 10_000
 
 Change = Callable[[Sequence[ReceivedMessage]], Any]

@@ -11,8 +11,6 @@ from headrace.streams.seams.clients import GroupMetadata
 if TYPE_CHECKING:
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
-__all__ = ["CALL_TIMEOUT_MS", "expected_ms", "group_metadata", "make_producer"]
-
 _ROWS_PER_S = 20_000
 """What a transaction is sure to write in a second, Spark's part included; ten times as much is
 usual."""

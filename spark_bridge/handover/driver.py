@@ -29,8 +29,6 @@ from headrace.streams.plan.progress import with_topic_id
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
-__all__ = ["driver_fits", "hand_over_by_driver", "live_offsets"]
-
 ATTEMPTS_MAX = 3
 """How often the transaction is begun, where what went wrong may pass."""
 

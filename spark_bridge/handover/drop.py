@@ -32,8 +32,6 @@ from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
 from headrace.streams.upgrade.reset_plan import ApplicationTopics
 from headrace.topology.topology import Topology
 
-__all__ = ["DropReport", "drop_backfill", "drop_from"]
-
 
 @dataclass(frozen=True, slots=True)
 class DropReport:

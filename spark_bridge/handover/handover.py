@@ -12,7 +12,6 @@ from typing import Literal
 from headrace.spark_bridge.driver_memory import HEAP_BYTES
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.handover.driver import driver_fits, hand_over_by_driver
-from headrace.spark_bridge.handover.drop import DropReport, drop_backfill
 from headrace.spark_bridge.handover.lead import other_is_open
 from headrace.spark_bridge.handover.notes import check_id, is_in_parts
 from headrace.spark_bridge.handover.partitioned import (
@@ -28,17 +27,6 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topology
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.stage_errors import said_of_results
-
-__all__ = [
-    "DropReport",
-    "Found",
-    "HandOverReport",
-    "check_target",
-    "drop_backfill",
-    "find",
-    "finish",
-    "hand_over",
-]
 
 DRIVER_ROWS_MAX = 5_000_000
 """How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""

@@ -26,8 +26,6 @@ from headrace.streams.seams.clients import Offsets, Probe
 from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
 from headrace.streams.worker_errors import OutcomeUnknownError, ProducerFencedError
 
-__all__ = ["Lead"]
-
 
 class Lead:
     """See the module.

@@ -18,18 +18,6 @@ from headrace.streams.plan.progress import MAX_BYTES
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.upgrade.backfill_gate import BackfillNote, NoteState, backfill_group
 
-__all__ = [
-    "DEADLINE",
-    "How",
-    "Notes",
-    "Terms",
-    "check_id",
-    "is_in_parts",
-    "marker_group",
-    "note_places",
-    "transactional_id",
-]
-
 How = Literal["driver", "partitioned"]
 """In one transaction, or in parts."""
 

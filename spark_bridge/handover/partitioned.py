@@ -34,8 +34,6 @@ from headrace.streams.seams.clients import Offsets, TopicPartition
 from headrace.streams.upgrade.backfill_gate import BackfillNote
 from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError, ProducerFencedError
 
-__all__ = ["finish_partitioned", "hand_over_partitioned", "left_to_write", "unit_writer"]
-
 
 def hand_over_partitioned(
     results: Results, request: Request, facts: RowFacts | None = None

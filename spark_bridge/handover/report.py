@@ -7,8 +7,6 @@ from typing import Literal
 
 from headrace.spark_bridge.handover.units import UnitCounts
 
-__all__ = ["HandOverReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class HandOverReport:

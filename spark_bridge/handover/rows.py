@@ -13,8 +13,6 @@ from headrace.spark_bridge.read import OpenConsumer, read_range
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.compile.compiler import Headers
 
-__all__ = ["OldKeys", "RowWriter", "Sender", "read_old_keys"]
-
 _COLUMNS = ("kind", "topic", "partition", "key", "value", "timestamp", "headers")
 
 OldKeys = dict[TopicPartition, set[bytes]]

@@ -33,8 +33,6 @@ from headrace.streams.seams.group_facts import Member
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.upkeep.retention import FOR_EVER, window_topics
 
-__all__ = ["GroupCluster", "Target", "TargetAdmin"]
-
 _NAMED_MAX = 3
 
 

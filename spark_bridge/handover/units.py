@@ -13,8 +13,6 @@ from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.task_run import tasks_of
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["RowFacts", "Unit", "UnitCounts", "units_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unit:

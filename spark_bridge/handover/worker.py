@@ -36,8 +36,6 @@ from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartit
 from headrace.streams.upgrade.backfill_gate import BackfillNote, backfill_group
 from headrace.streams.worker_errors import ProducerFencedError
 
-__all__ = ["REPORT_DDL", "UnitProbe", "UnitReport", "WriteUnit", "markers_of", "no_unit_probe"]
-
 REPORT_DDL = "unit string, written boolean, changelog long, sink long, tombstones long"
 _REPORT = pa.schema(
     [

@@ -11,8 +11,6 @@ from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part
 from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
 from headrace.streams.seams.clients import ReceivedMessage, TopicPartition
 
-__all__ = ["Cutover", "ReadRange", "check_cutover", "cuts_of"]
-
 Cutover = Mapping[TopicPartition, int] | datetime
 """Where Kafka goes on: at offsets, or at the first records that are not older than a time."""
 

@@ -14,15 +14,6 @@ from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = [
-    "EVERYWHERE",
-    "ArchiveFacts",
-    "Part",
-    "facts_of",
-    "refuse_implausible_times",
-    "refuse_other_archive",
-]
-
 EARLIEST_MS = 10**11
 """In March 1973. Seconds are less until the year 5138."""
 LATEST_MS = 10**14

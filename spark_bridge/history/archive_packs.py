@@ -30,8 +30,6 @@ from headrace.spark_bridge.records.packs import (
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.compile.source import stampers
 
-__all__ = ["numbered"]
-
 UNNUMBERED = -(1 << 60)
 """From where records without an offset are counted: before every offset of Kafka."""
 

@@ -22,8 +22,6 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["ArchiveSet", "Cutover", "Source", "Times"]
-
 Times = Literal["check", "trust"]
 """Whether timestamps are refused that can hardly be milliseconds since 1970."""
 

@@ -22,8 +22,6 @@ from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part, fact
 from headrace.spark_bridge.records.murmur import partitions_of_keys
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["AMONG_EQUALS", "Archive", "before", "look_into", "open_archive"]
-
 AMONG_EQUALS = ("file", "row", "content")
 """The columns by which rows of one time are sorted, before their keys and values."""
 

@@ -18,8 +18,6 @@ from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
 
-__all__ = ["HistoryAdmin", "InputEnds", "Until", "make_plan", "ranges", "stages_of"]
-
 Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 """Where to end: at the last stable offsets, before offsets, or before a time."""
 

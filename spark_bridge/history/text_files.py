@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NEEDED", "read_csv", "read_json"]
-
 NEEDED = ("key", "value", "timestamp")
 
 _SEPARATORS = (",", ";", "\t")

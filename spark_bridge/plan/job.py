@@ -20,8 +20,6 @@ from headrace.streams.plan.plan import SubPlan, optimized, plan_application
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.topology import Topology
 
-__all__ = ["Application", "Archived", "Job", "pack_application"]
-
 STATE_IN_MEMORY_BYTES = 512 << 20
 """How much state a task keeps in memory before it moves to disk."""
 

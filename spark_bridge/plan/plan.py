@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["ArchivedRows", "BackfillPlan", "PlanFormatError"]
-
 FORMAT = 1
 """The version of the text that a plan is kept as."""
 

@@ -15,8 +15,6 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.seams.topic_facts import TopicFacts
 
-__all__ = ["is_of", "refuse_other_topics", "refuse_other_topology", "topology_digest"]
-
 
 def topology_digest(application: Application) -> str:
     """What tells topologies apart as far as tasks, stores and topics go; not by their functions."""

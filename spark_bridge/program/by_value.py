@@ -18,8 +18,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ByValue", "dumps", "loads"]
-
 Function = Callable[[Iterator[Any]], Iterator[Any]]
 
 _SIGNS = {

@@ -16,8 +16,6 @@ from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import Aggregate, Node, Operator
 from headrace.topology.topology import Topology
 
-__all__ = ["combinable", "reaches_time", "with_partials"]
-
 
 def combinable(topology: Topology) -> frozenset[str]:
     """The repartition topics that may take counts, as the topology names them.

@@ -15,8 +15,6 @@ from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.operator_spec import OperatorSpec
 
-__all__ = ["CountPartials"]
-
 COUNTED_AT_ONCE = 100_000
 """How many records are kept before they are counted."""
 PARTIALS_MAX = 1_000_000

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["own_modules", "pack", "project_modules"]
-
 _LEFT_OUT = {"__pycache__"}
 
 

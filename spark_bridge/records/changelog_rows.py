@@ -9,8 +9,6 @@ from headrace.state.timed import TimedBuffer
 from headrace.state.versions import is_deletion, key_and_time
 from headrace.streams.task.task import Task
 
-__all__ = ["changelog_rows"]
-
 _VERSION_ROWS = (b"\x00", b"\x01")
 """Between which a versioned store has its rows; its index is behind them."""
 

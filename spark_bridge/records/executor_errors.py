@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.records.failures import describe_failure, is_ours
 
-__all__ = ["sealed"]
-
 _QUOTES_NOTHING = (ImportError, MemoryError, OSError)
 """Of the system and of Python; what functions of the user raise has an error of ours around it."""
 

@@ -26,8 +26,6 @@ from headrace.spark_bridge.records.packs import (
 from headrace.streams.plan.task_spec import TaskId
 from headrace.topology.compile.compiler import Headers
 
-__all__ = ["NO_CAUSE", "MadeRows"]
-
 NO_CAUSE: Order = (-1, -1, -1)
 """The order of what is made before the first record."""
 

@@ -21,8 +21,6 @@ from headrace.spark_bridge.records.outputs import Row
 from headrace.spark_bridge.records.packs import ORDER, opened
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["OpenPack", "merged_packs", "open_packs"]
-
 MERGE_ROWS = 20_000
 """How many records are taken in, at least, before some are let out."""
 MERGE_BYTES = 64 << 20

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["murmur2_of", "partitions_of_keys"]
-
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _POSITIVE = np.uint32(0x7FFFFFFF)

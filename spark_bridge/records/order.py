@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "Order", "Orders", "merged", "orders_of"]
-
 Column = npt.NDArray[np.integer[Any]]
 
 Order = tuple[int, int, int]

@@ -19,8 +19,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.compile.compiler import Headers, Send
 
-__all__ = ["Batch", "Cause", "Outputs", "Row"]
-
 BATCH_ROWS = 10_000
 """How many rows wait before they are packed."""
 BATCH_BYTES = 16 << 20

@@ -31,24 +31,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "HEADERS",
-    "ORDER",
-    "PACK",
-    "PACK_DDL",
-    "RECORD",
-    "RESULT_KINDS",
-    "ROW",
-    "Label",
-    "Pack",
-    "batches_of",
-    "opened",
-    "packed_note",
-    "packed_records",
-    "packed_rows",
-    "packs_to_arrow",
-]
-
 PACK_BYTES = 1 << 20
 """About how large a pack becomes at most, if its records are not larger."""
 

@@ -13,8 +13,6 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.executor_errors import sealed
 from headrace.spark_bridge.records.packs import HEADERS, opened
 
-__all__ = ["RESULT", "ResultRow", "Results", "result_rows", "unpacked"]
-
 RESULT = pa.schema(
     [
         pa.field("sub", pa.int32()),

@@ -17,8 +17,6 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
 
-__all__ = ["SpillingState", "spill_directory"]
-
 _MOVED_ROWS = 20_000
 """How many rows move in one batch."""
 _ROW_BYTES = 150

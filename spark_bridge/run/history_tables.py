@@ -18,8 +18,6 @@ from headrace.streams.seams.clients import Log
 from headrace.topology.context.context import TableView
 from headrace.topology.processors.read_only_store import store_key
 
-__all__ = ["load_global_tables", "no_rows"]
-
 
 def load_global_tables(
     application: Application, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log

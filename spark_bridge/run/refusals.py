@@ -24,8 +24,6 @@ from headrace.streams.task.task import Task
 from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology
 
-__all__ = ["refusals", "refuse_early", "refuse_processors", "refuse_reused"]
-
 
 def refusals(topology: Topology, application: Application) -> list[str]:
     """What cannot be computed from history, each with its node and the reason."""

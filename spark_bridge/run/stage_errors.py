@@ -10,8 +10,6 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.errors import StreamsError
 
-__all__ = ["archive_error", "denied", "said_of_results", "stage_error"]
-
 _OWN_ERROR = re.compile(r"^headrace(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S)
 _DENIED = re.compile(
     r"^headrace(?:\.\w+)*\.(?:AccessError|GroupDeniedError): (.+?)(?=^\s*$|\Z)", re.M | re.S

@@ -13,8 +13,6 @@ from headrace.spark_bridge.records.packs import ORDER, PACK_DDL, RESULT_KINDS
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.task_run import run_stage, tasks_of
 
-__all__ = ["Stages", "make_stages"]
-
 
 class Stages:
     """The frames of a backfill, lazy and persisted.

@@ -10,8 +10,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_facts import TaskFacts, TimeKind
 
-__all__ = ["HistoryFacts", "facts_of"]
-
 
 @dataclass(slots=True, eq=False)
 class HistoryFacts(TaskFacts):

@@ -40,8 +40,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.task.task import Task
 
-__all__ = ["StageRun", "run_stage"]
-
 RUN_RECORDS = 5000
 """How many records go through a task before its memory is looked at."""
 COLLECT_OBJECTS = 100_000

@@ -21,8 +21,6 @@ from headrace.streams.upgrade.local_changelog_plan import lines
 from headrace.streams.upgrade.local_changelogs import LocalChangelogs
 from headrace.streams.upgrade.reset import refuse_members
 
-__all__ = ["changelog"]
-
 
 @click.group()
 def changelog() -> None:

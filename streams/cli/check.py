@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headrace.streams.upgrade.committed_records import CommittedRecords
     from headrace.streams.upgrade.start_check import StartCheck
 
-__all__ = ["check"]
-
 _WHY = """\
 Such a name has a number that counts the steps of the program. When a step is added or removed in
 front of it, it gets another number: its state begins empty, and what is in its repartition topic is

@@ -9,8 +9,6 @@ import click
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.plan.plan import optimized
 
-__all__ = ["describe"]
-
 
 @click.command()
 @target_argument

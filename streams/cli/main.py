@@ -13,8 +13,6 @@ from typing import Final
 
 import click
 
-__all__ = ["GROUP", "main"]
-
 GROUP: Final = "headrace.commands"
 """Each entry point of this group is a click command, called as the entry point is."""
 

@@ -32,8 +32,6 @@ from headrace.streams.upgrade.offset_moves import (
 from headrace.streams.upgrade.offsets import InputOffsets
 from headrace.streams.upgrade.reset import refuse_members
 
-__all__ = ["offsets"]
-
 _TOPIC = re.compile(r"([^:]+)(?::([0-9]+(?:,[0-9]+)*))?")
 
 

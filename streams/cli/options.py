@@ -19,8 +19,6 @@ from headrace.topology.errors import TopologyError
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
-__all__ = ["confirm", "load", "said_errors", "settings_option", "target_argument"]
-
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE = "headrace.settings"

@@ -22,8 +22,6 @@ from headrace.streams.seams.group_facts import Target
 from headrace.streams.upgrade.reset import Reset, refuse_backfill, refuse_members
 from headrace.streams.upgrade.reset_plan import ResetPlan, lines
 
-__all__ = ["reset"]
-
 _OPTION_OF = {"offset": "--offset", "datetime": "--datetime", "by-duration": "--duration"}
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

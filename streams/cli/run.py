@@ -22,8 +22,6 @@ from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervise.supervisor import StatusDisplay, Supervisor
 from headrace.streams.supervise.worker_handle import Launch, Processes
 
-__all__ = ["run"]
-
 WORKERS_MAX = 1_000
 
 

@@ -16,8 +16,6 @@ from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.broker_contact import Heard, reach
 from headrace.streams.kafka.kafka_clients import new_admin
 
-__all__ = ["topics"]
-
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
 

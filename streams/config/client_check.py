@@ -23,8 +23,6 @@ from headrace.streams.kafka.kafka_clients import (
     new_transactional_producer,
 )
 
-__all__ = ["check_clients"]
-
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _NOWHERE = {"log_level": 0}
 _PREAMBLE = re.compile(r"^Failed to create [a-z ]+: ")

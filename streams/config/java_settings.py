@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
-__all__ = ["NOT_SUPPORTED", "next_step"]
-
 _NO_LOCAL_COUNTERPART = "remove it: librdkafka has nothing that it would set"
 _METRICS = (
     "remove it: there are no reporters of Java's; statistics.interval.ms with stats_cb gives the "

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from headrace.streams.errors import StreamsError
 
-__all__ = ["AccessError", "GroupDeniedError"]
-
 
 class AccessError(StreamsError):
     """The cluster does not let this client in or does not let it do this, or is not trusted.

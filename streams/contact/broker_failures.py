@@ -12,8 +12,6 @@ from typing import Literal
 
 from headrace.streams.contact.seen import SAYS, seen_in
 
-__all__ = ["BrokerFailure", "read_failure"]
-
 Kind = Literal[
     "refused",
     "unresolved",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Contact", "NoContact"]
-
 
 class Contact(Protocol):
     """What a worker asks about the brokers."""

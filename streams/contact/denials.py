@@ -10,8 +10,6 @@ from confluent_kafka import KafkaError
 from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
 from headrace.streams.contact.rights import principal_of
 
-__all__ = ["DENIED", "denial"]
-
 DENIED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,

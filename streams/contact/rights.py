@@ -11,16 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "RESET",
-    "TABLE",
-    "Right",
-    "Subject",
-    "of_application",
-    "principal_of",
-    "rows",
-]
-
 Resource = Literal["topic", "group", "transactional id", "cluster"]
 Subject = Literal["source", "output", "internal topics", "groups", "transactional ids", "cluster"]
 

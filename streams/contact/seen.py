@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["CORRELATION", "SAYS", "Seen", "advice_on", "seen_in"]
-
 Seen = Literal["kafka", "tls", "http", "other", "closes", "silent", "nothing"]
 
 CORRELATION: Final = b"HEAD"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Unreached"]
-
 _TEXT_MAX = 1_000
 
 

@@ -29,8 +29,6 @@ from headrace.streams.seams.group_facts import Member
 from headrace.streams.settings import TOPOLOGY_ENDING
 from headrace.streams.start_errors import ResetRefusedError, TopologyChangedError
 
-__all__ = ["DeployedTopology", "GroupOffsets", "topology_group"]
-
 TRY_AGAIN_S = 600.0
 SHORTENED = (
     "the description of the topology does not fit beside an offset whole: changes of schemas, and "

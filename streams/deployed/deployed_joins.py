@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from headrace.streams.deployed.deployment import DeployedStore
 
-__all__ = ["JoinStores", "changed_joins", "join_of"]
-
 _STEPS = frozenset({"KeepSide", "join of streams"})
 _GIVEN = re.compile(r"(.+?)(?:-(outer|left))?-(this|other|shared)-join-store")
 _GENERATED = re.compile(r"KSTREAM-(JOIN|OUTER)(THIS|OTHER|SHARED)-([0-9]{10})-store")

@@ -8,8 +8,6 @@ from headrace.topology.processors.store import Store
 from headrace.topology.processors.versioned_store import VersionedFace
 from headrace.topology.serdes.windows_serde import WindowStoreSerde
 
-__all__ = ["Spans", "filler_of", "row_kind_of"]
-
 Spans = tuple[tuple[str, int], ...]
 """Names and milliseconds, by name."""
 

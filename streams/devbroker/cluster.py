@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from headrace.streams.contact.rights import Right
     from headrace.streams.devbroker.users import Users
 
-__all__ = ["ClusterStatus", "DevBroker", "NodeState", "NodeStatus"]
-
 _START_TIMEOUT = timedelta(seconds=90)
 """Of each node: they start side by side, and share the cores."""
 _STOP_TIMEOUT = timedelta(seconds=30)

@@ -14,8 +14,6 @@ from headrace.streams.devbroker.cluster import ClusterStatus, DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError, DirectoryRefusedError
 from headrace.streams.devbroker.security import ADMIN
 
-__all__ = ["broker"]
-
 _DEFAULT_DIRECTORY = Path(".headrace", "broker")
 _DEFAULT_PORT = 9092
 _EXIT_NOT_SERVING = 3

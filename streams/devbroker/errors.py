@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "AlreadyRunningError",
-    "CertificatesUnavailableError",
-    "DevBrokerError",
-    "DirectoryRefusedError",
-    "JarsUnavailableError",
-    "JavaNotFoundError",
-    "NodeFailedError",
-    "PortTakenError",
-]
-
 
 class DevBrokerError(Exception):
     """Base of all errors of the dev broker; the message says what to do next."""

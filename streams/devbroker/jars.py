@@ -16,8 +16,6 @@ from headrace.streams.devbroker.errors import JarsUnavailableError
 from headrace.streams.devbroker.java import Java
 from headrace.streams.devbroker.trust import trust_options
 
-__all__ = ["KAFKA_VERSION", "kafka_jars"]
-
 KAFKA_VERSION = "4.3.1"
 _LOG4J_VERSION = "2.25.4"
 _COPY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"

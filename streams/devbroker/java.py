@@ -12,8 +12,6 @@ from pathlib import Path
 
 from headrace.streams.devbroker.errors import JavaNotFoundError
 
-__all__ = ["MIN_VERSION", "Java", "find_java"]
-
 MIN_VERSION = 17
 _PROBE_TIMEOUT_S = 60
 

@@ -14,8 +14,6 @@ from headrace.streams.devbroker.record import ClusterRecord, NodeRecord
 from headrace.streams.devbroker.security import ADMIN, MECHANISM, Security
 from headrace.streams.devbroker.settings import LOG_NAME, log4j_xml, server_properties
 
-__all__ = ["Runtime", "format_node", "launch_node", "log_directory", "log_tail"]
-
 _CONSOLE_NAME = "console.log"
 _TAIL_LINES = 20
 _FORMAT_TIMEOUT_S = 120

@@ -6,8 +6,6 @@ import random
 import socket
 from collections.abc import Collection
 
-__all__ = ["choose_base", "choose_ports", "is_free"]
-
 # Below the range from which systems give ports to outgoing connections: a port chosen now is
 # not handed to somebody else's connection before the broker binds it.
 _LOWEST, _HIGHEST = 20_000, 32_000

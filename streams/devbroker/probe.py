@@ -8,8 +8,6 @@ from datetime import timedelta
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-__all__ = ["Probe"]
-
 
 class Probe:
     """A client of one node alone; keep it to ask again.

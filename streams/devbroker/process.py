@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-__all__ = ["Identity", "is_alive", "is_paused", "launch", "send", "wait_gone", "wait_until"]
-
 _PROC = Path("/proc")
 
 

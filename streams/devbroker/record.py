@@ -18,8 +18,6 @@ from headrace.streams.devbroker.errors import DirectoryRefusedError
 from headrace.streams.devbroker.jars import KAFKA_VERSION
 from headrace.streams.devbroker.process import Identity
 
-__all__ = ["ClusterRecord", "NodeRecord", "load", "locked", "save"]
-
 _FORMAT = 1
 _RECORD_NAME, _LOCK_NAME = "broker.json", "lock"
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from headrace.streams.devbroker.errors import CertificatesUnavailableError
 
-__all__ = ["ADMIN", "MECHANISM", "NODE_PRINCIPAL", "Security"]
-
 ADMIN = "admin"
 """The user that may do everything, whom the nodes use too."""
 MECHANISM = "SCRAM-SHA-512"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from headrace.streams.devbroker.record import ClusterRecord, NodeRecord
 from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
 
-__all__ = ["LOG_NAME", "log4j_xml", "server_properties"]
-
 LOG_NAME = "server.log"
 
 # Sized for one machine and short tests: small internal topics that appear at once, groups that

@@ -12,8 +12,6 @@ import ssl
 import struct
 from pathlib import Path
 
-__all__ = ["trust_options"]
-
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default; the content is public
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 

@@ -12,8 +12,6 @@ from confluent_kafka import KafkaException
 from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker.errors import DevBrokerError
 
-__all__ = ["Users"]
-
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
 

@@ -12,8 +12,6 @@ from headrace.streams.seams.clients import Log, ReceivedMessage
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
 
-__all__ = ["RowErrors"]
-
 _HINT = (
     "no stream was read past it: correct the serde, or write another record under the key and "
     "delete this one, or set deserialization.exception.handler"

@@ -13,8 +13,6 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.seams.clients import ReceivedMessage
 from headrace.topology.errors import about
 
-__all__ = ["GlobalRows", "Row"]
-
 Row = tuple[bytes, "bytes | None"]
 Entry = tuple[Any, int]
 

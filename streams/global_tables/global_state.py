@@ -18,8 +18,6 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.processors.store import Store
 
-__all__ = ["Followed", "GlobalState", "stores_of_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Followed:

@@ -39,8 +39,6 @@ from headrace.topology.context.context import TableView
 from headrace.topology.processors.read_only_store import store_key
 from headrace.topology.processors.store import Store
 
-__all__ = ["GlobalTables", "OpenGlobalHome"]
-
 OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 """Opens the local state of the global tables of one process."""
 

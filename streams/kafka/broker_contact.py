@@ -33,8 +33,6 @@ from headrace.streams.kafka.port_look import look
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.system_clock import SystemClock
 
-__all__ = ["BrokerContact", "Heard", "not_admitted", "reach"]
-
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
 TOOLS_WAIT_S = 3.0

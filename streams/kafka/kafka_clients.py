@@ -18,8 +18,6 @@ from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.bounded_producer import BoundedProducer
 from headrace.streams.secrets import revealed
 
-__all__ = ["Hearing", "new_admin", "new_consumer", "new_producer", "new_transactional_producer"]
-
 # The package offers this class without declaring it, which a strict type check refuses.
 _AdminClient: Any = confluent_kafka.admin.AdminClient
 

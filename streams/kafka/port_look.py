@@ -14,8 +14,6 @@ import time
 
 from headrace.streams.contact.seen import CORRELATION, Seen, seen_in
 
-__all__ = ["look"]
-
 _CLIENT_ID = b"look\r\n\r\n"
 """With the end of a line, for which a server waits that reads lines."""
 _API_VERSIONS = struct.pack(">hh4sh", 18, 0, CORRELATION, len(_CLIENT_ID)) + _CLIENT_ID

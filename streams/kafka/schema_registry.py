@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from headrace.streams.secrets import Secret, guarded, revealed, scrubbed, shown_url, url_secrets
 from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
 
-__all__ = ["SchemaRegistry"]
-
 T = TypeVar("T")
 
 _NOT_FOUND = 404

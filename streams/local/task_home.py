@@ -6,8 +6,6 @@ from typing import Protocol
 
 from headrace.state.store import TaskState
 
-__all__ = ["TaskHome"]
-
 
 class TaskHome(Protocol):
     """A task's local state, and the lock on it."""

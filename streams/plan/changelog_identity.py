@@ -16,16 +16,6 @@ from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_identity import changelog_number, without_changelogs
 from headrace.streams.seams.clients import Offsets
 
-__all__ = [
-    "changelog_numbers",
-    "committed_numbers",
-    "known_changelogs",
-    "lost_changelogs",
-    "numbers_that_fit",
-    "require_same_changelogs",
-    "with_changelogs",
-]
-
 
 def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
     """The numbers to commit for changelogs.

@@ -11,8 +11,6 @@ from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.topology import Topology
 
-__all__ = ["GlobalPlan", "plan_global_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class GlobalPlan:

@@ -13,8 +13,6 @@ from headrace.topology.checks.unnamed_keys import UnnamedKey, unnamed_keys
 from headrace.topology.errors import KeySerdeWarning
 from headrace.topology.topology import Topology
 
-__all__ = ["log_unequal_keys", "meetings_of", "unnamed_keys_of", "warn_of_keys"]
-
 
 def meetings_of(topology: Topology, config: StreamsConfig) -> Iterator[KeyMeeting]:
     """Where keys meet that may have other bytes; what is known to lose records does not start."""

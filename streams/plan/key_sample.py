@@ -15,8 +15,6 @@ from headrace.streams.seams.clients import Log, ReceivedMessage, TopicPartition
 from headrace.topology.checks.key_meetings import inputs_that_meet
 from headrace.topology.graph.graph import SubTopology
 
-__all__ = ["KeySample"]
-
 SAMPLE = 300
 """Keys to look at in each partition: another hash shows in the first few of them."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from headrace.topology.compile.compiler import Send
 
-__all__ = ["known_topics_alone"]
-
 
 def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
     """Send to a topic only after it was found.

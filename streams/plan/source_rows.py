@@ -14,8 +14,6 @@ from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.graph.graph import AnySerde, SubTopology
 from headrace.topology.processors.store import Store
 
-__all__ = ["SourceRows", "source_rows"]
-
 Changes = list[tuple[bytes, "bytes | None", int]]
 
 

@@ -12,8 +12,6 @@ from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.compile.compiler import Program
 from headrace.topology.processors.store import Store
 
-__all__ = ["TaskId", "TaskSpec", "unknown_partitions"]
-
 
 def unknown_partitions(topic: str) -> int:
     """Say that nobody told the partition counts of topics."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from headrace.streams.errors import StreamsError
 from headrace.streams.plan.topic_identity import same_topic, shown
 
-__all__ = ["ChangelogLostError", "TopicReplacedError", "require_same"]
-
 
 class TopicReplacedError(StreamsError):
     """An input topic was deleted and created anew: what was read of the old one says nothing now.

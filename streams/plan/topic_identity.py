@@ -15,16 +15,6 @@ import struct
 import zlib
 from collections.abc import Mapping
 
-__all__ = [
-    "changelog_number",
-    "committed_id",
-    "id_values",
-    "same_topic",
-    "shown",
-    "without_changelogs",
-    "without_ids",
-]
-
 PREFIX = "headrace.topic."
 
 _LONGS = struct.Struct(">qq")

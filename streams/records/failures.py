@@ -27,8 +27,6 @@ from headrace.topology.errors import (
     TopologyError,
 )
 
-__all__ = ["Failure", "describe_failure", "is_ours", "is_the_users", "log_failure"]
-
 _OURS = (StreamsError, TopologyError, SerdeError, RegistryError, BadRecordError, StateError)
 _OWN = Path(__file__).parents[2]
 """As frames name it: through the links, where there are some."""

@@ -24,17 +24,6 @@ from typing import Any, Literal
 from headrace.streams.settings import Kind
 from headrace.topology.compile.compiler import Headers, Part
 
-__all__ = [
-    "Answer",
-    "Continue",
-    "DeadLetter",
-    "Fail",
-    "Failure",
-    "Handler",
-    "Handlers",
-    "NodeRecord",
-]
-
 Stage = Literal["deserialization", "processing", "production"]
 
 HEADER = "__streams.errors."

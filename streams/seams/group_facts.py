@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Member", "Target", "TargetKind"]
-
 TargetKind = Literal["earliest", "latest", "offset", "time"]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from headrace.streams.seams.clients import Clock
 
-__all__ = ["NeverBack"]
-
 
 class NeverBack:
     """A clock whose wall time goes on at least as fast as time does (see

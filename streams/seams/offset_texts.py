@@ -12,8 +12,6 @@ from typing import Protocol
 
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 
-__all__ = ["text_of", "without_mark"]
-
 
 class Position(Protocol):
     """An offset of a partition, of confluent-kafka."""

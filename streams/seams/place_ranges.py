@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from headrace.streams.seams.clients import TopicPartition
 
-__all__ = ["named_places", "named_tasks", "topic_options"]
-
 
 def named_places(places: Iterable[TopicPartition]) -> str:
     """Name partitions.

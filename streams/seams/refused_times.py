@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["FAR_MS", "REFUSED", "advice", "told"]
-
 FAR_MS = 253_402_300_800_000
 """The year 10000: no milliseconds of anything that has happened."""
 _YEAR_MS = 31_556_952_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["NewTopic", "TopicFacts"]
-
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -61,4 +59,5 @@ class NewTopic:
 
 
 def policies_of(policy: str) -> frozenset[str]:
+    """The words of a cleanup.policy."""
     return frozenset(part.strip() for part in policy.split(",") if part.strip())

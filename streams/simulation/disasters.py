@@ -22,8 +22,6 @@ from headrace.streams.simulation.world.process import Process
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.worker_errors import OffsetLostError
 
-__all__ = ["DISASTERS", "Disaster", "Disasters"]
-
 
 @dataclass(frozen=True, slots=True)
 class Disaster:

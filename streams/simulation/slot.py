@@ -45,8 +45,6 @@ from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 
-__all__ = ["Slot"]
-
 _GLOBAL_TABLES = -1
 """What stands for a sub-topology where global tables are kept."""
 

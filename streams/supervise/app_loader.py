@@ -20,8 +20,6 @@ from headrace.topology.errors import TopologyError
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
-__all__ = ["load_app"]
-
 
 def load_app(target: str) -> KafkaStreams:
     """Import a module and return its application.

@@ -34,8 +34,6 @@ from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.worker_errors import OffsetLostError
 from headrace.topology.errors import TopologyError
 
-__all__ = ["TABLE", "Ending", "ExitCode", "exit_code_of", "is_crash", "rows"]
-
 
 class ExitCode(IntEnum):
     """What a worker, or the whole of them, ended with."""

@@ -10,8 +10,6 @@ import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["add_import_path", "standard_module"]
-
 
 def add_import_path(directory: Path) -> None:
     """Let modules be imported from a directory, unless they can be already.

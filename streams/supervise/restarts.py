@@ -11,8 +11,6 @@ from collections import deque
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["RestartLimits", "Restarts"]
-
 _DOUBLINGS_MAX = 30
 
 

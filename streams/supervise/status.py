@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from headrace.streams.supervise.worker_reports import Status
 
-__all__ = ["WorkerStatus"]
-
 RATE_OVER_S = 5.0
 
 

@@ -14,8 +14,6 @@ from rich.text import Text
 from headrace.streams.seams.clients import Log
 from headrace.streams.supervise.status import WorkerStatus
 
-__all__ = ["LoggedStatus", "StatusLine", "table"]
-
 REDRAW_S = 0.5
 
 

@@ -27,8 +27,6 @@ from headrace.streams.supervise.restarts import RestartLimits, Restarts
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.worker_reports import Failed, Loaded, Report
 
-__all__ = ["StatusDisplay", "Supervisor", "WorkerProcess"]
-
 SHUTDOWN_TIMEOUT_S = 30.0
 """Until a worker has said what its settings are."""
 REACHED = frozenset({"rebalancing", "running"})

@@ -31,8 +31,6 @@ from headrace.streams.logs import LogFormat
 from headrace.streams.secrets import Secret
 from headrace.streams.supervise.worker_reports import Report, decode
 
-__all__ = ["STDERR", "STOP", "Launch", "LiveProcess", "Processes"]
-
 STOP = b"stop\n"
 STDERR = 2
 _READ_BYTES = 65_536

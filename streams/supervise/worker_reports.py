@@ -20,8 +20,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.failures import Failure
 from headrace.streams.seams.clients import Clock, TopicPartition
 
-__all__ = ["Activity", "Failed", "Loaded", "Report", "ReportPipe", "Reporter", "Status", "decode"]
-
 EVERY_S = 0.5
 
 

@@ -20,8 +20,6 @@ from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.tasks.inquiry import Inquiry
 
-__all__ = ["Gate", "GateWatch", "OpenGate"]
-
 ASK_AGAIN_S = 10.0
 """After which an answer is late; each further one is waited for twice as long."""
 

@@ -17,8 +17,6 @@ from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.task.task import Task
 from headrace.streams.worker_errors import AbortableError
 
-__all__ = ["AskIds", "InputIdentity"]
-
 WAIT_S = 1.0
 """A broker answers in a millisecond; one that does not must not hold commits up."""
 PAUSE_S = 10.0

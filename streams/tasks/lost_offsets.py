@@ -27,18 +27,6 @@ from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicP
 from headrace.streams.seams.place_ranges import topic_options
 from headrace.streams.tasks.restore_plan import ChangelogFacts
 
-__all__ = [
-    "Counted",
-    "LostOffsets",
-    "ReadBefore",
-    "StateWithoutOffsetsError",
-    "effects_of",
-    "has_run",
-    "lost_inputs",
-    "read_before",
-    "way_out",
-]
-
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 
 _MOST_TRIED = 12

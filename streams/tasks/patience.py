@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from headrace.streams.seams.clients import Clock
 
-__all__ = ["Patience"]
-
 _ASK_MIN_S = 0.1
 _ASK_MAX_S = 1.0
 

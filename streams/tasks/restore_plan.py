@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from headrace.state.store import Position
 
-__all__ = ["ChangelogFacts", "RestorePlan", "plan_restore"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:

@@ -12,8 +12,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer
 from headrace.streams.task.task import Task
 
-__all__ = ["IdleWindows"]
-
 
 class IdleWindows:
     """See the module.

@@ -8,8 +8,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
-__all__ = ["LocalAdmin", "LocalCluster", "LocalLog", "LocalTopic"]
-
 
 class LocalLog(Protocol):
     """One partition."""

@@ -30,8 +30,6 @@ from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
 from headrace.streams.settings import BACKFILL_ENDING
 from headrace.streams.start_errors import BackfillOpenError
 
-__all__ = ["BackfillGate", "BackfillNote", "NoteState", "backfill_group", "open_note"]
-
 NoteState = Literal["open", "dropping", "done", "dropped"]
 """What has become of a hand-over; `dropping` and `open` keep the application from running."""
 

@@ -10,8 +10,6 @@ from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
 from headrace.streams.seams.place_ranges import named_places
 from headrace.streams.worker_errors import OffsetLostError
 
-__all__ = ["CommittedRecords"]
-
 _POLL_S = 0.1
 _RECORDS = 500
 _PAUSE_S = 1.0

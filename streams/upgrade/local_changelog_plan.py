@@ -13,8 +13,6 @@ from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartit
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.seams.topic_facts import NewTopic
 
-__all__ = ["ChangelogPlan", "TaskRows", "lines", "missing_rows", "unmarked"]
-
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:

@@ -65,8 +65,6 @@ from headrace.streams.upgrade.local_changelog_plan import (
 )
 from headrace.streams.upgrade.reset import refuse_members
 
-__all__ = ["ChangelogCluster", "LocalChangelogs"]
-
 _LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
 

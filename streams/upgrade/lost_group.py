@@ -47,8 +47,6 @@ from headrace.streams.tasks.lost_offsets import (
 )
 from headrace.streams.upgrade.committed_records import CommittedRecords
 
-__all__ = ["LostGroup", "OffsetsAt"]
-
 Found = dict[TopicPartition, CommittedOffset]
 
 

@@ -25,8 +25,6 @@ from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.tasks.lost_offsets import Counted
 from headrace.streams.upgrade.backfill_gate import BackfillNote
 
-__all__ = ["GroupOffsets", "Input", "Move", "MovePlan", "Wanted", "lines", "listing"]
-
 Wanted = Mapping[TopicPartition, Target]
 """Where partitions are to be set to."""
 

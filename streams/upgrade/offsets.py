@@ -26,8 +26,6 @@ from headrace.streams.upgrade.backfill_gate import BackfillNote, open_note
 from headrace.streams.upgrade.offset_moves import GroupOffsets, Input, MovePlan, Wanted
 from headrace.streams.upgrade.reset import refuse_members
 
-__all__ = ["InputOffsets", "OffsetsCluster"]
-
 
 class OffsetsCluster(Groups, Protocol):
     """What is asked of a cluster."""

@@ -55,8 +55,6 @@ from headrace.streams.upgrade.reset_plan import (
     moves,
 )
 
-__all__ = ["Reset", "ResetCluster"]
-
 _LOOK_AGAIN_S = 0.1
 
 

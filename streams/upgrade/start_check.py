@@ -32,8 +32,6 @@ from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.lost_group import LostGroup, OffsetsAt
 from headrace.streams.upgrade.reset_plan import ApplicationTopics
 
-__all__ = ["StartCheck"]
-
 
 class StartCheck:
     """See the module.

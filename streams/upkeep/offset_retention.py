@@ -13,8 +13,6 @@ from typing import Protocol
 from headrace.streams.errors import StreamsError
 from headrace.streams.seams.clients import Log
 
-__all__ = ["BrokerConfigs", "keep_offsets_every_s"]
-
 _SETTING = "offsets.retention.minutes"
 _AT_MOST_S = 12 * 60 * 60.0
 _UNKNOWN_S = 10 * 60.0

@@ -19,8 +19,6 @@ from headrace.streams.seams.background import Background, InThread
 from headrace.streams.seams.clients import Clock
 from headrace.streams.worker.host_state import HostState, LocalState
 
-__all__ = ["LIVE", "Connections", "Stopping"]
-
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
 

@@ -16,8 +16,6 @@ from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.tasks.tasks import OpenHome
 from headrace.topology.processors.store import Store
 
-__all__ = ["HostState", "LocalState"]
-
 
 class LocalState(Protocol):
     """What is a worker's own on its host: its identity, and where its tasks' state lives."""

@@ -10,8 +10,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.tasks.restore import RestoreListener
 
-__all__ = ["BothRestoreListeners", "BothWorkerListeners", "SilentListener", "WorkerListener"]
-
 
 class WorkerListener(Protocol):
     """Hears what a worker does; called in the worker's thread."""

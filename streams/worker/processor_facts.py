@@ -9,8 +9,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock
 from headrace.topology.context.task_facts import TaskFacts
 
-__all__ = ["MakeFacts", "facts_maker"]
-
 MakeFacts = Callable[[TaskId], TaskFacts]
 
 

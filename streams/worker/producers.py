@@ -19,8 +19,6 @@ from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.worker.connections import Connections, Stopping
 from headrace.streams.worker.seams import Application
 
-__all__ = ["describe_dead_letters", "producer_maker"]
-
 
 def producer_maker(
     application: Application,

@@ -28,8 +28,6 @@ from headrace.streams.worker.seams import Application, Seams
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
-__all__ = ["BeforeStart", "WorkerParts", "make_worker"]
-
 BeforeStart = Callable[
     [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
 ]

@@ -26,8 +26,6 @@ from headrace.streams.tasks.tasks import OpenHome
 from headrace.streams.worker.listeners import WorkerListener
 from headrace.topology.processors.store import Store
 
-__all__ = ["Application", "Seams"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:

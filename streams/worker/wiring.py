@@ -28,8 +28,6 @@ from headrace.streams.worker.reactions import Reactions
 from headrace.streams.worker.seams import Application, Seams
 from headrace.streams.worker.worker import Worker
 
-__all__ = ["wire"]
-
 
 def wire(application: Application, seams: Seams) -> Worker:
     """Make a worker of an application whose topics are there."""

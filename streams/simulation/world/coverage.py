@@ -14,8 +14,6 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation.world.process import Process
 
-__all__ = ["PHASES", "REACTIONS", "Coverage", "PhaseWatch"]
-
 PHASES = ("connecting", "joining", "restoring", "running", "committing", "closing")
 """
 | phase | from | to |
