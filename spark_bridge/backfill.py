@@ -130,11 +130,7 @@ def resume(
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A backfill as it meets the application on its cluster.
-
-    Args:
-        plan: that of an earlier attempt, once it is found.
-    """
+    """A backfill as it meets the application on its cluster."""
 
     topology: Topology
     settings: Mapping[str, object] | StreamsConfig

@@ -132,11 +132,7 @@ def unit_writer(
 
 
 def _run(results: Results, write: WriteUnit) -> UnitCounts:
-    """Have Spark write what is not written.
-
-    Raises:
-        BackfillError: a task failed too often.
-    """
+    """Have Spark write what is not written."""
     try:
         rows = results.run(write, REPORT_DDL)
     except StreamsError:
@@ -162,11 +158,7 @@ def _said(error: Exception) -> str:
 
 
 def _flip(lead: Lead, request: Request, plan: BackfillPlan, units: Sequence[Unit]) -> None:
-    """Make the parts the application's.
-
-    Raises:
-        BackfillError: a unit is not written.
-    """
+    """Make the parts the application's."""
     target = request.target
     found = _markers(target, plan, units)
     progress = {place: committed.metadata for place, committed in found.items()}

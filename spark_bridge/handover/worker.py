@@ -196,11 +196,7 @@ class WriteUnit:
         return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
 
     def _is_written(self, plan: BackfillPlan, unit: Unit) -> bool:
-        """Whether an attempt has committed the unit.
-
-        Raises:
-            BackfillError: the plan is not open any more.
-        """
+        """Whether an attempt has committed the unit."""
         from headrace.streams.kafka.group_offsets import MemberlessGroup
 
         groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)

@@ -97,10 +97,7 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """A worker's identity and its host's disk.
-
-    See `headrace.streams.worker.host_state.LocalState`.
-    """
+    """A worker's identity and its host's disk."""
 
     instance_id: str
     open_home: OpenHome
@@ -122,10 +119,7 @@ class _Local:
 
 
 class _Beside:
-    """Runs jobs of a process in a thread of their own.
-
-    See `headrace.streams.seams.background.Background`.
-    """
+    """Runs jobs of a process in a thread of their own."""
 
     def __init__(self, run: World, process: Process) -> None:
         self._run = run

@@ -55,11 +55,7 @@ class StopSwitch:
 
 
 class _Leash(threading.Thread):
-    """Follows what the supervisor says, and notices its death.
-
-    Args:
-        control: the worker's end of the first pipe, after its first line.
-    """
+    """Follows what the supervisor says, and notices its death."""
 
     def __init__(self, control: int, switch: StopSwitch) -> None:
         super().__init__(name="headrace-leash", daemon=True)

@@ -347,11 +347,7 @@ class Tasks:
         self._begin(slot, committed, start, found.changelogs)
 
     def _require_same_topics(self, slot: _Slot, start: Offsets, found: Mapping[str, str]) -> None:
-        """Compare the topics that are there with those that were read.
-
-        Raises:
-            TopicReplacedError: one is another one.
-        """
+        """Compare the topics that are there with those that were read."""
         known = {
             place.topic: committed_id(place.topic, Progress.decode(c.metadata).values)
             for place, c in start.items()
