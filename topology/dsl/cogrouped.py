@@ -11,6 +11,7 @@ from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.dsl import grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.session_windowed import session_store
+from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.dsl.time_windowed import TimeWindowedKStream
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
@@ -332,14 +333,8 @@ def _cogroup(
     nodes: list[str] = []
     for number, (edge, (_, aggregator)) in enumerate(zip(edges, groups, strict=True)):
         given = None if name is None else legal(f"{name}-cogroup-agg-{number}")
-        node = Operator(
-            names.node(_AGGREGATE, given),
-            (edge.node,),
-            spec=CogroupInput(store_name, fold, aggregator, folds_nulls),
-            uses=(store_name,),
-            view_uses=(store_name,),
-            needs_key=True,
-        )
+        spec = CogroupInput(store_name, fold, aggregator, folds_nulls)
+        node = storing(names.node(_AGGREGATE, given), edge.node, spec)
         nodes.append(draft.add(node, store=None if nodes else rows))
     given = None if name is None else legal(f"{name}-cogroup-merge")
     merge = Operator(

@@ -10,9 +10,10 @@ from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
-from headrace.topology.graph.graph import AnySerde, Operator, Sink, Source
+from headrace.topology.graph.graph import AnySerde, Sink, Source
 from headrace.topology.operators.table_group import TableFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -207,14 +208,7 @@ class KGroupedTable(Generic[K, V]):
             self._repartition(store_name, sink, source)
         else:
             source = self._source
-        node = Operator(
-            node_name,
-            (source,),
-            spec=TableFold(store_name, fold),
-            uses=(store_name,),
-            view_uses=(store_name,),
-            needs_key=True,
-        )
+        node = storing(node_name, source, TableFold(store_name, fold))
         result = replace(edge, node=node_name, key=key or edge.key, value=value)
         edge.draft.add(node, store=Store(kept.spec(store_name), result.key, value))
         return result

@@ -11,10 +11,10 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized, materialized
-from headrace.topology.dsl.steps.folding import add_fold
+from headrace.topology.dsl.steps.folding import add_fold, storing
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
-from headrace.topology.graph.graph import AnySerde, Node, Operator
+from headrace.topology.graph.graph import AnySerde, Node
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -229,16 +229,8 @@ class SessionWindowedKStream(Generic[K, V]):
                 retention_ms=added.spec.retention_ms,
                 emit=self._emit,
             )
-            operator = Operator(
-                node,
-                (parent,),
-                spec=spec,
-                uses=(store,),
-                view_uses=(store,),
-                needs_key=True,
-                reads_value=fold.reads_value or self._late is not None,
-            )
-            return operator, added
+            reads_value = fold.reads_value or self._late is not None
+            return storing(node, parent, spec, reads_value=reads_value), added
 
         edge, node = add_fold(
             self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn

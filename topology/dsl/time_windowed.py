@@ -11,7 +11,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized, materialized
-from headrace.topology.dsl.steps.folding import add_fold
+from headrace.topology.dsl.steps.folding import add_fold, storing
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
@@ -228,15 +228,9 @@ class TimeWindowedKStream(Generic[K, V]):
             spec = kept.timed_spec(store_name, "window", least_ms=self._least_ms)
             if self._emit == "on_window_close":
                 spec = replace(spec, cached=False)
-            operator = Operator(
-                node,
-                (parent,),
-                spec=self._operator(store_name, fold, spec.retention_ms),
-                uses=(store_name,),
-                view_uses=(store_name,),
-                needs_key=True,
-                reads_value=fold.reads_value or self._late is not None,
-            )
+            windows = self._operator(store_name, fold, spec.retention_ms)
+            reads_value = fold.reads_value or self._late is not None
+            operator = storing(node, parent, windows, reads_value=reads_value)
             return operator, Store(spec, WindowStoreSerde(windowed), rows[1])
 
         edge, node = add_fold(

@@ -10,13 +10,36 @@ from collections.abc import Callable
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Fold
-from headrace.topology.graph.graph import Node
+from headrace.topology.graph.graph import Node, Operator
+from headrace.topology.operators.cogroup import CogroupInput
+from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 
-__all__ = ["add_fold"]
+__all__ = ["add_fold", "storing"]
 
 Make = Callable[[str, str, str], tuple[Node, Store]]
 """Makes the node and its store of the node's name, its parent's and the store's."""
+
+
+def storing(
+    name: str,
+    parent: str,
+    spec: FoldedTable | CogroupInput | VersionedTable,
+    *,
+    reads_value: bool = True,
+) -> Operator:
+    """Make the node of a step that has one store, for the table that it makes of records."""
+    stores = (spec.store,)
+    return Operator(
+        name,
+        (parent,),
+        spec=spec,
+        uses=stores,
+        view_uses=stores,
+        needs_key=True,
+        reads_value=reads_value,
+    )
 
 
 def add_fold(

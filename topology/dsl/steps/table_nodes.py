@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Operator, TableSource
 from headrace.topology.operators.versioned import VersionedTable
@@ -26,14 +27,7 @@ def table_node(
     if kept.history_ms is None:
         node = TableSource(name, (parent,), kept.store)
         return node, Store(kept.spec(store), key, value), kept.store is not None
-    versions = Operator(
-        name,
-        (parent,),
-        spec=VersionedTable(store),
-        uses=(store,),
-        view_uses=(store,),
-        needs_key=True,
-    )
+    versions = storing(name, parent, VersionedTable(store))
     face = VersionedFace(kept.history_ms)
     return versions, Store(kept.versioned_spec(store), key, value, face), True
 
