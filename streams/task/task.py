@@ -122,27 +122,34 @@ class Task:
         errors = self._record_errors()
         self.facts.stream_time = max(self.partition_time.values(), default=-1)
         self.facts.failed = errors.punctuator_failed
-        self._bound = self.spec.program.bind(
-            TaskEnvironment(
-                self.send,
-                self._buffers,
-                self.dropped,
-                self.write_line,
-                number=self._beside.number,
-                partitions_of=self.spec.partitions_of,
-                task=self.facts,
-                global_views=self.global_views,
-                failed=errors.failed,
-                undecodable=errors.undecodable,
-                now_ms=self.now_ms,
-            )
-        )
+        self._bound = self._bind(errors)
         self._beside.require_room(self.id, self.changelog_ids, self.log)
         self._stampers = {
             place: self._bound.stampers[place.topic](self.partition_time[place])
             for place in self.start
             if place.topic in self._bound.stampers
         }
+
+    def _bind(self, errors: RecordErrors) -> BoundProgram:
+        environment = TaskEnvironment(
+            self.send,
+            self._buffers,
+            self.dropped,
+            self.write_line,
+            number=self._beside.number,
+            partitions_of=self.spec.partitions_of,
+            task=self.facts,
+            global_views=self.global_views,
+            failed=errors.failed,
+            undecodable=errors.undecodable,
+            now_ms=self.now_ms,
+        )
+        try:
+            return self.spec.program.bind(environment)
+        except Exception as error:
+            if not self.spec.program.called(error, None, likely=False):
+                raise  # no supplier of the user failed
+            self._raise(error)
 
     def _record_errors(self) -> RecordErrors:
         return RecordErrors(

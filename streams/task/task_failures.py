@@ -44,7 +44,8 @@ def raise_for(
     cause = spec.program.explain(error, node, record)
     failure = _record_error(spec, suspect, cause, node, record)
     likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
-    failure.functions = spec.program.called(error, node, likely=likely)
+    raised = error.__cause__ if isinstance(error, HandlerFailedError) else error
+    failure.functions = spec.program.called(raised, node, likely=likely)
     raise failure from cause
 
 

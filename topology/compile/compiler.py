@@ -198,7 +198,9 @@ class Program:
         defaults = (self._options.default_key, self._options.default_value)
         return source.decoding_error(source_node, defaults, message) or error
 
-    def called(self, error: Exception, node: str | None, *, likely: bool) -> tuple[Place, ...]:
+    def called(
+        self, error: BaseException | None, node: str | None, *, likely: bool
+    ) -> tuple[Place, ...]:
         """The user's function that failed.
 
         Args:
@@ -207,9 +209,10 @@ class Program:
             likely: whether it must be one of the node's where nothing tells which one.
         """
         lines = self.source_code.splitlines()
-        name = blame.name_called(error.__traceback__, self.filename, lines)
+        traceback = None if error is None else error.__traceback__
+        name = blame.name_called(traceback, self.filename, lines)
         given = self._constants[name] if name in self._functions else None
-        exact = place_of(given) or functions.called(error.__traceback__, self.filename)
+        exact = place_of(given) or functions.called(traceback, self.filename)
         if exact is not None or not likely:
             return () if exact is None else (exact,)
         found = next((n for n in self.sub_topology.nodes if n.name == node), None)
@@ -337,7 +340,9 @@ class _Assembler:
         children = self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
         places = preamble.said_of(functions.functions_in(node))
+        w.node = node.name  # of which an error is that comes from what makes it
         w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
+        w.node = ""
         w.line(f"process_{i} = operator_{i}.process")
 
     def _topic_name(self, node: Source, topic: str) -> str:

@@ -132,4 +132,6 @@ def decoding_error(
         except SerdeError as error:
             error.part = part
             return error
+        except Exception:  # of a serde of the user's own: it was raised the first time
+            return None
     return None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.errors import RecordError
+from headrace.streams.errors import ProcessorFailedError, RecordError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,
@@ -420,3 +420,91 @@ def test_an_error_that_no_function_of_the_user_made_names_none() -> None:
     error = failure(lambda: driver.input("in").send_bytes(b"k", b"short"))
     assert error.function is None
     assert "function" not in str(error)
+
+
+class OwnSerde:
+    """One that fails with other than a `SerdeError`."""
+
+    name = "own"
+    immutable = canonical = True
+
+    def serialize(self, value: Any) -> bytes:
+        return fail(value)
+
+    def deserialize(self, data: bytes) -> Any:
+        return fail(data)
+
+
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("settings", [{}, {"deserialization.exception.handler": lambda _: "fail"}])
+def test_a_serde_that_raises_what_it_should_not_is_said_with_the_record(
+    part: str, settings: Any
+) -> None:
+    """It is asked again for what is wrong, and raised in the place of the error then."""
+    topology = through(lambda s: s, **{part: OwnSerde()})
+    driver = TopologyTestDriver(topology, settings)
+    error = failure(lambda: driver.input("in").send_bytes(b"1", b"1"))
+    assert (error.node, error.offset) == ("read", 0)
+    assert error.function == placed(OwnSerde.deserialize, "OwnSerde.deserialize")
+    assert "payload" not in str(error)
+
+
+def test_a_serde_that_raises_what_it_should_not_is_let_go_where_a_handler_says_so() -> None:
+    topology = through(lambda s: s, value=OwnSerde())
+    driver = TopologyTestDriver(topology, {"deserialization.exception.handler": "continue"})
+    driver.input("in").send_bytes(b"1", b"1")
+    assert driver.output("out").is_empty
+    assert driver.committed_offsets("in") == {0: 1}
+
+
+def test_a_handler_that_fails_is_named() -> None:
+    def handler(failed: Any) -> Any:
+        return fail(failed)
+
+    topology = through(lambda s: s.map_values(returns_text_or_fails, name="step"))
+    driver = TopologyTestDriver(topology, {"processing.exception.handler": handler})
+    error = failure(lambda: driver.input("in").send("k", 1))
+    assert "the processing.exception.handler raised KeyError" in str(error)
+    assert error.function == placed(handler)
+
+
+def returns_text_or_fails(value: Any) -> Any:
+    raise ValueError(value)
+
+
+class Third:
+    """Fails when it is made for a task, not when the step is added."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Third.made += 1
+        if Third.made > 2:
+            fail()
+
+    def process(self, record: Any) -> None:
+        pass
+
+    def transform(self, key: Any, value: Any) -> Any:
+        pass
+
+
+MADE: dict[str, Callable[[Stream], Any]] = {
+    "process": lambda s: s.process(Third, name="step"),
+    "process_values": lambda s: s.process_values(Third, name="step"),
+    "transform_values": lambda s: s.to_table().transform_values(Third, name="step"),
+}
+
+
+@pytest.mark.parametrize("step", MADE)
+def test_what_cannot_be_made_for_a_task_is_named_with_its_node(step: str) -> None:
+    Third.made = 0
+    builder = StreamsBuilder()
+    MADE[step](builder.stream("in", name="read"))
+    topology = builder.build()
+    Third.made = 2
+    with pytest.raises(ProcessorFailedError) as caught:
+        TopologyTestDriver(topology).input("in").send("k", 1)
+    assert caught.value.node == "step"
+    assert caught.value.function == placed(Third.__init__, "Third.__init__")
+    assert "payload" not in str(caught.value)
