@@ -77,6 +77,7 @@ LINES_MAX = 500
 TESTS_MAX = 20
 BESIDE_ROOMS = ("live", "support")
 """Folders of tests that are no rooms: what needs a real Kafka, and what tests share."""
+TOUR_FILES, TOUR_LINES_MAX = 7, 1500
 
 
 def files() -> list[Path]:
@@ -209,3 +210,11 @@ def test_the_page_on_architecture_has_every_room() -> None:
     named = re.findall(r"`((?:state|topology|streams|spark_bridge)/[\w/]+\.py)`", page)
     assert named
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_tour_is_as_long_as_an_evening() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    tour = re.findall(r"^\d\. `([\w/]+\.py)`: ", page.partition("## A tour")[2], re.M)
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in tour}
+    assert len(lengths) == TOUR_FILES
+    assert sum(lengths.values()) <= TOUR_LINES_MAX, lengths
