@@ -139,6 +139,7 @@ class RecordErrors:
     def _note(self, failure: Failure, answer: Continue) -> None:
         self.dropped(failure.node, _REASONS[failure.stage])
         if self.log is not None:
+            places = self.program.called(failure.error, failure.node, likely=False)
             self.log.warning(
                 "record_skipped",
                 task=self.task_id,
@@ -146,6 +147,7 @@ class RecordErrors:
                 partition=failure.partition,
                 offset=failure.offset,
                 node=failure.node,
+                function=str(places[0]) if places else None,
                 stage=failure.stage,
                 error=type(failure.error).__name__,
                 dead_letters=len(answer.dead_letters),

@@ -100,6 +100,10 @@ def test_the_node_that_fails_lets_the_record_go_and_the_others_go_on(step: str) 
     if expected:
         assert written(driver) == expected
     assert skips(driver) == [("in", 0, 1, "step", "ValueError")]
+    (event,) = [e for e in driver.events if e["event"] == "record_skipped"]
+    file, _, function = event["function"].partition(":")
+    assert file == f"{__name__.replace('.', '/')}.py"
+    assert function.endswith((" <lambda>", f"{odd.__code__.co_firstlineno} odd"))
     assert driver.committed_offsets("in") == {0: 4}
     assert "payload" not in repr(driver.events)
     assert driver.dropped == {("step", "the node failed"): 1}
@@ -215,6 +219,7 @@ def test_bytes_that_cannot_be_decoded_are_passed_over(part: str) -> None:
     driver.input("in").send_bytes(good, good)
     assert written(driver) == [(0, 0), (0, 0)]
     assert skips(driver) == [("in", 0, 1, "read", "SerdeError")]
+    assert [e["function"] for e in driver.events if e["event"] == "record_skipped"] == [None]
     assert driver.dropped == {("read", "it cannot be decoded"): 1}
     assert "secret" not in repr(driver.events)
 
