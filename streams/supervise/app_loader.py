@@ -163,6 +163,27 @@ def _broken(place: str, error: Exception) -> ApplicationError:
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
         said, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
         where = f" at {error.filename}{line}"  # of what was never run, so that no frame has it
+    what = _shadowed(error, place) or "correct the code"
     return ApplicationError(
-        f"{place} cannot be imported: {type(error).__name__}: {said}{where}; correct the code"
+        f"{place} cannot be imported: {type(error).__name__}: {said}{where}; {what}"
     )
+
+
+def _shadowed(error: Exception, place: str) -> str | None:
+    """What to do where the user's module was meant, and Python's own of that name was there."""
+    name = None
+    if isinstance(error, ImportError):
+        name = error.name
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    top = (name or "").partition(".")[0]
+    if not standard_module(top):
+        return None
+    for directory in (Path(place).absolute().parent, Path.cwd()):
+        for mine in (directory / f"{top}.py", directory / top):
+            if mine.exists():
+                return (
+                    f"{top} is a module of Python itself, which comes before {mine}: give yours "
+                    "another name"
+                )
+    return None

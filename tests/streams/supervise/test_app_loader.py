@@ -199,3 +199,31 @@ def test_a_function_that_ends_the_interpreter_is_told_so(code: str, save: Save) 
     save("my_app.py", f"import sys\ndef make():\n    {code}\n")
     with pytest.raises(ApplicationError, match=r"my_app:make ends .* \(status (0|3|no town)\)"):
         load_app("my_app:make")
+
+
+@pytest.mark.parametrize("target", ["shadowing_app.py:app", "shadowing_app:app"])
+@pytest.mark.parametrize(
+    ("imported", "mine"),
+    [
+        ("from token import secret_of_mine", "token.py"),
+        ("import token; token.secret_of_mine()", "token.py"),
+        ("import calendar.holidays", "calendar/__init__.py"),
+        ("from queue import jobs", "queue.py"),
+    ],
+)
+def test_a_module_that_is_called_as_one_of_pythons_own_is_named(
+    save: Save, target: str, imported: str, mine: str
+) -> None:
+    Path(mine).parent.mkdir(exist_ok=True)
+    save(mine, "secret_of_mine = 5\n")
+    save("shadowing_app.py", f"{imported}\n{APP}")
+    name = mine.partition("/")[0].removesuffix(".py")
+    said = rf"{name} is a module of Python itself, which comes before .*{name}.*: give yours anoth"
+    with pytest.raises(ApplicationError, match=said):
+        load_app(target)
+
+
+def test_a_name_that_python_alone_has_is_no_collision(save: Save) -> None:
+    save("plain_app.py", f"from token import no_such_name\n{APP}")
+    with pytest.raises(ApplicationError, match=r"cannot import name .*; correct the code"):
+        load_app("plain_app.py:app")
