@@ -325,6 +325,7 @@ class KafkaStreams:
             on_lost=self._lose,
             on_reached=self._find,
             say=self._on_unreached,
+            stopping=self._stopping.is_set,
         )
         try:
             contact.reach(self._stopping.is_set)

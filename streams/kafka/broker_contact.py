@@ -35,6 +35,8 @@ from headrace.streams.seams.system_clock import SystemClock
 
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
+STOP_PATIENCE_S = 5.0
+"""How long a stop waits for brokers that are gone."""
 TOOLS_WAIT_S = 3.0
 """How long a command waits for brokers, at which somebody sits."""
 _SILENT_FACTOR = 3
@@ -90,6 +92,10 @@ class Heard:
             self._log.warning("client_warned", facility=facility, text=text)
         else:
             self._log.debug("client_logged", facility=facility, text=text)
+
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for the brokers any more."""
+        return False
 
     def _alarm(self) -> None:
         """Something says that brokers may be gone."""
@@ -162,6 +168,7 @@ class BrokerContact(Heard):
     Args:
         config: librdkafka's settings, of any client.
         say: says for several processes at once that none is reached; returns whether it does.
+        stopping: whether the application was told to stop.
     """
 
     def __init__(
@@ -172,6 +179,7 @@ class BrokerContact(Heard):
         on_lost: Callable[[], None] = lambda: None,
         on_reached: Callable[[], None] = lambda: None,
         say: Callable[[Unreached], bool] = lambda _: False,
+        stopping: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(log)
@@ -179,6 +187,8 @@ class BrokerContact(Heard):
         self._on_lost = on_lost
         self._on_reached = on_reached
         self._say = say
+        self._stopping = stopping
+        self._given_up_at_s = math.inf
         self._clock = clock or SystemClock()
         self._watching = threading.Lock()
         self._ended = threading.Event()
@@ -196,6 +206,15 @@ class BrokerContact(Heard):
         """Whether none can be reached now, or could be so long ago: calls are given time anew."""
         now_s = self._clock.monotonic_s()
         return self._is_lost or now_s - self._found_again_s < within_s
+
+    def is_given_up(self) -> bool:
+        """Whether a stop was asked for, and since then no broker could be reached for so long."""
+        if not (self._stopping() and self._is_lost):
+            self._given_up_at_s = math.inf
+            return False
+        now_s = self._clock.monotonic_s()
+        self._given_up_at_s = min(self._given_up_at_s, now_s + STOP_PATIENCE_S)
+        return now_s >= self._given_up_at_s
 
     def turn(self) -> None:
         """Raise what a person has to put right, if there is anything.

@@ -17,7 +17,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from headrace.streams.contact.denials import denial
-from headrace.streams.errors import FatalClientError, MissingTopicError
+from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
@@ -67,8 +67,8 @@ class LiveConsumer:
         self._waiting = waiting
         # An offset that is not there must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
-        contact = contact or Heard()
-        self._make_client = make_client or partial(new_consumer, hearing=contact)
+        self._contact = contact or Heard()
+        self._make_client = make_client or partial(new_consumer, hearing=self._contact)
         self._timeout_s = timeout_s
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
@@ -247,6 +247,8 @@ class LiveConsumer:
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
                 self._raise(cause, "offset commit", call="offsets", topic=topic)
+            if self._contact.is_given_up():
+                raise StopRequestedError("stopped while waiting for: offset commit")
             self._clock.sleep(_RETRY_WAIT_S)
 
     def _raise(

@@ -53,6 +53,7 @@ class PlainProducer(LiveProducer):
         """Wait until everything is on the brokers; refuse to go on if any record failed."""
         deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
+            self._stop_waiting()
             if self._clock.monotonic_s() > deadline:
                 raise OutcomeUnknownError(
                     f"{len(self._client)} records were not acknowledged within "

@@ -141,6 +141,12 @@ class LiveProducer:
         deadline = self._clock.monotonic_s() + timeout_s
         while len(self._client) > self._max_in_flight and self._clock.monotonic_s() < deadline:
             self._poll(_PRESSURE_WAIT_S)
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Raise where the worker was told to stop, and the brokers are gone."""
+        if self._contact.is_given_up():
+            raise StopRequestedError("stopped while waiting for: send")
 
     def _poll(self, timeout_s: float) -> None:
         """Serve callbacks; that of a fatal error raises it in whichever call serves it first."""
@@ -153,6 +159,7 @@ class LiveProducer:
         begun_s = self._clock.monotonic_s()
         self._poll(_PRESSURE_WAIT_S)
         self.waited_s += self._clock.monotonic_s() - begun_s
+        self._stop_waiting()
 
     def _poll_quietly(self) -> None:
         """Have the client say what it has to say of an error."""
@@ -210,7 +217,7 @@ class LiveProducer:
                 if not retry or is_over:
                     self._raise(error, call)
                 self._poll(0)  # the client says meanwhile that it reaches no broker
-                if unless():
+                if unless() or self._contact.is_given_up():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
             else:

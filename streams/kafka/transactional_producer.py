@@ -16,7 +16,7 @@ from headrace.streams.worker_errors import OutcomeUnknownError
 
 _OFFSETS_WAIT_S = 5.0
 """It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
-_INIT_SLICE_S = 5.0
+_SLICE_S = 5.0
 """A call that timed out is taken up again by the next one."""
 _REPORT_WAIT_S = 0.01
 
@@ -43,7 +43,7 @@ class TransactionalProducer(LiveProducer):
         Raises:
             StopRequestedError: it was not decided yet, and nobody needs it any more.
         """
-        slice_s = min(self._timeout_s, _INIT_SLICE_S)
+        slice_s = min(self._timeout_s, _SLICE_S)
         self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
@@ -133,9 +133,15 @@ class TransactionalProducer(LiveProducer):
         return {place: self._ends[place] for place in wanted}
 
     def abort(self) -> None:
-        """Make everything since `begin` void."""
+        """Make everything since `begin` void.
+
+        Where nobody waits for the brokers any more it stays open, and the successor decides it.
+        """
         if self._is_open:
-            self._call("abort", self._client.abort_transaction, self._transaction_timeout_s)
+            if self._contact.is_given_up():
+                return
+            slice_s = min(self._transaction_timeout_s, _SLICE_S)
+            self._call("abort", self._client.abort_transaction, slice_s)
         self._is_open = False
         self._ends.clear()
 

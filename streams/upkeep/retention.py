@@ -9,6 +9,7 @@ enough to the present it gets its retention back.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -87,6 +88,10 @@ class RetentionGuard:
     clock: Clock
     log: Log
     _next_s: float = field(default=0.0, init=False)
+    _giving: set[str] = field(default_factory=set, init=False)
+    """Those that are about to get their retention back, unless old rows come meanwhile."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Of `suspended` and `_giving`, which the background changes too."""
 
     def protect(self, task: Task) -> None:
         """Let the changelogs keep everything that are about to get old windows from a task.
@@ -98,21 +103,32 @@ class RetentionGuard:
             return
         for store, oldest_ms in task.oldest_times().items():
             place = task.spec.changelogs.get(store)
-            if place is None or place.topic not in self.topics or place.topic in self.suspended:
+            if place is None or place.topic not in self.topics:
                 continue
             topic = self.topics[place.topic]
-            if oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms:
-                self._suspend(place.topic, oldest_ms)
+            is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
+            if is_old and not self._keeps(place.topic) and self._keep_all(place.topic):
+                self.log.warning(
+                    "retention_suspended", topic=place.topic, oldest_window_ms=oldest_ms
+                )
 
-    def _suspend(self, topic: str, oldest_ms: int) -> None:
-        self.suspended.add(topic)
+    def _keeps(self, topic: str) -> bool:
+        """Whether a changelog keeps everything and goes on so; if not, it is to from now on."""
+        with self._lock:
+            if topic in self.suspended and topic not in self._giving:
+                return True
+            self.suspended.add(topic)
+            self._giving.discard(topic)
+            return False
+
+    def _keep_all(self, topic: str) -> bool:
         try:
             self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
         except StreamsError as error:
             # It may be forbidden. Then what is older than the retention is the broker's to delete.
             self.log.error("retention_not_suspended", topic=topic, reason=str(error))
-            return
-        self.log.warning("retention_suspended", topic=topic, oldest_window_ms=oldest_ms)
+            return False
+        return True
 
     def give_back(self, owned: Sequence[int]) -> None:
         """Look now and then whether changelogs need not keep everything any more.
@@ -124,19 +140,31 @@ class RetentionGuard:
         if not self.suspended or now_s < self._next_s:
             return
         self._next_s = now_s + self.interval_s
-        for name in sorted(self.suspended):
+        for name in sorted(self.suspended - self._giving):
             topic = self.topics[name]
             if topic.sub_topology in owned and self._is_present(topic):
-                self.background(lambda topic=topic: self._give_back(topic))  # type: ignore[misc]
+                self._giving.add(name)
+                if not self.background(lambda topic=topic: self._give_back(topic)):  # type: ignore[misc]
+                    self._giving.discard(name)
 
     def _give_back(self, topic: WindowTopic) -> None:
         try:
             self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
         except StreamsError as error:
             self.log.warning("retention_not_given_back", topic=topic.topic, reason=str(error))
+            with self._lock:
+                self._giving.discard(topic.topic)
             return
-        self.suspended.discard(topic.topic)
-        self.log.info("retention_given_back", topic=topic.topic)
+        with self._lock:
+            is_given = topic.topic in self._giving
+            self._giving.discard(topic.topic)
+            if is_given:
+                self.suspended.discard(topic.topic)
+        if is_given:
+            self.log.info("retention_given_back", topic=topic.topic)
+        else:
+            # Old rows came meanwhile, and what was just set may have come behind what they need.
+            self._keep_all(topic.topic)
 
     def _is_present(self, topic: WindowTopic) -> bool:
         """Whether all tasks have come near enough to the present."""

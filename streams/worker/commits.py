@@ -90,6 +90,18 @@ class Commits:
             return False
         return requested or self._timing.is_due(dirty, processed=processed)
 
+    def uncommitted(self) -> dict[str, object]:
+        """What an event says of what no commit holds yet; empty where there is nothing."""
+        dirty = [task for task in self._tasks.running if task.needs_commit()]
+        if not dirty:
+            return {}
+        return {
+            "tasks": [str(task.id) for task in dirty],
+            "partitions": [str(place) for task in dirty for place in task.inputs],
+            "records": self._processing.uncommitted,
+            "next": "nothing is lost: whoever has the tasks next processes these records again",
+        }
+
     def commit(self, *, everything: bool = False) -> None:
         """Commit what the running tasks did; one transaction holds the work of all of them.
 

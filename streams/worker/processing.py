@@ -48,7 +48,8 @@ class Processing:
         self._clock = clock
         self._log = log
         self._pace = Pace(config.max_poll_records)
-        self._uncommitted = 0
+        self.uncommitted = 0
+        """Records processed since the last commit."""
         self.processed = 0
         """Records processed since the start, those of aborted transactions included."""
 
@@ -78,7 +79,7 @@ class Processing:
         if processed or punctuated:
             with self.blaming_inputs():
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
-        self._uncommitted += processed
+        self.uncommitted += processed
         self.processed += processed
         return processed
 
@@ -130,7 +131,7 @@ class Processing:
 
     def committed(self) -> int:
         """What was done is final; returns how many records it was."""
-        records, self._uncommitted = self._uncommitted, 0
+        records, self.uncommitted = self.uncommitted, 0
         return records
 
     def void(self) -> None:
@@ -140,4 +141,4 @@ class Processing:
 
     def forget(self) -> None:
         """Do not count what was void with the next commit."""
-        self._uncommitted = 0
+        self.uncommitted = 0

@@ -21,6 +21,7 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact
+from headrace.streams.errors import StopRequestedError
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.records.failures import describe_failure
 from headrace.streams.seams.clients import Clock, Consumer, Log, TopicPartition
@@ -112,7 +113,9 @@ class Worker:
             while not self._stop.is_set():
                 self.turn()
             self.finish()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StopRequestedError) and (left := self._commits.uncommitted()):
+                self._log.warning("last_commit_failed", reason=str(error), **left)
             self.give_up()
             raise
 
@@ -156,7 +159,8 @@ class Worker:
         try:
             self._commits.commit()
         except REACTED_TO as error:
-            self._log.warning("last_commit_failed", reason=str(error))
+            left = self._commits.uncommitted()
+            self._log.warning("last_commit_failed", reason=str(error), **left)
             self._reactions.abort_quietly()
         self._consumer.close(leave=self._config.on_stop == "leave")
         self.tasks.release(self.tasks.owned)

@@ -218,3 +218,94 @@ def test_what_may_not_be_lifted_is_asked_for_once(guarded: Guarded) -> None:
     for _ in range(3):
         assert guarded.protect(age_ms=400 * DAY) == ["-1"]
     assert [event["event"] for event in guarded.log.events] == ["retention_not_suspended"]
+
+
+# -- old rows that come while a retention is given back ------------------------------------------
+
+
+@dataclass
+class Later:
+    """A background whose jobs the test runs; `meanwhile` is called between their calls."""
+
+    guarded: Guarded
+    jobs: list[Any] = field(default_factory=list)
+    takes: bool = True
+
+    def __call__(self, job: Any) -> bool:
+        if self.takes:
+            self.jobs.append(job)
+        return self.takes
+
+    def run(self) -> None:
+        self.jobs.pop()()
+
+
+@pytest.fixture
+def later(guarded: Guarded) -> Later:
+    later = Later(guarded)
+    guarded.guard.background = later
+    guarded.protect(age_ms=400 * DAY)
+    guarded.give_back(0)
+    return later
+
+
+def events(guarded: Guarded) -> list[str]:
+    return [event["event"] for event in guarded.log.events]
+
+
+def test_old_rows_that_come_before_it_is_given_back_are_kept(
+    guarded: Guarded, later: Later
+) -> None:
+    guarded.protect(age_ms=400 * DAY)
+    later.run()
+    assert guarded.admin.asked[-1] == "-1"
+    assert guarded.guard.suspended == {TOPIC}
+    assert "retention_given_back" not in events(guarded)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_old_rows_that_come_while_it_is_given_back_are_kept(
+    guarded: Guarded, later: Later, is_first: bool
+) -> None:
+    """Whichever of the two calls reaches the cluster last."""
+    alter = guarded.admin.alter_config
+
+    def altered(topic: str, config: Mapping[str, str]) -> None:
+        guarded.admin.alter_config = alter
+        if is_first:
+            alter(topic, config)
+        guarded.protect(age_ms=400 * DAY)
+        if not is_first:
+            alter(topic, config)
+
+    guarded.admin.alter_config = altered
+    later.run()
+    assert guarded.admin.asked[-1] == "-1"
+    assert guarded.guard.suspended == {TOPIC}
+
+
+def test_it_is_given_back_at_the_next_look_after_all(guarded: Guarded, later: Later) -> None:
+    guarded.protect(age_ms=400 * DAY)
+    later.run()
+    guarded.give_back(0)
+    later.run()
+    assert guarded.admin.asked[-1] == str(30 * HOUR)
+    assert guarded.guard.suspended == set()
+
+
+def test_rows_that_are_not_old_do_not_hinder_it(guarded: Guarded, later: Later) -> None:
+    guarded.protect(age_ms=0)
+    later.run()
+    assert guarded.admin.asked[-1] == str(30 * HOUR)
+    assert events(guarded) == ["retention_suspended", "retention_given_back"]
+
+
+def test_a_background_that_is_busy_leaves_it_for_later(guarded: Guarded, later: Later) -> None:
+    later.run()
+    guarded.protect(age_ms=400 * DAY)
+    later.takes = False
+    guarded.give_back(0)
+    later.takes = True
+    guarded.give_back(0)
+    later.run()
+    assert guarded.guard.suspended == set()

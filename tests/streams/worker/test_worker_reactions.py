@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.state.errors import StoreCorruptedError
-from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.errors import RecordError, StopRequestedError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import TopicReplacedError
 from headrace.streams.tasks.cluster_facts import ClusterFacts
@@ -316,10 +316,29 @@ def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: W
     before = bench.offsets()
     bench.failing["changelogs_written"] = AbortableError("odd")
     bench.worker.finish()
-    assert len(bench.events("last_commit_failed")) == 1
+    (event,) = bench.events("last_commit_failed")
+    assert (event["tasks"], event["records"]) == (["0_0", "0_1"], 1)
+    assert str(HERE) in event["partitions"]
     assert bench.offsets() == before
     assert bench.out() == []
     assert not bench.cluster.open
+
+
+def test_a_stop_that_gives_its_commit_up_says_what_is_not_committed(bench: WorkerBench) -> None:
+    bench.send("a")
+    bench.turns()
+    before = bench.offsets()
+    bench.failing["changelogs_written"] = StopRequestedError("stopped while waiting for: offsets")
+    bench.worker.stop()
+    bench.worker.begin = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(StopRequestedError):
+        bench.worker.run()
+    (event,) = bench.events("last_commit_failed")
+    assert event["reason"] == "stopped while waiting for: offsets"
+    assert (event["tasks"], event["records"]) == (["0_0", "0_1"], 1)
+    assert "processes these records again" in event["next"]
+    assert bench.offsets() == before
+    assert bench.out() == []
 
 
 def test_a_worker_that_ends_lets_go_of_its_producer_and_its_tasks(

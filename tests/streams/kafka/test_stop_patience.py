@@ -1,0 +1,142 @@
+"""A stop while no broker can be reached: calls that repeat are given up, in bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from headrace.streams.errors import StopRequestedError
+from headrace.streams.kafka.broker_contact import STOP_PATIENCE_S, BrokerContact, Heard
+from headrace.streams.seams.clients import CommittedOffset
+from headrace.streams.testing.memory_worker import ManualClock
+from tests.streams.kafka import test_consumer, test_producer
+from tests.streams.kafka.test_producer import ROWS, rows
+
+TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
+
+
+@dataclass
+class Gone(Heard):
+    """No broker is there, and a stop was asked for at a time of the clock."""
+
+    clock: ManualClock
+    stopped_at_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def is_given_up(self) -> bool:
+        return self.clock.monotonic_s() >= self.stopped_at_s + STOP_PATIENCE_S
+
+
+def contact_at(clock: ManualClock) -> tuple[BrokerContact, list[bool]]:
+    """One whose brokers are gone; what is put into the list is a stop."""
+    stopped: list[bool] = []
+    contact = BrokerContact({}, stopping=lambda: bool(stopped), clock=clock)
+    contact._is_lost = True
+    return contact, stopped
+
+
+def test_brokers_are_given_up_so_long_after_the_stop_and_not_before_it() -> None:
+    clock = ManualClock(0)
+    contact, stopped = contact_at(clock)
+    clock.sleep(100)
+    assert not contact.is_given_up()
+    stopped.append(True)
+    assert not contact.is_given_up()
+    clock.sleep(STOP_PATIENCE_S - 0.1)
+    assert not contact.is_given_up()
+    clock.sleep(0.2)
+    assert contact.is_given_up()
+
+
+def test_brokers_that_come_back_are_waited_for_again() -> None:
+    clock = ManualClock(0)
+    contact, stopped = contact_at(clock)
+    stopped.append(True)
+    assert not contact.is_given_up()
+    clock.sleep(2 * STOP_PATIENCE_S)
+    contact._is_lost = False
+    assert not contact.is_given_up()
+    contact._is_lost = True
+    assert not contact.is_given_up()
+
+
+def sends_offsets(bench: test_producer.Bench, producer: Any) -> None:
+    bench.client.send_offsets_to_transaction = lambda *_: bench.client._call("offsets")  # type: ignore[attr-defined]
+    bench.client.fails["offsets"] = TIMED_OUT
+    producer.send_offsets({ROWS: CommittedOffset(1)}, None)
+
+
+def finds_no_room(bench: test_producer.Bench, producer: Any) -> None:
+    bench.client.full = 1_000_000
+    producer.send("out", b"v", b"k", -1, 5, None)
+
+
+def waits_under_pressure(bench: test_producer.Bench, producer: Any) -> None:
+    bench.client.waiting = 1_000_000
+    producer.pressure(1_000_000)
+
+
+def settles(bench: test_producer.Bench, producer: Any) -> None:
+    bench.client.waiting = 1
+    producer.send_changelog(ROWS, rows(5))
+    producer.settle()
+
+
+Wait = Callable[[test_producer.Bench, Any], None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wait"),
+    [
+        ("transactional", sends_offsets),
+        ("transactional", finds_no_room),
+        ("transactional", waits_under_pressure),
+        ("plain", finds_no_room),
+        ("plain", waits_under_pressure),
+        ("plain", settles),
+    ],
+)
+def test_a_producer_waits_no_longer(kind: str, wait: Wait) -> None:
+    bench = test_producer.Bench()
+    contact = Gone(bench.clock)
+    producer = getattr(bench, kind)(contact=contact, waiting=lambda: True)
+    producer.begin()
+    with pytest.raises(StopRequestedError, match="stopped while waiting for"):
+        wait(bench, producer)
+    assert 8 <= bench.clock.monotonic_s() <= 9.1
+
+
+def test_a_transaction_is_left_open_for_its_successor_and_not_waited_for() -> None:
+    bench = test_producer.Bench()
+    producer = bench.transactional(contact=Gone(bench.clock), waiting=lambda: True)
+    producer.begin()
+    bench.clock.sleep(20)
+    producer.abort()
+    producer.close()
+    assert bench.calls == ["purge"]
+
+
+def test_an_abort_that_repeats_is_given_up() -> None:
+    bench = test_producer.Bench()
+    producer = bench.transactional(contact=Gone(bench.clock), waiting=lambda: True)
+    producer.begin()
+    bench.client.fails["abort_transaction"] = TIMED_OUT
+    with pytest.raises(StopRequestedError):
+        producer.abort()
+    assert 8 <= bench.clock.monotonic_s() <= 9.1
+
+
+def test_a_commit_of_offsets_is_given_up() -> None:
+    bench = test_consumer.Bench()
+    bench.consumer._contact = Gone(bench.clock)
+    bench.consumer._waiting = lambda: True
+    bench.client.answers = [[test_consumer.Refused(*test_consumer.HERE)]] * 10_000
+    with pytest.raises(StopRequestedError, match="offset commit"):
+        bench.consumer.commit({test_consumer.HERE: CommittedOffset(1)})
+    assert 8 <= bench.clock.monotonic_s() <= 9.1
