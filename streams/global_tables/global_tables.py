@@ -33,7 +33,7 @@ from headrace.streams.seams.clients import (
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.restore_plan import ChangelogFacts, plan_restore
-from headrace.streams.tasks.tasks import Facts
+from headrace.streams.tasks.slot import Facts
 from headrace.streams.worker_errors import OffsetLostError
 from headrace.topology.context.context import TableView
 from headrace.topology.processors.read_only_store import store_key

@@ -36,7 +36,7 @@ from headrace.streams.simulation.world.kernel import (
 )
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
-from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.connections import Connections

@@ -22,7 +22,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 class ClusterFacts:
     """Answers the tasks' questions with an admin client.
 
-    See `headrace.streams.tasks.tasks.Facts`.
+    See `headrace.streams.tasks.slot.Facts`.
     """
 
     admin: TopicAdmin

@@ -10,19 +10,13 @@ What a revocation takes away follows from this table, not from the list that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
-from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.known_topics import known_topics_alone
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.plan.topic_errors import require_same
-from headrace.streams.plan.topic_identity import committed_id
 from headrace.streams.records.handlers import Handlers
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import (
@@ -40,71 +34,21 @@ from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.patience import Patience
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.tasks.slot import (
+    Facts,
+    Found,
+    OpenHome,
+    Slot,
+    drop_unlogged,
+    has_rows,
+    look_up,
+    require_same_topics,
+)
 from headrace.topology.compile.compiler import Send
 from headrace.topology.context.context import TableView
 from headrace.topology.context.task_facts import TaskFacts
-from headrace.topology.processors.store import Store
 
-
-class Facts(Protocol):
-    """What tasks must ask of the cluster."""
-
-    def changelogs(
-        self, places: Sequence[TopicPartition]
-    ) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Ends and identities of changelog partitions, asked for now."""
-
-    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to begin with partitions for which nothing was ever committed."""
-
-    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The ids of those topics that exist, asked for now."""
-
-    def partitions_of(self, topic: str) -> int:
-        """The partition count of a topic that is written to."""
-
-
-OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 MakeSend = Callable[[], Send]
-
-
-@dataclass(slots=True, eq=False)
-class _Slot:
-    """A task that this worker owns, however far it is."""
-
-    id: TaskId
-    plan: SubPlan
-    lead: str
-    """The topic whose partitions the group gives out."""
-    inputs: list[TopicPartition] = field(default_factory=list)
-    home: TaskHome | None = None
-    task: Task | None = None
-    reads: bool = False
-    is_committed: bool = False
-    """Whether this worker has committed the task's offsets since it has the task."""
-    lost: Sequence[TopicPartition] = ()
-    """The inputs whose offsets are gone."""
-    effects: Mapping[str, str] = field(default_factory=dict)
-    """What follows from that, by input."""
-    counted: Counted = field(default_factory=Counted)
-    """Where its records are counted."""
-    lacked_offsets: bool = False
-    """Whether state without offsets was met once."""
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the input topics when the task was begun last."""
-    changelog_ids: Mapping[str, str] = field(default_factory=dict)
-    """Those of the changelogs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The facts that some tasks begin from."""
-
-    slots: Sequence[_Slot]
-    committed: Mapping[TopicPartition, CommittedOffset | None]
-    first: Mapping[TopicPartition, int]
-    changelogs: Mapping[TopicPartition, ChangelogFacts]
-    topic_ids: Mapping[str, str]
 
 
 class Tasks:
@@ -154,10 +98,10 @@ class Tasks:
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
         self._global_views = global_views or {}
         self._clock = clock
-        self._slots: dict[TaskId, _Slot] = {}
+        self._slots: dict[TaskId, Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._patience = Patience(clock)
-        self._inquiry = Inquiry[_Found](background)
+        self._inquiry = Inquiry[Found](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
         self.dropped: dict[tuple[str, str], int] = {}
@@ -196,7 +140,7 @@ class Tasks:
         """Whether the group has given out partitions that nobody here has heard of yet."""
         return not all(map(self._knows, self._slots.values()))
 
-    def _knows(self, slot: _Slot) -> bool:
+    def _knows(self, slot: Slot) -> bool:
         return slot.id.partition < self._partitions[slot.lead]
 
     @property
@@ -216,7 +160,7 @@ class Tasks:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
             if task_id not in self._slots:
-                self._slots[task_id] = _Slot(task_id, plan, topic, counted=self._counted[plan.id])
+                self._slots[task_id] = Slot(task_id, plan, topic, counted=self._counted[plan.id])
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
         """The tasks that these partitions of lead topics stand for."""
@@ -257,7 +201,7 @@ class Tasks:
                 self._stop(slot, keep_restored=False)
                 slot.home.wipe()
 
-    def _stop(self, slot: _Slot, *, keep_restored: bool = True) -> None:
+    def _stop(self, slot: Slot, *, keep_restored: bool = True) -> None:
         if slot.task is None:
             return
         if slot.reads:
@@ -296,32 +240,8 @@ class Tasks:
         for slot in waiting:
             own = {place: committed[place] for place in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
-        self._inquiry.ask(partial(self._look_up, waiting, committed))
+        self._inquiry.ask(partial(look_up, self._facts, waiting, committed))
         self._begin_looked_up()
-
-    def _look_up(
-        self, slots: Sequence[_Slot], committed: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> _Found:
-        """Ask what must be known besides the committed offsets; runs beside the worker."""
-        topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
-        logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
-        # Before the first offsets: those of a topic that is made anew later are of no use.
-        topic_ids = self._facts.topic_ids({**topics, **logs})
-        unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
-        changelogs = [
-            TopicPartition(topic, slot.id.partition)
-            for slot in slots
-            for topic in slot.plan.restored_from
-        ]
-        # Of an input whose offset is gone it is said what is read again.
-        changelogs += [place for slot in slots for place in slot.lost]
-        return _Found(
-            slots,
-            committed,
-            self._facts.first_offsets(unknown) if unknown else {},
-            self._facts.changelogs(changelogs) if changelogs else {},
-            topic_ids,
-        )
 
     def _begin_looked_up(self) -> None:
         """Begin the tasks whose facts have come, as far as they are this worker's still."""
@@ -332,10 +252,10 @@ class Tasks:
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, found)
 
-    def _begin_at(self, slot: _Slot, found: _Found) -> None:
+    def _begin_at(self, slot: Slot, found: Found) -> None:
         committed = {place: found.committed[place] for place in slot.inputs}
         start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
-        self._require_same_topics(slot, start, found.topic_ids)
+        require_same_topics(slot, start, found.topic_ids)
         slot.changelog_ids = require_same_changelogs(
             slot.id, slot.plan.changelogs, start, found.topic_ids
         )
@@ -345,18 +265,6 @@ class Tasks:
             if has_counted and not self._goes_on(slot):
                 return
         self._begin(slot, committed, start, found.changelogs)
-
-    def _require_same_topics(self, slot: _Slot, start: Offsets, found: Mapping[str, str]) -> None:
-        """Compare the topics that are there with those that were read."""
-        known = {
-            place.topic: committed_id(place.topic, Progress.decode(c.metadata).values)
-            for place, c in start.items()
-        }
-        committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
-        require_same({**slot.topic_ids, **committed}, found)
-        slot.topic_ids = {
-            place.topic: found[place.topic] for place in start if place.topic in found
-        }
 
     def _committed(
         self, inputs: Sequence[TopicPartition]
@@ -376,14 +284,14 @@ class Tasks:
 
     def _begin(
         self,
-        slot: _Slot,
+        slot: Slot,
         committed: Mapping[TopicPartition, CommittedOffset | None],
         start: Offsets,
         facts: Mapping[TopicPartition, ChangelogFacts],
     ) -> None:
         assert slot.home is not None
         with corruption_of(slot.id):
-            self._drop_unlogged(slot, committed)
+            drop_unlogged(slot, committed, self._log)
         slot.task = Task(
             spec=slot.plan.task(
                 slot.id.partition,
@@ -414,34 +322,12 @@ class Tasks:
         send = self._make_send()
         return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
 
-    def _drop_unlogged(
-        self, slot: _Slot, committed: Mapping[TopicPartition, CommittedOffset | None]
-    ) -> None:
-        """Empty unlogged stores that belong to another commit than the offsets do."""
-        assert slot.home is not None
-        # An input that was never committed says nothing.
-        offsets = [offset for offset in committed.values() if offset is not None]
-        ids = {Progress.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
-        for store in slot.plan.program.sub_topology.stores:
-            if store.spec.logged:
-                continue
-            position = slot.home.state.position(store.name)
-            if position is None or {position.commit_id} != ids:
-                slot.home.state.drop_store(store.name)
-            if position is not None and {position.commit_id} != ids:
-                self._log.warning(
-                    "store_dropped",
-                    task=str(slot.id),
-                    store=store.name,
-                    reason="it has no changelog, and is of another commit than the offsets",
-                )
-
     def run(self, task: Task) -> None:
         """Let a task whose state is complete read its input."""
         slot = self._slots[task.id]
         assert slot.task is task
         with corruption_of(task.id):
-            if slot.lost and _has_rows(task) and not self._goes_on(slot):
+            if slot.lost and has_rows(task) and not self._goes_on(slot):
                 return
         task.begin()
         self._consumer.add(task.next_offset)
@@ -454,7 +340,7 @@ class Tasks:
             offsets={str(place): offset for place, offset in task.next_offset.items()},
         )
 
-    def _goes_on(self, slot: _Slot) -> bool:
+    def _goes_on(self, slot: Slot) -> bool:
         """Whether a task that has state begins although offsets are gone.
 
         At first they are asked for once more: another worker may have had the task meanwhile.
@@ -476,8 +362,3 @@ class Tasks:
         # Powers of two: seen at once, and never a flood.
         if count & (count - 1) == 0:
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
-
-
-def _has_rows(task: Task) -> bool:
-    stores = map(task.state.store, task.spec.changelogs)
-    return any(next(iter(store.scan()), None) is not None for store in stores)

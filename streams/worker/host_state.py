@@ -13,7 +13,7 @@ from headrace.streams.errors import IdentityError, LocalStateError
 from headrace.streams.local.home import LocalHomes, open_global_home
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.seams.clients import Clock, Log
-from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.tasks.slot import OpenHome
 from headrace.topology.processors.store import Store
 
 

@@ -22,7 +22,7 @@ from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.tasks.cluster_facts import ClusterFacts
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
-from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.worker.listeners import WorkerListener
 from headrace.topology.processors.store import Store
 

@@ -240,7 +240,7 @@ def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
 def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     for module in (
         "headrace.streams.tasks.input_identity",
-        "headrace.streams.tasks.tasks",
+        "headrace.streams.tasks.slot",
         "headrace.streams.plan.topics",
     ):
         patch.setattr(f"{module}.require_same", lambda known, found: None)
