@@ -12,7 +12,7 @@ from headrace.topology.dsl import grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.session_windowed import session_store
 from headrace.topology.dsl.steps.folding import storing
-from headrace.topology.dsl.time_windowed import TimeWindowedKStream
+from headrace.topology.dsl.steps.windowed_fold import size_ms, windowed_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating
@@ -222,20 +222,17 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             [(0, 7)]
         """
         kept = materialized(store)
-        shape: TimeWindowedKStream[K, Any] = TimeWindowedKStream(
-            self._groups[0][0]._edge, None, self._windows, "on_window_update", None
-        )
+        windows = self._windows
         windowed: TimeWindowedSerde[K] = TimeWindowedSerde(
-            key or _shared_key(self._groups), shape._size_ms
+            key or _shared_key(self._groups), size_ms(windows)
         )
         fold = Aggregating(initializer, aggregate_tagged)
 
         def make(store_name: str) -> Made:
-            spec = kept.timed_spec(store_name, "window", least_ms=shape._least_ms)
-            rows = Store(spec, WindowStoreSerde(windowed), value)
-            return rows, shape._operator(store_name, fold, spec.retention_ms)
+            spec, rows = windowed_fold(windows, fold, store_name, kept)
+            return Store(rows, WindowStoreSerde(windowed), value), spec
 
-        folds_nulls = not isinstance(self._windows, SlidingWindows)
+        folds_nulls = not isinstance(windows, SlidingWindows)
         edge = _cogroup(self._groups, kept, name, make, folds_nulls=folds_nulls)
         return ktable.KTable(replace(edge, key=windowed, value=value))
 

@@ -12,16 +12,16 @@ from headrace.topology.dsl import ktable
 from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold, storing
+from headrace.topology.dsl.steps.windowed_fold import TimeSpans, size_ms, windowed_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Operator
-from headrace.topology.operators.windows.sliding import SlidingFold
-from headrace.topology.operators.windows.windowed import AlignedFold, Emit
+from headrace.topology.operators.windows.windowed import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes.windows_serde import UNLIMITED_MS, TimeWindowedSerde, WindowStoreSerde
-from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows, Windowed
+from headrace.topology.serdes.windows_serde import TimeWindowedSerde, WindowStoreSerde
+from headrace.topology.windows import SlidingWindows, UnlimitedWindows, Windowed
 
 __all__ = ["TimeWindowedKStream"]
 
@@ -41,7 +41,7 @@ class TimeWindowedKStream(Generic[K, V]):
     Time windows and unlimited windows hand null values to the fold; sliding windows leave them out.
 
     >>> from datetime import timedelta
-    >>> from headrace import StreamsBuilder, TopologyTestDriver
+    >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
     >>> builder = StreamsBuilder()
     >>> visits = builder.stream("visits", key=serdes.string).group_by_key()
     >>> minutes = visits.windowed_by(TimeWindows(size=timedelta(minutes=1)))
@@ -62,7 +62,7 @@ class TimeWindowedKStream(Generic[K, V]):
         self,
         edge: Edge,
         name: str | None,
-        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        windows: TimeSpans,
         emit: Emit,
         late: Late[K, V] | None,
     ) -> None:
@@ -107,7 +107,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> ms = timedelta(milliseconds=1)
             >>> hopping = TimeWindows(size=10 * ms, advance=5 * ms)
@@ -151,7 +151,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Example:
             >>> from datetime import timedelta
-            >>> from headrace import StreamsBuilder, TopologyTestDriver
+            >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
             >>> builder = StreamsBuilder()
             >>> rooms = builder.stream("celsius", key=serdes.string).group_by_key()
             >>> hours = rooms.windowed_by(TimeWindows(size=timedelta(hours=1)))
@@ -221,77 +221,17 @@ class TimeWindowedKStream(Generic[K, V]):
         *,
         burn: bool = False,
     ) -> ktable.KTable[Windowed[K], Any]:
-        windowed: TimeWindowedSerde[K] = TimeWindowedSerde(rows[0], self._size_ms)
+        windowed: TimeWindowedSerde[K] = TimeWindowedSerde(rows[0], size_ms(self._windows))
         kept = materialized(store)
 
         def make(node: str, parent: str, store_name: str) -> tuple[Operator, Store]:
-            spec = kept.timed_spec(store_name, "window", least_ms=self._least_ms)
-            if self._emit == "on_window_close":
-                spec = replace(spec, cached=False)
-            windows = self._operator(store_name, fold, spec.retention_ms)
+            spec, added = windowed_fold(self._windows, fold, store_name, kept, self._emit)
             reads_value = fold.reads_value or self._late is not None
-            operator = storing(node, parent, windows, reads_value=reads_value)
-            return operator, Store(spec, WindowStoreSerde(windowed), rows[1])
+            operator = storing(node, parent, spec, reads_value=reads_value)
+            return operator, Store(added, WindowStoreSerde(windowed), rows[1])
 
         edge, node = add_fold(
             self._edge, fold, make, kept=kept, group=self._name, name=name, burn=burn
         )
         add_late(edge, node, self._late)
         return ktable.KTable(replace(edge, node=node, key=windowed, value=rows[1]))
-
-    @property
-    def _size_ms(self) -> int:
-        windows = self._windows
-        if isinstance(windows, UnlimitedWindows):
-            return UNLIMITED_MS
-        if isinstance(windows, SlidingWindows):
-            return windows.time_difference_ms
-        return windows.size_ms
-
-    @property
-    def _least_ms(self) -> int | None:
-        """How long rows are needed from their start on, in stream time; None for ever."""
-        windows = self._windows
-        if isinstance(windows, UnlimitedWindows):
-            return None
-        if isinstance(windows, SlidingWindows):
-            # The windows of a record are made of those of records up to as long before it.
-            return 2 * windows.time_difference_ms + windows.grace_ms
-        return windows.size_ms + windows.grace_ms
-
-    def _operator(
-        self, store: str, fold: Fold, retention_ms: int | None
-    ) -> AlignedFold | SlidingFold:
-        windows = self._windows
-        if isinstance(windows, SlidingWindows):
-            difference_ms = windows.time_difference_ms
-            assert retention_ms is not None
-            return SlidingFold(
-                store=store,
-                fold=fold,
-                size_ms=difference_ms,
-                closes_after_ms=difference_ms + windows.grace_ms + 1,
-                # The record before the earliest that counts may have a window that is needed.
-                keep_ms=retention_ms + 1,
-                emit=self._emit,
-            )
-        if isinstance(windows, UnlimitedWindows):
-            return AlignedFold(
-                store=store,
-                fold=fold,
-                size_ms=UNLIMITED_MS,
-                closes_after_ms=UNLIMITED_MS,
-                keep_ms=None,
-                advance_ms=None,
-                start_ms=windows.start_ms,
-            )
-        assert retention_ms is not None
-        return AlignedFold(
-            store=store,
-            fold=fold,
-            size_ms=windows.size_ms,
-            closes_after_ms=windows.size_ms + windows.grace_ms,
-            keep_ms=retention_ms - 1,
-            emit=self._emit,
-            advance_ms=windows.advance_ms,
-        )

@@ -1,0 +1,85 @@
+"""What folds of windows of time run, and how long they need their rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.state.spec import StoreSpec
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.fold import Fold
+from headrace.topology.operators.windows.sliding import SlidingFold
+from headrace.topology.operators.windows.windowed import AlignedFold, Emit
+from headrace.topology.serdes.windows_serde import UNLIMITED_MS
+from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows
+
+__all__ = ["TimeSpans", "size_ms", "windowed_fold"]
+
+TimeSpans = TimeWindows | SlidingWindows | UnlimitedWindows
+
+
+def size_ms(windows: TimeSpans) -> int:
+    """How long each window is, as its keys have it."""
+    if isinstance(windows, UnlimitedWindows):
+        return UNLIMITED_MS
+    if isinstance(windows, SlidingWindows):
+        return windows.time_difference_ms
+    return windows.size_ms
+
+
+def windowed_fold(
+    windows: TimeSpans, fold: Fold, store: str, kept: Materialized, emit: Emit = "on_window_update"
+) -> tuple[AlignedFold | SlidingFold, StoreSpec]:
+    """Make the spec of the step, and that of its store.
+
+    Raises:
+        TopologyError: the store's retention is shorter than records may come for a window.
+    """
+    rows = kept.timed_spec(store, "window", least_ms=_least_ms(windows))
+    if emit == "on_window_close":
+        rows = replace(rows, cached=False)
+    return _fold(windows, fold, store, rows.retention_ms, emit), rows
+
+
+def _least_ms(windows: TimeSpans) -> int | None:
+    """How long rows are needed from their start on, in stream time; None for ever."""
+    if isinstance(windows, UnlimitedWindows):
+        return None
+    if isinstance(windows, SlidingWindows):
+        # The windows of a record are made of those of records up to as long before it.
+        return 2 * windows.time_difference_ms + windows.grace_ms
+    return windows.size_ms + windows.grace_ms
+
+
+def _fold(
+    windows: TimeSpans, fold: Fold, store: str, retention_ms: int | None, emit: Emit
+) -> AlignedFold | SlidingFold:
+    if isinstance(windows, UnlimitedWindows):
+        return AlignedFold(
+            store=store,
+            fold=fold,
+            size_ms=UNLIMITED_MS,
+            closes_after_ms=UNLIMITED_MS,
+            keep_ms=None,
+            advance_ms=None,
+            start_ms=windows.start_ms,
+        )
+    assert retention_ms is not None
+    if isinstance(windows, SlidingWindows):
+        return SlidingFold(
+            store=store,
+            fold=fold,
+            size_ms=windows.time_difference_ms,
+            closes_after_ms=windows.time_difference_ms + windows.grace_ms + 1,
+            # The record before the earliest that counts may have a window that is needed.
+            keep_ms=retention_ms + 1,
+            emit=emit,
+        )
+    return AlignedFold(
+        store=store,
+        fold=fold,
+        size_ms=windows.size_ms,
+        closes_after_ms=windows.size_ms + windows.grace_ms,
+        keep_ms=retention_ms - 1,
+        emit=emit,
+        advance_ms=windows.advance_ms,
+    )
