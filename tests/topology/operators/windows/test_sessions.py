@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any, assert_type, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -31,7 +29,6 @@ from headrace.topology.graph.fold import Aggregating
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from tests.support.operators import HEADERS, NO_CACHE, driver_of, pairs
-from tests.support.timed import Action, actions, by_partition, partition_of, perform
 
 MS = timedelta(milliseconds=1)
 GAP = 5
@@ -363,130 +360,6 @@ def test_on_close_sessions_go_by_their_end_then_by_their_key() -> None:
         ("a", 9, 9),
         ("c", 9, 9),
     ]
-
-
-# -- against a slow model -----------------------------------------------------------------------
-
-
-class Model:
-    """Sessions as lists; searched from end to end for each record."""
-
-    def __init__(self, gap: int, grace: int, *, on_close: bool) -> None:
-        self.gap, self.grace, self.on_close = gap, grace, on_close
-        self.time = -1
-        self.open: list[tuple[str, int, int, list[Any]]] = []
-        self.out: Changes = []
-        self.late: list[Any] = []
-
-    def process(self, key: str, value: Any, time: int) -> None:
-        self.time = max(self.time, time)
-        closed = [s for s in self.open if s[2] + self.gap + self.grace < self.time]
-        self.open = [s for s in self.open if s not in closed]
-        if self.on_close:
-            for found in sorted(closed, key=lambda s: (s[2], s[0])):
-                self.out.append(found)
-        joined = sorted(
-            (
-                s
-                for s in self.open
-                if s[0] == key and s[1] <= time + self.gap and s[2] >= time - self.gap
-            ),
-            key=lambda s: s[2],
-        )
-        if not joined and time + self.gap + self.grace < self.time:
-            self.late.append(value)
-            return
-        start, end = min([time, *(s[1] for s in joined)]), max([time, *(s[2] for s in joined)])
-        values = [v for s in joined for v in s[3]] + [value]
-        self.open = [s for s in self.open if s not in joined]
-        self.open.append((key, start, end, values))
-        if not self.on_close:
-            self.out += [(*s[:3], None) for s in joined if s[1:3] != (start, end)]
-            self.out.append((key, start, end, values))
-
-
-def topology_of(gap: int, grace: int, retention: int | None, emit: Any) -> Any:
-    builder = StreamsBuilder()
-    stream = builder.stream("in", key=serdes.string, value=serdes.long)
-    kept = Materialized(
-        "sessions", retention=None if retention is None else (gap + grace + retention) * MS
-    )
-    windowed: SessionWindowedKStream[str, int] = stream.group_by_key().windowed_by(
-        SessionWindows(inactivity_gap=gap * MS, grace=grace * MS),
-        emit=emit,
-        late=lambda late: late.to("late"),
-    )
-    table = windowed.aggregate(list, append, merge, store=kept, value=serdes.json)
-    table.to_stream().to("out")
-    return builder.build()
-
-
-@settings(max_examples=250, deadline=None)
-@given(
-    steps=actions(st.integers(0, 99)),
-    partitions=st.sampled_from([1, 3]),
-    gap=st.integers(1, 12),
-    grace=st.integers(0, 12),
-    retention=st.sampled_from([None, 0, 7, 1000]),
-    emit=st.sampled_from(["on_window_update", "on_window_close"]),
-    cache=st.booleans(),
-)
-def test_sessions_are_those_of_a_slow_model(
-    steps: list[Action],
-    partitions: int,
-    gap: int,
-    grace: int,
-    retention: int | None,
-    emit: str,
-    cache: bool,
-) -> None:
-    """Traps 10, 11, 13 and 36, with aborts and crashes between any two records."""
-    chosen = {
-        "processing.guarantee": "exactly_once_v2",
-        "statestore.cache.max.bytes": 10 << 20 if cache else 0,
-    }
-    topology = topology_of(gap, grace, retention, emit)
-    driver = TopologyTestDriver(topology, chosen, partitions=partitions, commit="manual")
-    perform(driver, steps, partitions)
-    found = changes(driver)
-    late = [r.value for r in driver.output("late").read_all()]
-    stored = dict(driver.store("sessions").items())
-    for partition, records in by_partition(steps, partitions):
-        model = Model(gap, grace, on_close=emit == "on_window_close")
-        for _, key, value, time in records:
-            model.process(key, value, time)
-        mine = [c for c in found if partition_of(c[0], partitions) == partition]
-        if cache and emit == "on_window_update":
-            check_cached(mine, model)
-        else:
-            assert mine == model.out
-        if partitions == 1:
-            assert late == model.late
-        kept = {
-            (k.key, *k.window): values
-            for k, values in stored.items()
-            if partition_of(k.key, partitions) == partition
-            and k.window.end_ms + gap + grace >= model.time
-        }
-        assert kept == {s[:3]: s[3] for s in model.open}
-
-
-def check_cached(found: Changes, model: Model) -> None:
-    """Each session's changes are some of the model's, in order, and end with its last one."""
-    rows: dict[Any, list[Any]] = {}
-    for *session, value in model.out:
-        rows.setdefault(tuple(session), []).append(value)
-    mine: dict[Any, list[Any]] = {}
-    for *session, value in found:
-        mine.setdefault(tuple(session), []).append(value)
-    for session, values in rows.items():
-        some = mine.pop(session, [])
-        rest = iter(values)
-        assert all(value in rest for value in some), (session, some, values)
-        last = some[-1] if some else None
-        assert last == values[-1]
-        assert some[:1] != [None]
-    assert not mine
 
 
 def test_a_session_that_came_and_went_between_two_commits_leaves_nothing_in_the_changelog() -> None:
