@@ -16,8 +16,6 @@ from headrace.streams.testing.memory_worker import Counts, EventLog, ManualClock
 from headrace.streams.worker.worker import Worker
 from headrace.streams.worker_errors import AbortableError
 
-__all__ = ["CrashPoint", "DriverWorker"]
-
 CrashPoint = Literal[
     "caches_flushed",
     "changelogs_written",
