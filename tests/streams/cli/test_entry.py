@@ -12,7 +12,10 @@ import pytest
 from tests.support.processes import IMPORT_PATH
 
 SIGNALLED = """
-import os, sys
+import os, signal, sys
+
+# Where the tests run in the background, the shell has had them ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Signals:
     def find_spec(self, name, path, target=None):
