@@ -13,6 +13,7 @@ import pytest
 from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.functions import functions_in, place_of
 from headrace.topology.timestamps import wallclock_timestamp
 from tests.topology.show import golden_programs, test_describe_golden, test_processors_golden
 from tests.topology.show.golden_cases import CASES
@@ -109,3 +110,20 @@ def test_a_node_that_is_called_as_a_name_is_binds_nothing() -> None:
     assert "env.send" in code
     for name in ("task", "dropped", "failed"):
         assert f"env.{name}" not in code
+
+
+def test_each_function_of_the_user_is_named_with_its_place() -> None:
+    """Of the same topologies, in a comment of the head or of the operators behind the functions."""
+    missing: set[tuple[str, str]] = set()
+    named = 0
+    for case in (*CASES, *PROGRAMS, *test_processors_golden.CASES):
+        for sub in built(case).sub_topologies:
+            code = compile_sub_topology(sub, SETTINGS["defaults"]).source_code
+            comments = {line.partition("  # ")[2] for line in code.splitlines()}
+            said = {place for comment in comments for place in comment.split(", ")}
+            for node in sub.nodes:
+                places = {str(place_of(function)) for function in functions_in(node)}
+                named += len(places)
+                missing |= {(node.name, place) for place in places - said}
+    assert not missing
+    assert named > 200
