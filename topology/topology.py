@@ -44,6 +44,9 @@ class Topology(Graph):
         Returns:
             The description, ready to print.
 
+        Raises:
+            TopologyError: the config is none, such as settings that nobody has checked.
+
         Example:
             >>> from headrace import StreamsConfig
             >>> topology = Topology().add_source("read", "in").add_sink("write", "out", "read")

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from headrace.topology import serdes, timestamps
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.errors import TopologyError
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import (
     GlobalStore,
@@ -49,8 +50,16 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
     Args:
         code: whether the source is printed.
         config: what it runs with; None stands for the defaults.
+
+    Raises:
+        TopologyError: it is none, such as settings that nobody has checked.
     """
     if config is not None:
+        if not hasattr(config, "compile_options"):
+            raise TopologyError(
+                "describe(config=...) takes what StreamsConfig.parse(settings) returns, or the "
+                f"config of an application; it was given a {type(config).__name__}"
+            )
         topology = optimize(topology, config.rewrites)
     subs = topology.sub_topologies
     groups = {sub.id: f"  {_sub_topology(sub)}\n" for sub in subs}

@@ -139,6 +139,9 @@ def test_a_backfill_shows_no_secret_and_no_key(
     shown = {"said": said, "processes": "\n".join(seen.texts)}
     logs = [*events.rglob("*"), *machines.glob("*.log"), *machines.glob("work/*/*/std*")]
     shown |= {str(path): path.read_text(errors="replace") for path in logs if path.is_file()}
+    if value == "poison":
+        line = APP.splitlines().index("def last(key, value, _):") + 1
+        assert f", function my_app.py:{line} last, " in " ".join(said.split())
     assert seen.has("pyspark.daemon")
     assert any("SparkListenerTaskEnd" in text for text in shown.values())
     if value == "good":

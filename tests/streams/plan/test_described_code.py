@@ -10,7 +10,7 @@ from examples.page_views import page_views
 from examples.word_count import word_count
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
-from headrace.topology import StreamsBuilder, Topology, serdes
+from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
 from headrace.topology.serdes import avro
 
 BARE = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
@@ -82,3 +82,9 @@ def test_a_serde_that_asks_for_its_topic_is_shown_as_it_is_used() -> None:
     builder.stream("in", value=registered).to("out", value=registered)
     shown = builder.build().describe(code=True)
     assert "encode_value" in shown  # it is another subject, with another schema's id
+
+
+def test_settings_that_nobody_has_checked_are_refused() -> None:
+    given: Any = BARE
+    with pytest.raises(TopologyError, match=r"StreamsConfig\.parse\(settings\).* given a dict"):
+        word_count().describe(config=given)
