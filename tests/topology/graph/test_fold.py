@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -139,3 +140,12 @@ def test_a_stream_of_a_cogroup_is_told_with_its_own_aggregator(windows: Any) -> 
         table.windowed_by(windows).aggregate(empty, join, name="both")
     merges = {"join"} if isinstance(windows, SessionWindows) else set()
     assert _functions(builder, "both-cogroup-agg-0") == {"empty", "append"} | merges
+
+
+@pytest.mark.parametrize("fold", FOLDS, ids=lambda fold: fold.word)
+def test_a_fold_travels_to_executors(fold: Fold) -> None:
+    there = pickle.loads(pickle.dumps(fold))
+    assert there == fold
+    assert there.step("k", "b", there.step("k", "a", None)) == fold.step(
+        "k", "b", fold.step("k", "a", None)
+    )
