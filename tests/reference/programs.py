@@ -293,6 +293,17 @@ class Written:
         for one in ends.values():
             self._add(one)
 
+    def _deduplicate(self, stream: Any, step: Step, place: int) -> None:
+        options: dict[str, Any] = {"key_serde": self._key(step).get("key")}
+        if step.other % 2:
+            options |= {"key": lambda v: None if v is None else v % 4, "id_serde": serdes.long}
+        within, grace = (step.n + 1) * 3 * MS, step.n % 4 * 5 * MS
+        names = {"store": f"s{place}", "name": f"d{place}"}
+        self._add(stream.deduplicate(within=within, grace=grace, **names, **options))
+
+    def _sample(self, stream: Any, step: Step, place: int) -> None:
+        self._add(stream.sample(step.n / 8 if step.n < 8 else 0.5, by="key", name=f"n{place}"))
+
     def _repartition(self, stream: Any, step: Step, place: int) -> None:
         self._streams.append(
             stream.repartition(name=f"p{place}", value=self._value, **self._key(step))

@@ -8,7 +8,7 @@ from typing import Any
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import SessionWindows
-from tests.reference import joins
+from tests.reference import fewer, joins
 from tests.reference.engine import Engine, Receive, Task
 from tests.reference.tables import Source, Stored, Table, Versioned, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
@@ -164,6 +164,14 @@ class Stream:
         if other is not self:
             other.followers.append(result.emit)
         return result
+
+    def deduplicate(self, **options: Any) -> Stream:
+        """See `KStream.deduplicate`."""
+        return fewer.deduplicated(self, **options)
+
+    def sample(self, fraction: float, *, by: str, name: str) -> Stream:
+        """See `KStream.sample`."""
+        return fewer.sampled(self, fraction, by=by, name=name)
 
     def split(self, *, name: str) -> Split:
         """See `KStream.split`."""

@@ -139,6 +139,13 @@ def stateless_steps(stream: Numbers) -> None:
     """Each step has the types that its function returns."""
     assert_type(stream.filter(lambda k, v: v > len(k)), KStream[str, int])
     assert_type(stream.filter_not(lambda k, v: v > len(k)), KStream[str, int])
+    assert_type(stream.sample(0.5, by="value", serde=serdes.long), KStream[str, int])
+    assert_type(stream.deduplicate(within=MINUTE), KStream[str, int])
+    assert_type(stream.deduplicate(within=MINUTE, key=lambda v: v + 1), KStream[str, int])
+    assert_type(
+        stream.deduplicate(within=MINUTE, key=lambda k, v: k.encode() * v, with_key=True),
+        KStream[str, int],
+    )
     assert_type(stream.map(lambda k, v: (v, k.encode())), KStream[int, bytes])
     assert_type(stream.map_values(float), KStream[str, float])
     assert_type(stream.map_values(lambda v: str(v)), KStream[str, str])

@@ -23,6 +23,7 @@ from headrace.state.buffer import ATOMS, Buffer
 from headrace.topology import blame, functions
 from headrace.topology.compile import (
     aggregate,
+    fused,
     guarding,
     preamble,
     row_keys,
@@ -48,6 +49,7 @@ from headrace.topology.functions import Place, place_of
 from headrace.topology.graph.graph import (
     Aggregate,
     Branch,
+    Fused,
     Node,
     Operator,
     Sink,
@@ -417,6 +419,8 @@ class _Assembler:
         gen = self._gen
         if isinstance(node, Stateless):
             stateless.emit(gen, node, flow, self._descend)
+        elif isinstance(node, Fused):
+            fused.emit(gen, node, flow, partial(self._children, node))
         elif isinstance(node, Branch):
             stateless.emit_branch(gen, node, flow, self._descend)
         elif isinstance(node, Aggregate):

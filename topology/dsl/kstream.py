@@ -10,11 +10,11 @@ from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
+from headrace.topology.dsl.fewer_records import FewerRecords
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.merging import merged
 from headrace.topology.dsl.steps.process_step import AnyStore, ProcessorOptions, process_step
 from headrace.topology.dsl.steps.table_nodes import to_table
-from headrace.topology.dsl.stream_joins import StreamJoins
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Function, Sink, Stateless, StatelessOp
@@ -37,7 +37,7 @@ V2 = TypeVar("V2", default=Any)
 
 
 @checked
-class KStream(StreamJoins[K, V]):
+class KStream(FewerRecords[K, V]):
     """Records, one after the other; each method adds a step behind this stream.
 
     Functions take ``(key, value)``; those of the ``*_values`` steps take the value alone, unless

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 from headrace.topology.dsl import ktable
 from headrace.topology.dsl.global_table import GlobalKTable
-from headrace.topology.dsl.late import Late
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.global_join import global_join
 from headrace.topology.dsl.steps.join_nodes import (
@@ -22,6 +21,7 @@ from headrace.topology.dsl.steps.join_nodes import (
     add_table_join,
     table_lookup,
 )
+from headrace.topology.dsl.steps.late import Late
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.operators.joins.stream_join import LateMatch

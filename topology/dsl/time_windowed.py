@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
-from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold, storing
+from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.dsl.steps.windowed_fold import TimeSpans, size_ms, windowed_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge

@@ -23,6 +23,7 @@ from headrace.topology.graph.node import (
 from headrace.topology.graph.nodes import (
     Aggregate,
     Branch,
+    Fused,
     GlobalTable,
     Operator,
     Stateless,
@@ -36,6 +37,7 @@ __all__ = [
     "AnySerde",
     "Branch",
     "Function",
+    "Fused",
     "G",
     "GlobalSource",
     "GlobalStore",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
+from headrace.topology.context.fused_spec import FusedSpec
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import Binder, Function, Node
@@ -112,6 +113,38 @@ class Stateless(Node):
     def word(self) -> str:
         """The operator."""
         return self.op
+
+
+@dataclass(frozen=True, slots=True)
+class Fused(Node):
+    """Lets records of a stream go on as they are or not at all, as `spec` says in Python."""
+
+    spec: FusedSpec = field(kw_only=True)
+
+    def bound(self, binder: Binder) -> Node:
+        """The same with what its spec makes of the serdes that it uses itself."""
+        spec = self.spec.bound(binder.part)
+        return self if spec == self.spec else replace(self, spec=spec)
+
+    @property
+    def reads_key(self) -> bool:
+        """As its spec says."""
+        return self.spec.reads_key
+
+    @property
+    def reads_value(self) -> bool:
+        """As its spec says."""
+        return self.spec.reads_value
+
+    @property
+    def passes_null_keys(self) -> bool:
+        """Records stay as they are."""
+        return True
+
+    @property
+    def leaves_value_alone(self) -> bool:
+        """Records stay as they are."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)

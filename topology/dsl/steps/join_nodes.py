@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from headrace.topology.dsl.late import Late, add_late
 from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Operator, Stateless

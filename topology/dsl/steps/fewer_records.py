@@ -1,0 +1,85 @@
+"""What `KStream.deduplicate` and `KStream.sample` add to a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from headrace.topology import serdes
+from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.draft import Edge
+from headrace.topology.graph.graph import Fused, Operator
+from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
+from headrace.topology.operators.sample import By, Sample
+from headrace.topology.processors.store import Store
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import duration_ms
+
+__all__ = ["Deduplication", "deduplicated", "sampled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """What the call was given.
+
+    Args:
+        within: the interval.
+        grace: how far behind stream time records may come.
+        identify: what makes the rest of ids.
+        with_key: whether it is given the key too.
+        id_serde: the serde of what it makes.
+        kept: how the store is kept.
+        name: of the node and of a repartition topic.
+    """
+
+    within: timedelta
+    grace: timedelta
+    identify: Callable[..., Any] | None
+    with_key: bool
+    id_serde: Serde[Any] | None
+    kept: Materialized
+    name: str | None
+
+
+def deduplicated(edge: Edge, given: Deduplication) -> Edge:
+    """Add the step, its store, and a repartition in front of it where keys may have changed."""
+    within_ms = duration_ms("within", given.within, at_least=1)
+    grace_ms = duration_ms("grace", given.grace, at_least=0)
+    names, kept = edge.draft.names, given.kept
+    store = names.store("KSTREAM-DEDUPLICATE-") if kept.store is None else kept.store
+    node_name = names.node("KSTREAM-DEDUPLICATE-", given.name)
+    if edge.rekeyed:
+        edge = edge.repartitioned(store if given.name is None else given.name)
+    # Records without a key go on here, and so through a repartition topic.
+    edge.draft.keep_null_keys(edge.node)
+    spec = kept.timed_spec(store, "window", least_ms=within_ms + grace_ms)
+    assert spec.retention_ms is not None
+    # Nothing is ever written over, so there is nothing to compact.
+    config = {**spec.topic_config, "cleanup.policy": "delete"}
+    rows = Store(
+        replace(spec, cached=False, topic_config=config),
+        SeenSerde(edge.key, given.id_serde, keys_only=given.identify is None),
+        serdes.bytes,
+    )
+    step = Deduplicate(
+        store=store,
+        within_ms=within_ms,
+        grace_ms=grace_ms,
+        retention_ms=spec.retention_ms,
+        identify=given.identify,
+        with_key=given.with_key,
+    )
+    node = Operator(node_name, (edge.node,), spec=step, uses=(store,))
+    return replace(edge, node=edge.draft.add(node, store=rows))
+
+
+def sampled(
+    edge: Edge, fraction: float, by: By, serde: Serde[Any] | None, name: str | None
+) -> Edge:
+    """Add the step."""
+    node_name = edge.draft.names.node("KSTREAM-SAMPLE-", name)
+    own = edge.key if by == "key" else edge.value
+    spec = Sample(fraction, by, own if serde is None else serde, node_name)
+    return edge.then(Fused(node_name, (edge.node,), spec=spec))
