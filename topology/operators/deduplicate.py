@@ -17,7 +17,7 @@ judges as if there had been none.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 
@@ -148,36 +149,33 @@ class Deduplicate(OperatorSpec):
         return _Deduplicating(self, context)
 
 
-class _Deduplicating:
+class _Deduplicating(AtOnce):
     """Hot path: one look at the store a record."""
 
     __slots__ = (
         "_buffer",
-        "_forward",
         "_identify",
         "_prefix",
         "_retention_ms",
         "_time",
         "_with_key",
         "_within_ms",
-        "pending",
     )
 
     def __init__(self, spec: Deduplicate, context: OperatorContext) -> None:
+        super().__init__(context.forward)
         buffer = context.buffers[spec.store]
         assert isinstance(buffer, TimedBuffer), spec.store
         serde = context.serdes(spec.store)[0]
         assert isinstance(serde, SeenSerde), spec.store
         self._buffer = buffer
         self._prefix = serde.prefix
-        self._forward = context.forward
         self._identify = spec.identify
         self._with_key = spec.with_key
         self._within_ms = spec.within_ms
         self._retention_ms = spec.retention_ms
         self._time = context.number("time", owner=spec.store)
         self._expire()
-        self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Let a record go on, or not."""
@@ -210,6 +208,3 @@ class _Deduplicating:
         low, high = prefix + _PLACE.pack(start, 0), prefix + _PLACE.pack(end, 0)
         # Longer ids may have rows between those of this one.
         return any(len(row) == len(low) for row, _, _ in Buffer.scan(buffer, low, high))
-
-    def flush(self) -> None:
-        """Nothing is held back."""
