@@ -15,7 +15,16 @@ from headrace.topology import Materialized, Stores, StreamsBuilder, serdes
 from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.windows import SessionWindows, SlidingWindows, Window, Windowed
 from tests.reference.functions import MS, aggregated, aggregated_null, joined, merged, windows_of
-from tests.reference.programs import GLOBAL, OPS, SOURCES, Event, Program, Step, random_program
+from tests.reference.programs import (
+    FEWER_OPS,
+    GLOBAL,
+    OPS,
+    SOURCES,
+    Event,
+    Program,
+    Step,
+    random_program,
+)
 from tests.reference.programs import Written as PlainlyWritten
 
 HISTORY = timedelta(milliseconds=200)
@@ -147,4 +156,4 @@ class Written(PlainlyWritten):
 
 
 MORE_OPS = ("sliding_windows", "final_results", "join_late_rows", "process_windows", "late_table")
-ALL_OPS = (*OPS, *MORE_OPS)
+ALL_OPS = (*OPS, *MORE_OPS, *FEWER_OPS)

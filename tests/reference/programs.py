@@ -537,12 +537,15 @@ _HELPERS = (
 OPS = tuple(
     name.removeprefix("_")
     for name in vars(Written)
-    if name.startswith("_") and not name.startswith(_HELPERS)
+    if name.startswith("_") and not name.startswith((*_HELPERS, "_deduplicate", "_sample"))
 )
-"""All calls that a program can consist of."""
+"""All calls that a program can consist of, without those of `FEWER_OPS`."""
+FEWER_OPS = ("deduplicate", "sample")
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
-    op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
+    op
+    for op in (*OPS, *FEWER_OPS)
+    if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
 )
 """Those without which a plain program does."""
 BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op != "table_group")

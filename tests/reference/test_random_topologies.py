@@ -11,6 +11,7 @@ import pytest
 
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
+from tests.reference.programs import FEWER_OPS
 
 SEEDS = 1000
 
@@ -38,3 +39,15 @@ def test_random_topologies_on_disk_equal_the_interpreter(
     path = tmp_path_factory.mktemp("state")
     way = Way(partitions=1 + seed % 3, interrupted=True, on_disk=str(path))
     assert check(program_of(10_000 + seed, way), way) != "unknown"
+
+
+_AROUND = ("map", "select_key", "filter", "merge", "repartition", "count", "to_table")
+
+
+def test_fewer_records_go_on_as_the_interpreter_says() -> None:
+    outcomes: Counter[str] = Counter()
+    for seed in range(80):
+        way = WAYS[seed % len(WAYS)]
+        program = program_of(seed, way, (*FEWER_OPS, *_AROUND))
+        outcomes[check(program, way)] += 1
+    assert outcomes["compared"] > 60, outcomes
