@@ -543,9 +543,7 @@ OPS = tuple(
 FEWER_OPS = ("deduplicate", "sample")
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
-    op
-    for op in (*OPS, *FEWER_OPS)
-    if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
+    op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
 )
 """Those without which a plain program does."""
 BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op != "table_group")

@@ -17,7 +17,14 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TopologyError
 from headrace.topology.topology import Topology
-from tests.reference.programs import BEHIND_CACHES, PLAIN_OPS, Event, random_program, write
+from tests.reference.programs import (
+    BEHIND_CACHES,
+    FEWER_OPS,
+    PLAIN_OPS,
+    Event,
+    random_program,
+    write,
+)
 from tests.spark_bridge.support.local_engine import (
     Seen,
     backfilled,
@@ -116,10 +123,12 @@ def pooled(seen: Sequence[Sequence[Seen]]) -> list[list[Seen]]:
     return [sorted((record for partition in seen for record in partition), key=repr)]
 
 
-def check_seeds(seeds: range, *, cached: bool = False, **options: Any) -> None:
+def check_seeds(
+    seeds: range, *, cached: bool = False, ops: tuple[str, ...] = (), **options: Any
+) -> None:
     compared = 0
+    ops = ops or (BEHIND_CACHES if cached else PLAIN_OPS)
     for seed in seeds:
-        ops = BEHIND_CACHES if cached else PLAIN_OPS
         program = random_program(seed, interrupted=False, cached=cached, ops=ops, plain=True)
         builder = StreamsBuilder()
         try:
@@ -149,6 +158,11 @@ def test_backfill_and_then_live_is_live_alone(part: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_backfill_of_several_partitions_and_then_live_is_live_alone(part: int) -> None:
     check_seeds(range(part * 1000, part * 1000 + 40), partitions=3)
+
+
+def test_fewer_records_go_on_in_a_backfill_as_live() -> None:
+    around = ("map", "select_key", "filter", "merge", "repartition", "count", "to_table")
+    check_seeds(range(40), ops=(*FEWER_OPS, *around))
 
 
 @pytest.mark.parametrize(("order", "partitions"), [("exact", 1), ("combine", 3)])
