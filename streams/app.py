@@ -345,7 +345,7 @@ class KafkaStreams:
             self.config,
             self._plans,
             clock=self._clock,
-            listener=_StateTracker(self._worker_listener, self._become),
+            listener=BothWorkerListeners(_StateTracker(self._become), self._worker_listener),
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,
@@ -449,23 +449,17 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _StateTracker:
-    """Turns what the worker does into the application's states, and passes it on."""
+class _StateTracker(SilentListener):
+    """Turns what the worker does into the application's states."""
 
-    def __init__(self, inner: WorkerListener, become: Callable[[State], None]) -> None:
-        self._inner = inner
+    def __init__(self, become: Callable[[State], None]) -> None:
         self._become = become
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """The tasks changed; they run again when the worker says so."""
+        del tasks
         self._become(State.REBALANCING)
-        self._inner.on_assignment(tasks)
 
     def on_running(self) -> None:
         """All tasks process records."""
         self._become(State.RUNNING)
-        self._inner.on_running()
-
-    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """A commit is final."""
-        self._inner.on_commit(tasks, records)

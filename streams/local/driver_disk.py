@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.state.memory import MemoryTaskState
 from headrace.state.store import TaskState
@@ -16,6 +16,9 @@ from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Log
 from headrace.topology.processors.store import Store
+
+if TYPE_CHECKING:
+    from headrace.streams.local.home import LocalHome
 
 
 class Disk(Protocol):
@@ -80,27 +83,6 @@ class MemoryDisk:
         self._homes.clear()
 
 
-@dataclass(slots=True)
-class _OpenHome:
-    """A home that is known to be open until it is closed."""
-
-    id: TaskId | None
-    home: TaskHome
-    open: dict[TaskId | None, _OpenHome]
-    state: TaskState = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state = self.home.state
-
-    def wipe(self) -> None:
-        self.home.wipe()
-        self.state = self.home.state
-
-    def close(self) -> None:
-        del self.open[self.id]
-        self.home.close()
-
-
 class RocksDisk:
     """Keeps each task's state in RocksDB, as the live runtime does.
 
@@ -121,32 +103,35 @@ class RocksDisk:
             block_cache_bytes=config.rocksdb_block_cache_bytes,
             write_buffer_bytes=config.rocksdb_write_buffer_bytes,
         )
-        self._homes: dict[TaskId | None, _OpenHome] = {}
+        self._homes: dict[TaskId | None, LocalHome] = {}
         """By task; the one of global tables by None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
         from headrace.streams.local.home import LocalHome
 
-        if task_id not in self._homes:
+        home = self._homes.get(task_id)
+        if home is None or not home.is_open:
             directory = self._directory.acquire_task(str(task_id), wait_ms=0)
             home = LocalHome(directory, stores, self._memory, self._log)
-            self._homes[task_id] = _OpenHome(task_id, home, self._homes)
-        return self._homes[task_id]
+            self._homes[task_id] = home
+        return home
 
     def open_global(self, stores: Sequence[Store]) -> TaskHome:
         """Open the state of global tables."""
         from headrace.streams.local.home import open_global_home
 
-        if None not in self._homes:
+        home = self._homes.get(None)
+        if home is None or not home.is_open:
             home = open_global_home(self._directory, "driver", stores, self._memory, self._log)
-            self._homes[None] = _OpenHome(None, home, self._homes)
-        return self._homes[None]
+            self._homes[None] = home
+        return home
 
     def process_ended(self) -> None:
         """Close everything."""
-        for home in list(self._homes.values()):
-            home.close()
+        for home in self._homes.values():
+            if home.is_open:
+                home.close()
 
     def lose(self) -> None:
         """Delete all files."""

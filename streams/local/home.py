@@ -31,6 +31,7 @@ class LocalHome:
     memory: RocksMemory
     log: Log
     state: TaskState = field(init=False)
+    is_open: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         try:
@@ -53,6 +54,7 @@ class LocalHome:
 
     def close(self) -> None:
         """Close the state and let go of the lock."""
+        self.is_open = False
         self.state.close()
         self.directory.release()
 

@@ -7,22 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
-
-
-class LocalLog(Protocol):
-    """One partition."""
-
-    @property
-    def start(self) -> int:
-        """The offset of the first record that is still there."""
-
-    @property
-    def end(self) -> int:
-        """The offset behind the last record."""
-
-    @property
-    def last_stable(self) -> int:
-        """The offset behind everything that is decided."""
+from headrace.streams.testing.partition_log import PartitionLog
 
 
 class LocalTopic(Protocol):
@@ -36,7 +21,7 @@ class LocalTopic(Protocol):
         """Another one for each topic that has the name."""
 
     @property
-    def logs(self) -> Sequence[LocalLog]:
+    def logs(self) -> Sequence[PartitionLog[Any, Any]]:
         """Its partitions."""
 
 
@@ -50,7 +35,7 @@ class LocalCluster(Protocol):
     def create(self, name: str, partitions: int, config: Mapping[str, str], /) -> object:
         """Create a topic, unless it is there."""
 
-    def log(self, place: TopicPartition) -> LocalLog:
+    def log(self, place: TopicPartition) -> PartitionLog[Any, Any]:
         """One partition's log."""
 
     def delete_before(self, place: TopicPartition, offset: int) -> None:

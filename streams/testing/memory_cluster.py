@@ -20,6 +20,7 @@ from enum import Enum
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.testing.partition_log import PartitionLog
 from headrace.topology.compile.compiler import Headers
 
 CREATE_TIME = 1
@@ -42,6 +43,11 @@ class Transaction:
     places: list[TopicPartition] = field(default_factory=list)
     offsets: dict[str, Offsets] = field(default_factory=dict)
 
+    @property
+    def committed(self) -> bool | None:
+        """What was decided; None while it is open."""
+        return None if self.fate is Fate.OPEN else self.fate is Fate.COMMITTED
+
 
 @dataclass(slots=True, eq=False)
 class MemoryMessage:
@@ -57,7 +63,6 @@ class MemoryMessage:
     _timestamp_ms: int
     _headers: Headers | None
     number: int
-    transaction: Transaction | None
 
     def topic(self) -> str:
         """The topic."""
@@ -87,46 +92,8 @@ class MemoryMessage:
         """The headers, or None where there are none."""
         return self._headers
 
-    @property
-    def is_aborted(self) -> bool:
-        """Whether its transaction was aborted."""
-        return self.transaction is not None and self.transaction.fate is Fate.ABORTED
 
-
-@dataclass(slots=True, eq=False)
-class Log:
-    """One partition. The entry at each offset is a record, or None for a control marker."""
-
-    entries: list[MemoryMessage | None] = field(default_factory=list)
-    start: int = 0
-    open: dict[Transaction, int] = field(default_factory=dict)
-    """The first offset of each open transaction, the lowest first."""
-
-    @property
-    def end(self) -> int:
-        """The high watermark."""
-        return len(self.entries)
-
-    @property
-    def last_stable(self) -> int:
-        """The offset behind everything that is decided."""
-        return next(iter(self.open.values()), self.end)
-
-    def read(self, offset: int, limit: int, *, committed: bool) -> tuple[list[MemoryMessage], int]:
-        """Return up to `limit` records from `offset` on, and the offset to go on from.
-
-        Markers are passed over, with `committed` aborted records too, also behind the last record.
-        """
-        end = self.last_stable if committed else self.end
-        found: list[MemoryMessage] = []
-        while offset < end:
-            entry = self.entries[offset]
-            if entry is not None and not (committed and entry.is_aborted):
-                if len(found) == limit:
-                    break
-                found.append(entry)
-            offset += 1
-        return found, offset
+Log = PartitionLog[MemoryMessage, Transaction]
 
 
 def _new_id() -> str:
@@ -245,13 +212,11 @@ class MemoryCluster:
             timestamp_ms,
             list(headers) if headers else None,
             self._records,
-            transaction,
         )
         if transaction is not None and transaction not in log.open:
             assert transaction.fate is Fate.OPEN, transaction
-            log.open[transaction] = log.end
             transaction.places.append(place)
-        log.entries.append(message)
+        log.append(message, transaction)
         self._records += 1
         self.changes += 1
         return message
@@ -277,9 +242,7 @@ class MemoryCluster:
         assert transaction.fate is Fate.OPEN, transaction
         transaction.fate = fate
         for place in transaction.places:
-            log = self.log(place)
-            del log.open[transaction]
-            log.entries.append(None)
+            self.log(place).mark(transaction)
         if fate is Fate.COMMITTED:
             for group, offsets in transaction.offsets.items():
                 self.commit_offsets(group, offsets)

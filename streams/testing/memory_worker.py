@@ -29,6 +29,7 @@ from headrace.streams.testing.memory_clients import (
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.upkeep.offset_retention import keep_offsets_every_s
+from headrace.streams.worker.listeners import SilentListener
 from headrace.streams.worker.seams import Application, Seams
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
@@ -83,34 +84,23 @@ class EventLog:
 
 
 @dataclass(slots=True)
-class Counts:
-    """What a worker did, across restarts (its `WorkerListener` and `RestoreListener`)."""
+class Counts(SilentListener, SilentRestoreListener):
+    """What a worker did, across restarts."""
 
     processed: int = 0
     commits: int = 0
     restored: int = 0
 
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Not counted."""
-
-    def on_running(self) -> None:
-        """Not counted."""
-
-    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
         """Count a commit and its records."""
+        del tasks
         self.commits += 1
         self.processed += records
-
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        """Not counted."""
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
         """Count restored records."""
         del place, store, offset
         self.restored += count
-
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        """Not counted."""
 
 
 REPARTITIONED = 4
