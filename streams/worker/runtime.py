@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -85,30 +86,41 @@ def make_worker(
     admin = connections.make_admin(config, stopping)
     topics, told = _prepare(config, plans, global_plans, admin, before_start)
     local = connections.local_state(config)
-    bound = _bind(log, local.instance_id)
-    application = Application(
-        config=config,
-        plans=plans,
-        topics=topics,
-        global_plans=global_plans,
-        deployed=deployed,
-        told=told,
-        keep_offsets_s=keep_offsets_every_s(admin, log),
-    )
-    seams = _seams(
-        application,
-        local,
-        admin=admin,
-        clock=clock,
-        listener=listener,
-        restore_listener=restore_listener,
-        probe=probe,
-        log=bound,
-        connections=connections,
-        stopping=stopping,
-        gate=gate or OpenGate(),
-    )
-    return WorkerParts(wire(application, seams), local, application.keep_offsets_s)
+    with _given_back_on_error(local):
+        bound = _bind(log, local.instance_id)
+        application = Application(
+            config=config,
+            plans=plans,
+            topics=topics,
+            global_plans=global_plans,
+            deployed=deployed,
+            told=told,
+            keep_offsets_s=keep_offsets_every_s(admin, log),
+        )
+        seams = _seams(
+            application,
+            local,
+            admin=admin,
+            clock=clock,
+            listener=listener,
+            restore_listener=restore_listener,
+            probe=probe,
+            log=bound,
+            connections=connections,
+            stopping=stopping,
+            gate=gate or OpenGate(),
+        )
+        return WorkerParts(wire(application, seams), local, application.keep_offsets_s)
+
+
+@contextmanager
+def _given_back_on_error(local: LocalState) -> Iterator[None]:
+    """Let go of the identity if no worker comes of it, so that this process may try again."""
+    try:
+        yield
+    except BaseException:
+        local.close()
+        raise
 
 
 def _prepare(

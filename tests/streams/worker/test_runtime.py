@@ -1,0 +1,54 @@
+"""A worker is made of a cluster, or leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import no_probe
+from headrace.streams.tasks.restore import SilentRestoreListener
+from headrace.streams.testing.memory_clients import MemoryAdmin
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.testing.memory_worker import EventLog, ManualClock, create_topics
+from headrace.streams.worker.connections import Connections
+from headrace.streams.worker.host_state import HostState
+from headrace.streams.worker.listeners import SilentListener
+from headrace.streams.worker.runtime import make_worker
+from tests.support.topologies import key_count
+
+
+def test_a_start_that_fails_lets_go_of_the_identity(tmp_path: Path) -> None:
+    """The same process may start the application again, once what was wrong is put right."""
+    config = StreamsConfig.parse(
+        {
+            "application.id": "app",
+            "bootstrap.servers": "nowhere:1",
+            "state.dir": str(tmp_path),
+            "worker.id": "first",
+        }
+    )
+    plans = plan_application(key_count(), config)
+    cluster = MemoryCluster()
+    create_topics(cluster, plans, config)
+
+    def no_client(settings: dict[str, Any]) -> Any:
+        raise RuntimeError("no client for these settings")
+
+    with pytest.raises(RuntimeError, match="no client"):
+        make_worker(
+            config,
+            plans,
+            clock=ManualClock(0),
+            listener=SilentListener(),
+            restore_listener=SilentRestoreListener(),
+            probe=no_probe,
+            log=EventLog(),
+            connections=Connections(
+                admin=lambda _, __: MemoryAdmin(cluster), consumer_client=no_client
+            ),
+        )
+    HostState(config).close()
