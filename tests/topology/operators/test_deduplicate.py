@@ -113,8 +113,9 @@ def test_headers_and_times_stay() -> None:
 
 def test_longer_keys_do_not_come_between() -> None:
     keys = ["a", "a\0", "a\0\0\0\0\0\0\0\0\0\0\0\0", "aa"]
-    sent = [(key, time) for time in (1, 2) for key in keys]
-    assert _times(sent) == [1, 1, 1, 1]
+    for ordered in (keys, keys[::-1]):
+        sent = [(key, time) for time in (1, 2) for key in ordered]
+        assert _times(sent) == [1, 1, 1, 1]
     ids: list[Given] = [("a", "bc", 0), ("ab", "c", 0), ("abc", "", 0), ("", "abc", 0)]
     assert len(_gone_on(ids, key=lambda v: v)) == 4
 
