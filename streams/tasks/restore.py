@@ -80,11 +80,17 @@ class _StoreRestore:
     facts: ChangelogFacts
     since_ms: int
     """Since when the local rows may have missed deletions."""
+    since_id: int
+    """The commit that the local rows were of."""
     asked_ms: int
     """When the changelog's end was asked for."""
     reached: int | None = None
     """The offset behind the last record that was applied."""
     applied: int = 0
+
+    def position(self, offset: int) -> Position:
+        """How far the store has come, while more is to come."""
+        return Position(self.facts.topic_id, offset, self.since_id, self.since_ms)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +195,9 @@ class Restorer:
                 task.state.write({}, {store: empty})
             return None
         since_ms = now_ms if position is None else position.wall_ms
-        return _StoreRestore(store, place, plan, facts, since_ms, now_ms)
+        # Some of a store's rows are of no commit at all, whatever the other stores are of.
+        since_id = 0 if position is None else position.commit_id
+        return _StoreRestore(store, place, plan, facts, since_ms, since_id, now_ms)
 
     def _are_complete(self, task: Task) -> None:
         """Note that all rows are of the commit that the offsets are of."""
@@ -316,7 +324,7 @@ class Restorer:
             if restore.bulk:
                 self._apply_bulk(restore, part.store, rows)
             else:
-                position = self._position(restore, part, part.reached, part.since_ms)
+                position = part.position(part.reached)
                 delta = list(dict(rows).items())
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
@@ -333,9 +341,7 @@ class Restorer:
         """Make durable what a bulk restore has so far, and end it."""
         parts = [*restore.done.values(), *restore.open.values()]
         positions = {
-            part.store: self._position(restore, part, part.reached, part.since_ms)
-            for part in parts
-            if part.reached is not None
+            part.store: part.position(part.reached) for part in parts if part.reached is not None
         }
         restore.unkept = 0
         with corruption_of(restore.task.id):
@@ -357,9 +363,9 @@ class Restorer:
     def _end(self, restore: _TaskRestore) -> None:
         task = restore.task
         # What is complete belongs to the offsets that were asked for before.
-        restore.commit_id = committed_commit_id(task.start) or restore.commit_id
+        commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
-            store: self._position(restore, part, part.plan.end, part.asked_ms)
+            store: Position(part.facts.topic_id, part.plan.end, commit_id, part.asked_ms)
             for store, part in restore.done.items()
         }
         with corruption_of(task.id):
@@ -373,11 +379,6 @@ class Restorer:
             task=str(task.id),
             records=sum(part.applied for part in restore.done.values()),
         )
-
-    def _position(
-        self, restore: _TaskRestore, part: _StoreRestore, offset: int, wall_ms: int
-    ) -> Position:
-        return Position(part.facts.topic_id, offset, restore.commit_id, wall_ms)
 
 
 def _last_commit_id(task: Task) -> int:

@@ -84,18 +84,24 @@ class ChangelogPlan:
 
 
 def missing_rows(
-    found: Mapping[str, Position] | None, volatile: Sequence[str], commit_id: int | None
+    found: Mapping[str, Position] | None,
+    lost: Sequence[str],
+    volatile: Sequence[str],
+    commit_id: int | None,
 ) -> str | None:
     """Why the rows of a task are not to be had from this host, if so.
 
     Args:
+        found: the positions of its stores here; None where nothing of it is.
+        lost: stores whose rows are wanted.
         volatile: stores in memory, whose rows are nowhere.
         commit_id: of the commit that the offsets are of, where they say it.
 
     Example:
-        >>> missing_rows({"counts": Position("id", 5, 7, 0)}, [], 7) is None
+        >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
+        >>> missing_rows(found, ["counts"], [], 7) is None
         True
-        >>> missing_rows({"counts": Position("id", 5, 6, 0)}, [], 7)
+        >>> missing_rows(found, ["counts", "sums"], [], 7)
         'the rows here are of another commit than the offsets'
     """
     if volatile:
@@ -104,7 +110,7 @@ def missing_rows(
         return "the offsets do not say which commit they are of"
     if not found:
         return "no rows here"
-    if max(position.commit_id for position in found.values()) != commit_id:
+    if any(store not in found or found[store].commit_id != commit_id for store in lost):
         return "the rows here are of another commit than the offsets"
     return None
 

@@ -183,7 +183,7 @@ class LocalChangelogs:
             for store in plan.program.sub_topology.stores
             if store.name in lost and store.spec.kind == "memory"
         ]
-        refusal = missing_rows(found, volatile, commit_id)
+        refusal = missing_rows(found, lost, volatile, commit_id)
         changelogs = tuple(plan.changelogs.values())
         return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
 

@@ -297,6 +297,41 @@ def test_rows_of_a_restore_that_was_broken_off_are_not_taken_for_all(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_rows_of_one_store_do_not_speak_for_those_of_another(
+    tmp_path: Path, is_begun: bool
+) -> None:
+    """One that was dropped and is being restored has some rows, or none."""
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.string)
+    stream.group_by_key().count(store="counts")
+    stream.group_by_key().reduce(lambda old, new: new, store="last")
+    driver = TopologyTestDriver(
+        builder.build(),
+        {**EXACTLY_ONCE, "restore.batch.records": 5},
+        commit="manual",
+        state_dir=tmp_path / "state",
+    )
+    driver.input("in").send_many([(f"k{number}", "x") for number in range(20)])
+    driver.commit()
+    driver.restart()
+    plan = driver._plans[0]
+    home = driver._worker.disk.open(TaskId(0, 0), plan.program.sub_topology.stores)
+    home.state.drop_store("counts")
+    driver._worker.disk.process_ended()
+    if is_begun:
+        driver.crash(at="records_restored")
+        driver._worker.turn()
+        driver._worker.disk.process_ended()
+    for store in ("counts", "last"):
+        driver.cluster.delete(f"test-{store}-changelog")
+    found = tool_of(driver, tmp_path / "state").plan()
+    assert not found.here
+    assert [task.refusal for task in found.elsewhere] == [
+        "the rows here are of another commit than the offsets"
+    ]
+
+
 def test_rows_that_were_in_memory_alone_are_not_there(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     stream = builder.stream("in", key=serdes.string, value=serdes.string)
