@@ -55,6 +55,7 @@ class PlainProducer(LiveProducer):
         while self._flush(1.0) > 0 and self._failure is None:
             self._stop_waiting()
             if self._clock.monotonic_s() > deadline:
+                self._require_admitted()
                 raise OutcomeUnknownError(
                     f"{len(self._client)} records were not acknowledged within "
                     f"{self._timeout_s:.0f} s; check that the brokers are reachable"

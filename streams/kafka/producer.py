@@ -21,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.contact.denials import denial
 from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
-from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.broker_contact import Heard, not_admitted
 from headrace.streams.kafka.kafka_clients import new_producer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
 from headrace.streams.seams.clients import Clock, TopicPartition
@@ -40,6 +40,8 @@ from headrace.topology.compile.compiler import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
+_SURE_AFTER_S = 4.0
+"""A broker that has just begun may not know its users yet."""
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
 """Where librdkafka says which partition a failed transaction could not write to."""
@@ -207,7 +209,8 @@ class LiveProducer:
         unless: Callable[[], bool] = lambda: False,
     ) -> None:
         """Call the client; again within the bound for what passes, else raise the reaction."""
-        deadline = self._clock.monotonic_s() + self._timeout_s
+        begun_s = self._clock.monotonic_s()
+        deadline = begun_s + self._timeout_s
         while True:
             try:
                 function(*args)
@@ -217,11 +220,23 @@ class LiveProducer:
                 if not retry or is_over:
                     self._raise(error, call)
                 self._poll(0)  # the client says meanwhile that it reaches no broker
+                if self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
+                    self._require_admitted()
                 if unless() or self._contact.is_given_up():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
             else:
                 return
+
+    def _require_admitted(self) -> None:
+        """Raise where brokers do not take this client's password or certificate: it says so aside.
+
+        Raises:
+            AccessError: they do not.
+        """
+        for failure in self._contact.failures:
+            if failure.is_final:
+                raise not_admitted(failure, self._config)
 
     def _raise(self, error: KafkaException, call: Call) -> NoReturn:
         cause: KafkaError = error.args[0]
