@@ -11,8 +11,6 @@ from headrace.state.store import CommittedStore
 from headrace.state.timed import TimedBuffer
 from headrace.state.versioned import VersionedBuffer
 
-__all__ = ["make_buffer"]
-
 
 def make_buffer(
     spec: StoreSpec,

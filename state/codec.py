@@ -7,14 +7,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = [
-    "decode_timestamped",
-    "encode_timestamped",
-    "murmur2",
-    "partition_for_key",
-    "prefix_end",
-]
-
 TIMESTAMP = struct.Struct(">q")
 """The timestamp in front of a value: milliseconds since 1970, 8 bytes, big-endian."""
 # Kafka's mark for a record that carries no timestamp; the lowest one that is legal.

@@ -29,8 +29,6 @@ import structlog
 
 from headrace.state.errors import StateDirectoryError, StateLockedError
 
-__all__ = ["Identity", "StateDirectory", "TaskDirectory"]
-
 _log = structlog.get_logger()
 
 MAX_SLOTS = 1_000

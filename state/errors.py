@@ -2,16 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "StateDirectoryError",
-    "StateError",
-    "StateFormatError",
-    "StateLockedError",
-    "StoreCorruptedError",
-    "UnknownStoreError",
-    "ValueEncodingError",
-]
-
 
 class StateError(Exception):
     """Base of all errors raised by the state package."""

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import orjson
 
-__all__ = ["FileList", "list_of_files"]
-
 
 class FileList(NamedTuple):
     """The list that is in use, by its name and its length in bytes."""

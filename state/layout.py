@@ -19,8 +19,6 @@ from headrace.state.codec import TIMESTAMP, decode_timestamped, encode_timestamp
 from headrace.state.store import CommittedStore, Delta
 from headrace.state.versions import Versioned
 
-__all__ = ["LAYOUTS", "Layout", "LayoutName", "TimeIndexed", "session_end", "window_start"]
-
 LayoutName = Literal["plain", "window", "session", "versioned"]
 Change = tuple[bytes, bytes | None, int]
 """Key, value or None, and timestamp, as in the changelog."""

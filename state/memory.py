@@ -9,8 +9,6 @@ from headrace.state.errors import UnknownStoreError
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
-__all__ = ["MemoryStore", "MemoryTaskState"]
-
 
 class MemoryStore:
     """Rows in a dictionary; the order of their keys is made good when a scan asks for it."""

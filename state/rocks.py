@@ -48,8 +48,6 @@ from headrace.state.file_list import FileList, list_of_files
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
-__all__ = ["FORMAT_VERSION", "RocksMemory", "RocksTaskState"]
-
 _log = structlog.get_logger()
 
 FORMAT_VERSION = 1

@@ -9,8 +9,6 @@ from typing import Literal
 
 from headrace.state.layout import LAYOUTS, Layout, LayoutName
 
-__all__ = ["StoreKind", "StoreSpec"]
-
 StoreKind = Literal["rocksdb", "memory"]
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)

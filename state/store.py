@@ -29,8 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-__all__ = ["CommittedStore", "Delta", "Position", "TaskState"]
-
 # Encoded rows by key, at most one entry per key; None deletes.
 Delta: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 

@@ -11,8 +11,6 @@ from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
 
-__all__ = ["open_task_state"]
-
 T = TypeVar("T")
 
 

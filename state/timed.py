@@ -17,8 +17,6 @@ from headrace.state.buffer import ABSENT, ATOMS, Buffer, Entry, timestamped_rows
 from headrace.state.layout import Layout, TimeIndexed
 from headrace.state.store import CommittedStore, Delta
 
-__all__ = ["TimedBuffer"]
-
 EXPIRED_PER_COMMIT = 20_000
 """How many expired rows one commit deletes from disk at most; the next one goes on."""
 

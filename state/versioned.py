@@ -29,8 +29,6 @@ from headrace.state.versions import (
     prefix,
 )
 
-__all__ = ["IS_LATEST", "NOT_PUT", "VersionedBuffer"]
-
 IS_LATEST = -1
 """What `VersionedBuffer.put` returns for a version that no newer one follows."""
 NOT_PUT = -(2**63)

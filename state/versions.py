@@ -18,8 +18,6 @@ from itertools import groupby
 from headrace.state.codec import TIMESTAMP, encode_timestamped
 from headrace.state.store import CommittedStore, Delta
 
-__all__ = ["LatestVersions", "Versioned", "index_entries", "is_deletion", "key_and_time", "prefix"]
-
 Changes = Sequence[tuple[bytes, bytes | None, int]]
 """Key, value or None, and time, as in the changelog."""
 

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import hinting
 
-__all__ = ["checked", "refuse_other_than_serde"]
-
 Face = TypeVar("Face", bound=type)
 
 _HERE = str(Path(__file__).parent)

@@ -13,8 +13,6 @@ from types import TracebackType
 
 from headrace.topology.errors import NoPairError, Part, SerdeError
 
-__all__ = ["explained", "name_called", "part_of"]
-
 _CODED = re.compile(r"(?:(?:en|de)code|keep)_(key|value)_\d+\(")
 _NAME_CALLED = re.compile(r"(\w+)\(")
 _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")

@@ -7,26 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-__all__ = [
-    "BadRecordError",
-    "FarTimeWarning",
-    "FutureTimestampError",
-    "KeySerdeWarning",
-    "NegativeTimestampError",
-    "NeverRunError",
-    "NoPairError",
-    "NoTimestampError",
-    "NullKeyError",
-    "RegistryError",
-    "ReturnedError",
-    "SchemaRefusedError",
-    "SchemaUnknownError",
-    "SerdeError",
-    "TopologyError",
-    "UnknownTimeError",
-]
-
-
 _EITHER = re.compile(r"value=(\S.*?) \(key=.*? for keys\)")
 """What serdes say where they cannot know which of both is meant."""
 

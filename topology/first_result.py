@@ -13,8 +13,6 @@ from typing import Any
 
 from headrace.topology.errors import NeverRunError
 
-__all__ = ["holds", "looked_at", "refuse_never_run"]
-
 
 def refuse_never_run(result: object) -> None:
     """Raise if something would have to be awaited or asked, which nobody does.

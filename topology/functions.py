@@ -13,8 +13,6 @@ from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["Place", "called", "functions_in", "made_of", "place_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DEPTH_MAX = 4

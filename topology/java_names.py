@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["Hinting", "hinting"]
-
 Face = TypeVar("Face", bound=type)
 
 _RENAMED = {

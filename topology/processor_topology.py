@@ -28,15 +28,6 @@ from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyV
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
 
-__all__ = [
-    "connected",
-    "with_processor",
-    "with_read_only_state_store",
-    "with_sink",
-    "with_source",
-    "with_state_store",
-]
-
 
 def with_source(
     topology: G,

@@ -32,15 +32,6 @@ from headrace.topology.errors import (
     UnknownTimeError,
 )
 
-__all__ = [
-    "InputRecord",
-    "TimestampExtractor",
-    "fail_on_invalid_timestamp",
-    "log_and_skip_on_invalid_timestamp",
-    "use_partition_time_on_invalid_timestamp",
-    "wallclock_timestamp",
-]
-
 Headers = Sequence[tuple[str, "bytes | None"]] | None
 
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,8 +22,6 @@ from headrace.topology.show.drawing import to_svg
 from headrace.topology.show.mermaid import to_mermaid
 from headrace.topology.timestamps import TimestampExtractor
 
-__all__ = ["Topology"]
-
 
 @checked
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,8 +13,6 @@ from typing import Any
 
 from headrace.topology.serdes.json_schemas import unreadable_json
 
-__all__ = ["dropped_fields"]
-
 _REF = "#/$defs/"
 
 

@@ -20,8 +20,6 @@ from headrace.topology.serdes._serde import (
 )
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, TimeWindowedSerde
 
-__all__ = ["partitioned_by", "same_bytes", "written_as"]
-
 AnySerde = Serde[Any]
 _PLAIN = (StringSerde, BytesSerde)
 _SAME_IN_JSON = (str, int, bool)

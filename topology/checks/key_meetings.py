@@ -18,8 +18,6 @@ from headrace.topology.checks.key_forms import partitioned_by, same_bytes, writt
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology
 
-__all__ = ["KeyMeeting", "inputs_that_meet", "key_meetings", "refuse_unequal_keys"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyMeeting:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import Node
 
-__all__ = ["refuse_loops"]
-
 
 def refuse_loops(nodes: Iterable[Node]) -> None:
     """Raise where records come round to the topic that they were read from.

@@ -13,8 +13,6 @@ from typing import Literal
 
 from headrace.topology.graph.graph import Node, SubTopology, by_name
 
-__all__ = ["Unnamed", "is_generated", "unnamed_steps"]
-
 _NUMBERED = re.compile(r"(?:KSTREAM|KTABLE|STATE-STORE)[A-Z-]*-[0-9]{10}")
 _REPARTITION = "-repartition"
 

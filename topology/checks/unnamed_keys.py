@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from headrace.topology.checks.key_forms import same_bytes, written_as
 from headrace.topology.graph.graph import AnySerde, Graph, Sink, Source
 
-__all__ = ["UnnamedKey", "unnamed_keys"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnnamedKey:

@@ -35,11 +35,6 @@ from headrace.topology.processors.read_only_store import GlobalView, ReadOnlySto
 from headrace.topology.processors.store_faces import Rows
 from headrace.topology.processors.stores import open_store
 
-__all__ = [
-    "NewNumbers",
-    "OperatorMaker",
-]
-
 
 class NewNumbers:
     """Numbers that are kept nowhere: what a task begins with that has committed none."""

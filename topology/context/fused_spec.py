@@ -7,8 +7,6 @@ from typing import Protocol, Self
 from headrace.topology.context.operator_spec import Bind
 from headrace.topology.serdes import Serde
 
-__all__ = ["FusedRecord", "FusedSpec"]
-
 
 class FusedRecord(Protocol):
     """The record at one place of the generated code, as expressions of Python."""

@@ -13,8 +13,6 @@ from typing import Any, Self
 from headrace.topology.context.context import Operator, OperatorContext, TableView
 from headrace.topology.serdes import Serde
 
-__all__ = ["Bind", "OperatorSpec", "RowKind"]
-
 Bind = Callable[..., Serde[Any]]
 """Called as ``bind(serde, topic, is_key=...)``: the serde that is meant, told its topic."""
 

@@ -12,8 +12,6 @@ from heapq import heappop, heappush
 
 from headrace.topology.context.number import Number
 
-__all__ = ["NEVER_MS", "Schedule", "Schedules"]
-
 NEVER_MS = 2**63
 """Later than every time."""
 

@@ -16,8 +16,6 @@ from typing import Any, Literal
 from headrace.topology.context.punctuation import Schedule, Schedules
 from headrace.topology.first_result import refuse_never_run
 
-__all__ = ["Close", "Start", "TaskFacts", "TimeKind"]
-
 TimeKind = Literal["stream_time", "wall_clock"]
 Start = Callable[[], None]
 Close = Callable[[], None]

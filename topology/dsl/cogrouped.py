@@ -36,12 +36,6 @@ from headrace.topology.windows import (
     Windowed,
 )
 
-__all__ = [
-    "CogroupedKStream",
-    "SessionWindowedCogroupedKStream",
-    "TimeWindowedCogroupedKStream",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")

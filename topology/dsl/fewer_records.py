@@ -18,8 +18,6 @@ from headrace.topology.serdes import Serde
 if TYPE_CHECKING:
     from headrace.topology.dsl.kstream import KStream
 
-__all__ = ["FewerRecords"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 NO_GRACE = timedelta(0)

@@ -11,8 +11,6 @@ from headrace.topology.graph.draft import Draft
 from headrace.topology.graph.graph import AnySerde, GlobalSource, GlobalTable
 from headrace.topology.processors.store import Store
 
-__all__ = ["GlobalKTable"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -19,8 +19,6 @@ from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.changed import ChangedSerde
 
-__all__ = ["KGroupedTable"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")

@@ -21,8 +21,6 @@ from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Windowed
 
-__all__ = ["SessionWindowedKStream", "session_store"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")

@@ -31,8 +31,6 @@ from headrace.topology.windows import JoinWindows
 if TYPE_CHECKING:
     from headrace.topology.dsl.kstream import KStream
 
-__all__ = ["StreamJoins"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")

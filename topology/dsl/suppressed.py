@@ -17,8 +17,6 @@ from headrace.topology.graph.node import Node
 from headrace.topology.java_names import Hinting
 from headrace.topology.windows import duration_ms
 
-__all__ = ["BufferConfig", "Suppressed", "close_wait_ms"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferConfig(metaclass=Hinting):

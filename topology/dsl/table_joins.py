@@ -14,8 +14,6 @@ from headrace.topology.serdes import Serde
 if TYPE_CHECKING:
     from headrace.topology.dsl.ktable import KTable
 
-__all__ = ["TableJoins"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")

@@ -23,8 +23,6 @@ from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import TimeWindowedSerde, WindowStoreSerde
 from headrace.topology.windows import SlidingWindows, UnlimitedWindows, Windowed
 
-__all__ = ["TimeWindowedKStream"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")

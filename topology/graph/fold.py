@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-__all__ = ["Aggregating", "Counting", "Fold", "Reducing"]
-
 Initial = Callable[[], Any]
 Change = Callable[[Any, Any, Any], Any]
 """Called as ``change(key, value, aggregate)``; returns the new aggregate, None for no row."""

@@ -6,8 +6,6 @@ from typing import Protocol, runtime_checkable
 
 from headrace.topology.context.context import Operator
 
-__all__ = ["close_idle"]
-
 
 @runtime_checkable
 class _Closing(Protocol):

@@ -23,8 +23,6 @@ from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.operators.closing import close_idle
 from headrace.topology.operators.last_changes import AtOnce
 
-__all__ = ["CogroupInput", "CogroupMerge", "aggregate_tagged"]
-
 Aggregator = Callable[[Any, Any, Any], Any]
 
 

@@ -29,8 +29,6 @@ from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 
-__all__ = ["SEEN", "Deduplicate", "Seen", "SeenSerde"]
-
 AnySerde = Serde[Any]
 
 SEEN = b"\x01"

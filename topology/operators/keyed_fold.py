@@ -14,8 +14,6 @@ from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.serdes.kept import keeper
 
-__all__ = ["KeyedFold", "KeyedFolding"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyedFold(FoldedTable):

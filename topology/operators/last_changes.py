@@ -17,8 +17,6 @@ from typing import Any
 from headrace.topology.context.context import Receive
 from headrace.topology.operators.stored_rows import to_all
 
-__all__ = ["AtOnce", "LastChanges"]
-
 
 class AtOnce:
     """What the operators have in common that hold nothing back."""

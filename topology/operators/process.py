@@ -20,8 +20,6 @@ from headrace.topology.processors.processors import (
 )
 from headrace.topology.processors.stores import StoreBuilder
 
-__all__ = ["Process", "Supplied", "supplied"]
-
 Supplier = Callable[[], Any]
 
 

@@ -20,8 +20,6 @@ from headrace.topology.context.operator_spec import Bind
 from headrace.topology.errors import TopologyError
 from headrace.topology.serdes import Serde
 
-__all__ = ["By", "Sample"]
-
 By = Literal["key", "value"]
 
 _BYTES = 8

@@ -11,8 +11,6 @@ from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import AnySerde
 
-__all__ = ["FoldedTable", "StoredRows", "StoredTable", "to_all"]
-
 
 class StoredRows:
     """The rows of a store, by their key objects."""

@@ -22,8 +22,6 @@ from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import Change
 from headrace.topology.serdes.pairs import as_pair
 
-__all__ = ["SelectGroup", "TableFold"]
-
 _NONE = (None, None)
 """No group, and no value in it."""
 

@@ -15,8 +15,6 @@ from headrace.topology.graph.graph import Function
 from headrace.topology.operators.stored_rows import StoredTable
 from headrace.topology.operators.table_rows import TableRows
 
-__all__ = ["StoredMapping"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoredMapping(StoredTable):

@@ -14,8 +14,6 @@ from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.serdes.kept import keeper
 
-__all__ = ["TableRows", "is_same"]
-
 
 def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
     """Whether two values are the same document: 1, 1.0 and true are equal, and three of them.

@@ -18,8 +18,6 @@ from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.processors.processors import ProcessingContext
 
-__all__ = ["TransformValues", "ValueTransformerWithKey", "checked_supplier"]
-
 K_contra = TypeVar("K_contra", contravariant=True)
 V_contra = TypeVar("V_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)

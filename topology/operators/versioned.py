@@ -17,8 +17,6 @@ from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 from headrace.topology.serdes.kept import keeper
 
-__all__ = ["OutOfOrder", "VersionedTable", "VersionedView"]
-
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:

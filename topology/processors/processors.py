@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from headrace.topology.context.context import Headers, OperatorContext, Receive
     from headrace.topology.processors.stores import StoreBuilder
 
-__all__ = [
-    "Cancellable",
-    "FixedKeyProcessor",
-    "FixedKeyProcessorContext",
-    "FixedKeyRecord",
-    "ProcessingContext",
-    "Processor",
-    "ProcessorContext",
-    "Record",
-    "RecordMetadata",
-]
-
 K_co = TypeVar("K_co", covariant=True)
 V_co = TypeVar("V_co", covariant=True)
 KIn_contra = TypeVar("KIn_contra", contravariant=True)

@@ -7,8 +7,6 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from headrace.topology.processors.store_faces import ValueAndTimestamp
 
-__all__ = ["GlobalView", "ReadOnlyStore", "store_key"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

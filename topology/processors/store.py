@@ -9,8 +9,6 @@ from typing import Any
 from headrace.state.spec import StoreSpec
 from headrace.topology.serdes import Serde
 
-__all__ = ["Store"]
-
 Function = Callable[..., Any]
 AnySerde = Serde[Any]
 

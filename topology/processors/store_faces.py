@@ -24,15 +24,6 @@ from headrace.topology.context.number import Number
 from headrace.topology.errors import LAST_TIME_MS
 from headrace.topology.serdes._serde import Serde
 
-__all__ = [
-    "Face",
-    "KeyValueStore",
-    "ReadOnlyKeyValueStore",
-    "Rows",
-    "TimestampedKeyValueStore",
-    "ValueAndTimestamp",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 P = TypeVar("P")

@@ -44,8 +44,6 @@ from headrace.topology.serdes.windows_serde import (
 )
 from headrace.topology.windows import duration_ms
 
-__all__ = ["StoreBuilder", "Stores", "in_memory", "open_store", "store_names", "with_stores"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 F = TypeVar("F")

@@ -21,14 +21,6 @@ from headrace.topology.processors.store_faces import Rows, ValueAndTimestamp
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.windows import Windowed
 
-__all__ = [
-    "SessionFace",
-    "SessionStore",
-    "TimestampedWindowStore",
-    "WindowFace",
-    "WindowStore",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes._serde import Serde, for_topic
 
-__all__ = ["Change", "ChangedSerde"]
-
 _OLD, _NEW, _BOTH = 0, 1, 2
 _WITH_LATEST = 3
 """What is added to the flag where a byte tells whether the change is the latest."""

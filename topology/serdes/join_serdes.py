@@ -20,19 +20,6 @@ from headrace.topology.serdes._list_of import ListSerde
 from headrace.topology.serdes._serde import Serde, for_topic
 from headrace.topology.serdes.kept import kept
 
-__all__ = [
-    "SEQUENCE",
-    "WAITING_PREFIX_BYTES",
-    "KeptKey",
-    "KeptKeySerde",
-    "PostponedKey",
-    "PostponedKeySerde",
-    "WaitingKey",
-    "WaitingKeySerde",
-    "WaitingValuesSerde",
-    "waiting_row",
-]
-
 AnySerde = Serde[Any]
 
 SEQUENCE = struct.Struct(">I")

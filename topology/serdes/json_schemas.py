@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["stripped", "unreadable_json"]
-
 _SAYS_NOTHING = frozenset({"title", "description", "default", "examples"})
 _BY_NAME = frozenset({"properties", "$defs"})
 _REF = "#/$defs/"

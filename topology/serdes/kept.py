@@ -17,8 +17,6 @@ from typing import Any
 
 from headrace.topology.serdes._serde import Serde
 
-__all__ = ["exact_types", "keeper", "kept"]
-
 _NONE: frozenset[type] = frozenset()
 _NULL = frozenset({type(None)})
 

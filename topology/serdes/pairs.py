@@ -10,8 +10,6 @@ from typing import Any
 
 from headrace.topology.errors import NoPairError
 
-__all__ = ["as_pair"]
-
 
 def as_pair(returned: Any) -> Any:
     """Return what can be taken apart.

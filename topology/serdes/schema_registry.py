@@ -29,8 +29,6 @@ from typing import Literal, Protocol
 
 from headrace.topology.errors import SchemaRefusedError, SchemaUnknownError
 
-__all__ = ["Compatibility", "FileRegistry", "MemoryRegistry", "SchemaRegistry", "incompatibility"]
-
 Compatibility = Literal[
     "NONE",
     "BACKWARD",

@@ -21,8 +21,6 @@ from typing import Any
 from headrace.topology.serdes._serde import Serde
 from headrace.topology.serdes.json_schemas import unreadable_json
 
-__all__ = ["EXCLUSIVE", "schema_of", "unreadable"]
-
 EXCLUSIVE = frozenset({"string", "integer", "long", "double", "json"})
 """Serdes none of which is for the bytes of another."""
 

@@ -26,19 +26,6 @@ import mmh3
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes._serde import Serde, for_topic
 
-__all__ = [
-    "CombinedKeySerde",
-    "Instruction",
-    "Response",
-    "ResponseSerde",
-    "Subscription",
-    "SubscriptionSerde",
-    "combined_key",
-    "digest",
-    "prefix_of",
-    "primary_key",
-]
-
 _SEED = 104729
 """The seed of Kafka's `Murmur3.hash128`."""
 _HASH = struct.Struct(">QQ")

@@ -26,16 +26,6 @@ from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes._serde import Serde, for_topic
 from headrace.topology.windows import Window, Windowed
 
-__all__ = [
-    "UNLIMITED_MS",
-    "SessionWindowedSerde",
-    "TimeWindowedSerde",
-    "WindowStoreSerde",
-    "WindowedSerde",
-    "session_windowed",
-    "time_windowed",
-]
-
 K = TypeVar("K")
 
 UNLIMITED_MS = 2**63 - 1

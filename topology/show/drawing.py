@@ -12,8 +12,6 @@ from headrace.topology.show.picture import Box, Picture, picture_of
 if TYPE_CHECKING:
     from headrace.topology.graph.graph import Graph
 
-__all__ = ["to_svg"]
-
 _LETTER: Final = 7.3
 """The width of a letter, in pixels, at the size that is used."""
 _HEIGHT: Final = 30.0

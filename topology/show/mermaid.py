@@ -9,8 +9,6 @@ from headrace.topology.show.picture import Box, Picture, picture_of
 if TYPE_CHECKING:
     from headrace.topology.graph.graph import Graph
 
-__all__ = ["to_mermaid"]
-
 _SHAPES: Final = {"topic": ('[/"', '"/]'), "step": ('["', '"]'), "store": ('[("', '")]')}
 
 

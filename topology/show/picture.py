@@ -14,8 +14,6 @@ from headrace.topology.graph.graph import Node, Sink
 if TYPE_CHECKING:
     from headrace.topology.graph.graph import Graph
 
-__all__ = ["Arrow", "Box", "Picture", "picture_of"]
-
 Kind = Literal["topic", "step", "store"]
 
 

@@ -17,8 +17,6 @@ from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import duration_ms
 
-__all__ = ["Deduplication", "deduplicated", "sampled"]
-
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:

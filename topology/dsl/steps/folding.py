@@ -16,8 +16,6 @@ from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 
-__all__ = ["add_fold", "storing"]
-
 Make = Callable[[str, str, str], tuple[Node, Store]]
 """Makes the node and its store of the node's name, its parent's and the store's."""
 

@@ -27,8 +27,6 @@ from headrace.topology.serdes.subscriptions import (
     SubscriptionSerde,
 )
 
-__all__ = ["Partitioner", "foreign_key_join"]
-
 Partitioner = Callable[[str, Any, Any, int], Any]
 """Called as ``partitioner(topic, key, None, partitions)``, returns a partition or None."""
 

@@ -12,8 +12,6 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Operator
 from headrace.topology.operators.joins.global_join import GlobalJoin
 
-__all__ = ["global_join"]
-
 _REFUSED = {
     "windows": "a row is valid until it changes",
     "key": "nothing is partitioned anew for it",

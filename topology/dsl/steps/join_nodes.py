@@ -31,15 +31,6 @@ from headrace.topology.serdes.join_serdes import (
 )
 from headrace.topology.windows import JoinWindows, duration_ms
 
-__all__ = [
-    "JoinKind",
-    "StreamJoin",
-    "TableLookup",
-    "add_stream_join",
-    "add_table_join",
-    "table_lookup",
-]
-
 JoinKind = Literal["inner", "left", "outer"]
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from headrace.topology.graph.graph import Stateless
 from headrace.topology.naming import legal
 from headrace.topology.operators.windows.lateness import late_name
 
-__all__ = ["Late", "add_late"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

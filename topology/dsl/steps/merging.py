@@ -6,8 +6,6 @@ from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Stateless
 
-__all__ = ["merged"]
-
 
 def merged(a: Edge, b: Edge, name: str | None) -> Edge:
     """Add a node behind two edges; it has the serdes that both of them have.

@@ -11,8 +11,6 @@ from headrace.topology.graph.graph import AnySerde, Function, Operator
 from headrace.topology.operators.joins.primary_key_join import JoinMerge, JoinSide
 from headrace.topology.processors.store import Store
 
-__all__ = ["primary_key_join"]
-
 _MERGE = "KTABLE-MERGE-"
 
 

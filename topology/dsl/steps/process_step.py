@@ -12,8 +12,6 @@ from headrace.topology.naming import legal
 from headrace.topology.operators.process import Process, supplied
 from headrace.topology.processors.stores import StoreBuilder, store_names
 
-__all__ = ["AnyStore", "ProcessorOptions", "process_step"]
-
 AnyStore = StoreBuilder[Any] | str
 
 

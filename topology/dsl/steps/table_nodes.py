@@ -12,8 +12,6 @@ from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.versioned_store import VersionedFace
 
-__all__ = ["table_node", "to_table"]
-
 
 def table_node(
     name: str,

@@ -17,16 +17,6 @@ from headrace.topology.operators.transform_values import TransformValues, checke
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
 
-__all__ = [
-    "FILTER",
-    "MAP_VALUES",
-    "kept_if",
-    "kept_unless",
-    "mapped_table",
-    "mapped_values",
-    "transformed_table",
-]
-
 FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 """What the names of nodes begin with."""
 

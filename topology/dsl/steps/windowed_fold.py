@@ -12,8 +12,6 @@ from headrace.topology.operators.windows.windowed import AlignedFold, Emit
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS
 from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows
 
-__all__ = ["TimeSpans", "size_ms", "windowed_fold"]
-
 TimeSpans = TimeWindows | SlidingWindows | UnlimitedWindows
 
 

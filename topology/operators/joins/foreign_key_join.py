@@ -41,8 +41,6 @@ from headrace.topology.serdes.subscriptions import (
     primary_key,
 )
 
-__all__ = ["Answer", "Bind", "Notify", "Receive", "Resolve", "Subscribe"]
-
 AnySerde = Serde[Any]
 
 

@@ -14,8 +14,6 @@ from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.last_changes import AtOnce
 
-__all__ = ["GlobalJoin"]
-
 
 @dataclass(frozen=True, slots=True)
 class GlobalJoin(OperatorSpec):

@@ -15,8 +15,6 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Number, OperatorContext
 from headrace.topology.serdes.join_serdes import SEQUENCE, KeptKeySerde
 
-__all__ = ["KeyEncoder", "SideRows", "key_encoder"]
-
 _FIRST = bytes(SEQUENCE.size)
 _SUFFIX_BYTES = TIMESTAMP.size + SEQUENCE.size
 _SEQUENCE_MAX = 2**31 - 1

@@ -17,8 +17,6 @@ from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.serdes.join_serdes import WAITING_PREFIX_BYTES, waiting_row
 
-__all__ = ["Join", "Waiting"]
-
 Join = Callable[[Any, Any, Any], Any]
 """Called as ``join(key, left value, right value)``."""
 

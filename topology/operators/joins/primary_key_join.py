@@ -26,8 +26,6 @@ from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
-__all__ = ["JoinMerge", "JoinSide"]
-
 _NOTHING = object()
 """Stands for a side that has told no change."""
 

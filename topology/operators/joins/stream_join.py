@@ -23,8 +23,6 @@ from headrace.topology.operators.joins.join_waiting import Join, Waiting
 from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.windows.lateness import split_late
 
-__all__ = ["JoinSide", "KeepSide", "LateMatch", "Waits"]
-
 LateMatch = Literal["emit", "drop"]
 
 

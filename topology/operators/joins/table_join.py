@@ -15,8 +15,6 @@ from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.last_changes import AtOnce
 
-__all__ = ["TableJoin"]
-
 
 @dataclass(frozen=True, slots=True)
 class TableJoin(OperatorSpec):

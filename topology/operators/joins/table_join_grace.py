@@ -18,8 +18,6 @@ from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.serdes.join_serdes import PostponedKey
 
-__all__ = ["PostponedTableJoin"]
-
 _SEQUENCE_MAX = 2**31 - 1
 _NEVER = 2**63
 

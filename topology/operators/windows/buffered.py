@@ -19,8 +19,6 @@ from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 from headrace.topology.serdes.kept import kept
 
-__all__ = ["Buffered", "BufferedSerde"]
-
 _HEAD = struct.Struct(">qqii")
 _INT = struct.Struct(">i")
 

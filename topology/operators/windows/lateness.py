@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from headrace.topology.context.context import Receive
 from headrace.topology.operators.stored_rows import to_all
 
-__all__ = ["late_name", "split_late"]
-
 _SUFFIX = "-late"
 
 

@@ -24,8 +24,6 @@ from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
-__all__ = ["SessionFold", "Sessions"]
-
 _KEYS_KNOWN = 50_000
 """Of so many keys the open sessions are remembered; the others are looked up in the store."""
 

@@ -25,8 +25,6 @@ from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.windows.windowed import WindowedFold, WindowedOperator
 
-__all__ = ["SlidingFold", "SlidingOperator"]
-
 
 class _Row(NamedTuple):
     """A window of the key: its start, its value and the largest time of its records."""

@@ -22,8 +22,6 @@ from headrace.topology.errors import BufferFullError
 from headrace.topology.operators.windows.buffered import Buffered, BufferedSerde
 from headrace.topology.serdes import Serde
 
-__all__ = ["Suppress", "Suppressing"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppress(OperatorSpec):

@@ -21,8 +21,6 @@ from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
 
-__all__ = ["NEVER", "WindowRows"]
-
 NEVER = 1 << 63
 """A start of windows that none has."""
 

@@ -26,8 +26,6 @@ from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.window_rows import NEVER, WindowRows
 
-__all__ = ["AlignedFold", "Emit", "WindowedFold", "WindowedOperator"]
-
 Emit = Literal["on_window_update", "on_window_close"]
 
 
