@@ -12,8 +12,10 @@ def main() -> None:
     """Be the command line `headrace`."""
     if sys.argv[1:2] == ["run"]:
         _stop_cleanly_at_once()
+    from headrace.streams import logs
     from headrace.streams.cli.main import main as command
 
+    logs.configure()  # to standard error, so that what a command prints can be piped
     command()
 
 

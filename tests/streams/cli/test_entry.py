@@ -58,3 +58,32 @@ def test_run_ends_cleanly_wherever_it_is_stopped_while_it_loads(
 def test_other_commands_end_as_processes_do() -> None:
     """What they would have done was not done, and nobody may take it for done."""
     assert signalled("click", signal.SIGTERM, "reset").returncode == -signal.SIGTERM
+
+
+LOGGED = """
+import atexit, structlog, sys
+from headrace.streams.cli.entry import main
+
+def log():
+    structlog.get_logger().debug("client_logged")
+    structlog.get_logger().warning("topic_grown")
+
+atexit.register(log)
+sys.argv = ["headrace", "topics", "--help"]
+main()
+"""
+
+
+def test_what_a_command_logs_is_not_among_what_it_prints() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", LOGGED],
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert run.stdout.startswith("Usage: ")
+    assert "topic_grown" not in run.stdout
+    assert "topic_grown" in run.stderr
+    assert "client_logged" not in run.stdout + run.stderr
