@@ -52,6 +52,10 @@ class PartitionLog(Generic[MessageT, TransactionT]):
             self.entries.append(None)
             self._writers.append(transaction)
 
+    def writer(self, offset: int) -> TransactionT | None:
+        """The transaction that wrote what is there."""
+        return self._writers[offset]
+
     def is_final(self, offset: int) -> bool:
         """Whether what is there was written for good, below the last stable offset."""
         writer = self._writers[offset]

@@ -73,4 +73,5 @@ class Recorder:
 
 def committed(cluster: MemoryCluster, place: TopicPartition) -> list[MemoryMessage]:
     """The committed records of a partition, those too that were deleted since."""
-    return [m for m in cluster.log(place).entries if m is not None and not m.is_aborted]
+    log = cluster.log(place)
+    return [m for n, m in enumerate(log.entries) if m is not None and log.is_final(n)]

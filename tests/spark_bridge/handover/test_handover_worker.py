@@ -89,8 +89,8 @@ def test_a_unit_is_written_with_what_says_that_it_is(opened: Opened) -> None:
 def test_rows_and_what_says_that_they_are_there_are_one_transaction(opened: Opened) -> None:
     opened.run(opened.batches("1_0"))
     logs = opened.cluster.topics[CHANGELOG].logs
-    rows = [entry for log in logs for entry in log.entries if entry is not None]
-    (transaction,) = {row.transaction for row in rows}
+    rows = [(log, n) for log in logs for n, entry in enumerate(log.entries) if entry is not None]
+    (transaction,) = {log.writer(n) for log, n in rows}
     assert transaction is not None
     assert transaction.offsets == {marker_group(opened.plan): opened.markers()}
 

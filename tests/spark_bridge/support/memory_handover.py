@@ -211,5 +211,6 @@ class MemoryHandover:
 def aborted(cluster: MemoryCluster, topic: str) -> int:
     """How many records of a topic are of transactions that were aborted."""
     logs: Sequence[Any] = cluster.topics[topic].logs
-    records = [entry for log in logs for entry in log.entries if entry is not None]
-    return sum(r.transaction is not None and r.transaction.fate is Fate.ABORTED for r in records)
+    records = [(log, n) for log in logs for n, entry in enumerate(log.entries) if entry is not None]
+    writers = [log.writer(n) for log, n in records]
+    return sum(writer is not None and writer.fate is Fate.ABORTED for writer in writers)
