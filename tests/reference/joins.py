@@ -18,8 +18,8 @@ Joiner = Callable[[Any, Any], Any]
 class Joined(Table):
     """The join of two tables by their keys; with a store it keeps what it computed.
 
-    Where both come from one table, a change of one row changes both sides: it keeps what it
-    computed then too, so that only what differs goes on.
+    Where both come from one table with no topic between, a change of one row changes both sides: it
+    keeps what it computed then too, so that only what differs goes on.
     """
 
     def __init__(
@@ -177,6 +177,7 @@ def join_table(
         source.keep_keyless()
     stream.engine.meet("a join with a table", source.lies_by, table.lies_by)
     result = streams.Stream(stream.engine, key, stream.value, lies_by=source.lies_by)
+    result.origins = source.origins
 
     def looked_up(task: Task, key: Any, timestamp: int) -> Any:
         if isinstance(table, Versioned):
@@ -230,6 +231,7 @@ class StreamJoin:
         lies_by = left.lies_by | right.lies_by
         self._engine.meet("a join of streams", lies_by)
         self.result = streams.Stream(left.engine, left.key, left.value, lies_by=lies_by)
+        self.result.origins = left.origins | right.origins
         left.followers.append(lambda *record: self._receive(True, *record))
         right.followers.append(lambda *record: self._receive(False, *record))
 

@@ -73,6 +73,8 @@ class Stream:
         """The streams with the same keys that it comes from."""
         self.takes_keyless = True
         """Whether the topic that it is read from takes records without a key."""
+        self.origins: frozenset[int] = frozenset()
+        """The tables that its records come from with no topic between."""
 
     def keep_keyless(self) -> None:
         """Let records without a key come this far, as they have results here."""
@@ -87,9 +89,11 @@ class Stream:
 
     def _then(self, *, node: str | None = None) -> Stream:
         lies_by, rekeyed = self.lies_by, self.rekeyed
-        return Stream(
+        result = Stream(
             self.engine, self.key, self.value, rekeyed=rekeyed, node=node, lies_by=lies_by
         )
+        result.origins = self.origins
+        return result
 
     def _flat(
         self,
@@ -159,6 +163,7 @@ class Stream:
         result.rekeyed = self.rekeyed or other.rekeyed
         result.key = self.key if self.key == other.key else None
         result.lies_by = self.lies_by | other.lies_by
+        result.origins = self.origins | other.origins
         result.above = [self, other]
         self.followers.append(result.emit)
         if other is not self:
@@ -271,6 +276,7 @@ class Stream:
         versioned = isinstance(store, Materialized)
         source = Versioned(self.engine, key) if versioned else Source(self.engine, key, store)
         source.lies_by = stream.lies_by
+        source.origins |= stream.origins
         self.engine.meet(f"table {name}", stream.lies_by)
         stream.followers.append(source.upsert)
         return source

@@ -27,7 +27,7 @@ class Table:
         self.lies_by = lies_by
         self.followers: list[ReceiveChange] = []
         self.origins: frozenset[int] = frozenset({id(self)})
-        """The tables that its rows are computed from."""
+        """The tables that its rows are computed from with no topic between."""
 
     def emit(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
         """Hand a change to all that follow."""
@@ -112,6 +112,7 @@ class Table:
     def to_stream(self) -> streams.Stream:
         """See `KTable.to_stream`."""
         stream = streams.Stream(self.engine, self.key, serdes.long, lies_by=self.lies_by)
+        stream.origins = self.origins
 
         def receive(task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
             del old
@@ -256,6 +257,7 @@ class Transformed(Table):
         self, parent: Table, function: Callable[[Any, Any], Any], store: str | None
     ) -> None:
         super().__init__(parent.engine, parent.key, parent.lies_by)
+        self.origins |= parent.origins
         self._function = function
         self._rows = Stored(parent.engine, parent.key, store)
         self._rows.followers.append(self.emit)
@@ -294,6 +296,7 @@ def fold_into(
     table: Stored, stream: streams.Stream, function: Callable[[Any, Any, Any], Any]
 ) -> None:
     """Let a stream change the rows of a table that others may change too."""
+    table.origins |= stream.origins
 
     def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
         if key is None or value is None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
-from tests.reference.programs import FEWER_OPS
+from tests.reference.programs import FEWER_OPS, Event, Program, Step
 
 SEEDS = 1000
 
@@ -39,6 +39,40 @@ def test_random_topologies_on_disk_equal_the_interpreter(
     path = tmp_path_factory.mktemp("state")
     way = Way(partitions=1 + seed % 3, interrupted=True, on_disk=str(path))
     assert check(program_of(10_000 + seed, way), way) != "unknown"
+
+
+_FROM_ONE_TABLE = {
+    "transformer": [Step("table_transform_values", 0, 0, 9)],
+    "stored transformer": [Step("table_transform_values", 0, 1, 9)],
+    "mapping": [Step("table_map_values", 0, 0, 9)],
+    "stored filter": [Step("table_filter", 0, 1, 9)],
+    "suppressed": [Step("table_suppress", 0, 0, 1)],
+    "table of its stream": [Step("table_to_stream", 0, 0, 0), Step("to_table", 2, 0, 1)],
+    "fold of its stream": [Step("table_to_stream", 0, 0, 0), Step("count", 2, 1, 0)],
+    "behind a stream's join": [
+        Step("table_to_stream", 0, 0, 0),
+        Step("join_stream", 2, 1, 2),
+        Step("reduce", 3, 1, 0),
+    ],
+    "behind a topic": [
+        Step("table_to_stream", 0, 0, 0),
+        Step("repartition", 2, 0, 0),
+        Step("to_table", 3, 0, 1),
+    ],
+}
+"""What a second table is made of from the first one, by the programs' steps."""
+
+
+@pytest.mark.parametrize("between", _FROM_ONE_TABLE.values(), ids=_FROM_ONE_TABLE)
+@pytest.mark.parametrize("kind", range(3), ids=["inner", "left", "outer"])
+def test_a_table_is_joined_with_one_that_is_made_of_it(kind: int, between: list[Step]) -> None:
+    """A change reaches the join from both sides and is one result, deletions too."""
+    sent = [("a", 3), ("a", 3), ("a", 5), ("b", 7), ("a", None), ("a", 4)]
+    events = tuple(Event("send", "in-0", k, v, 100 + n) for n, (k, v) in enumerate(sent))
+    for table in (Step("to_table", 0, 0, 1), Step("reduce", 0, 1, 1)):
+        for join in (Step("table_join", 0, 1, kind), Step("table_join", 1, 0, kind)):
+            program = Program((table, *between, join), events, mutable=False)
+            assert check(program, Way()) == "compared"
 
 
 _AROUND = ("map", "select_key", "filter", "merge", "repartition", "count", "to_table")

@@ -44,6 +44,7 @@ class WindowedTable(Stored):
         key: streams.Key,
     ) -> None:
         super().__init__(stream.engine, key, store, stream.lies_by)
+        self.origins |= stream.origins
         self._on_close = emit == "on_window_close"
         self._late = streams.Stream(stream.engine, stream.key or key, stream.value)
         if late is not None:
