@@ -185,7 +185,16 @@ def set_offsets(
             confirm()
         shown = {move.input.place: Target("offset", move.target) for move in plan.moves}
         work.carry_out(plan, lambda: work.plan(lambda _: shown))
-        click.echo("Done. The application can be started.")
+        click.echo(f"Done. {_next_step(plan)}")
+
+
+def _next_step(plan: MovePlan) -> str:
+    names = ", ".join(map(str, plan.left_without))
+    if not names:
+        return "The application can be started."
+    if plan.found.exactly_once:
+        return f"A start is refused until {names} have their offsets, too."
+    return f"A start counts the records of {names} from where auto.offset.reset says."
 
 
 def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:

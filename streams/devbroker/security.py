@@ -6,6 +6,7 @@ Clients come over TLS and prove who they are by SCRAM; nodes know each other by 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import secrets
 from collections.abc import Mapping
@@ -49,6 +50,8 @@ class Security:
         Raises:
             CertificatesUnavailableError: the package that makes certificates is not installed.
         """
+        if not self.node.exists():
+            _need_certificates()  # before anything is there that the next start would not know
         self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.node.exists():
             _write_certificates(self.authority, self.node)
@@ -99,17 +102,19 @@ def _write_private(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def _write_certificates(authority: Path, node: Path) -> None:
-    """Make an authority and one certificate of it, and forget the authority's key."""
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
+def _need_certificates() -> None:
+    if importlib.util.find_spec("cryptography") is None:
         raise CertificatesUnavailableError(
             "a secured broker needs certificates, and the package that makes them is missing.\n"
-            "Install it: pip install 'headrace[broker]'"
-        ) from error
+            "Install it: pip install cryptography"
+        )
+
+
+def _write_certificates(authority: Path, node: Path) -> None:
+    """Make an authority and one certificate of it, and forget the authority's key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
 
     def named(name: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])

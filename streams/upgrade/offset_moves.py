@@ -253,6 +253,14 @@ class MovePlan:
         """What is committed."""
         return {move.input.place: move.input.at(move.target) for move in self.moves}
 
+    @property
+    def left_without(self) -> list[TopicPartition]:
+        """Inputs of tasks with state that have no offset even then: a start is refused."""
+        moved = {move.input.place for move in self.moves}
+        others = {place: one for place, one in self.found.inputs.items() if place not in moved}
+        lacking = (p for p, one in others.items() if one.processed_to is None)
+        return sorted(p for p in lacking if others[p].counted and others[p].has_begun)
+
     def is_still(self, later: MovePlan) -> bool:
         """Whether a later look finds the same, apart from inputs that have grown meanwhile."""
         return self._found() == later._found()
@@ -295,6 +303,9 @@ def lines(plan: MovePlan) -> Iterator[str]:
     for move in plan.moves:
         yield f"  {move}"
     yield "State, internal topics and all other offsets stay as they are."
+    if plan.left_without:
+        names = ", ".join(map(str, plan.left_without))
+        yield f"Without an offset, though their records are counted, stay {names}."
 
 
 def listing(found: GroupOffsets) -> Iterator[str]:
@@ -323,8 +334,11 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
+_HEADER = ["topic", "partition", "offset"]
+
+
 def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
-    """Read lines ``topic,partition,offset``.
+    """Read lines ``topic,partition,offset``; the first may be these three words.
 
     Raises:
         ConfigError: a line is none; the message has its number.
@@ -338,6 +352,8 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
         if not line.strip():
             continue
         parts = [part.strip().strip('"') for part in line.split(",")]
+        if number == 1 and [part.lower() for part in parts] == _HEADER:
+            continue
         if len(parts) != 3 or not (_is_number(parts[1]) and _is_number(parts[2])):
             raise ConfigError(
                 f"line {number} is not topic,partition,offset, such as lines,0,1500; nothing was "

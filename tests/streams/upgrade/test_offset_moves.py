@@ -197,3 +197,27 @@ def test_a_line_that_is_no_offset_is_named(line: str) -> None:
         read_offsets(["in,1,5", line])
     with pytest.raises(ConfigError, match="line 3 names in-1 a second time"):
         read_offsets(["in,1,5", "", "in,1,6"])
+
+
+def test_a_file_may_begin_with_the_names_of_its_columns() -> None:
+    assert read_offsets(["topic,partition,offset", "in,1,5"]) == read_offsets(["in,1,5"])
+    with pytest.raises(ConfigError, match="line 2 is not topic,partition,offset"):
+        read_offsets(["in,1,5", "topic,partition,offset"])
+
+
+@pytest.mark.parametrize(
+    ("other", "is_left"),
+    [
+        (at(None), True),
+        (at(41), True),  # beyond the end
+        (at(30), False),
+        (at(None, has_begun=False), False),
+        (at(None, counted=Counted()), False),
+    ],
+)
+def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: bool) -> None:
+    place = TopicPartition("in", 1)
+    found = group(HERE, replace(other, place=place))
+    plan = MovePlan.of(found, {PLACE: Target("offset", 30)}, {})
+    assert plan.left_without == ([place] if is_left else [])
+    assert ("stay in-1." in "\n".join(lines(plan))) is is_left
