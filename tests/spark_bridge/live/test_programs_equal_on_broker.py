@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import backfill
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.graph.graph import Node, Sink, Source
 from tests.reference.programs import (
@@ -31,6 +32,7 @@ from tests.reference.programs import (
     write,
 )
 from tests.spark_bridge.support import sameness
+from tests.spark_bridge.support.local_engine import goes_anywhere
 from tests.spark_bridge.support.sameness import Final, Input, Progress
 from tests.support.live import default_settings_of, live, settings_of
 from tests.support.topics import Topics
@@ -144,6 +146,19 @@ class Run:
 
 def test_the_programs_have_all_calls() -> None:
     assert {step.op for seed in SEEDS for step in program_of(seed).steps} == set(PLAIN_OPS)
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, *SEEDS_OF_DEFAULTS])
+def test_no_program_takes_away_keys_before_a_repartition_topic(seed: int) -> None:
+    program = program_of(seed, cached=seed in SEEDS_OF_DEFAULTS)
+    settings = {"null.key.policy": "drop", "default.key.serde": "string"}
+    driver = TopologyTestDriver(topology_of(program), settings, partitions=PARTITIONS)
+    value = serdes.json if program.mutable else serdes.long
+    for event in program.events:
+        if event.key is not None:
+            source = driver.input(event.topic, key=serdes.string, value=value)
+            source.send(event.key, event.value, timestamp=event.timestamp)
+    assert not goes_anywhere(driver)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

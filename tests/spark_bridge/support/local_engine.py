@@ -135,6 +135,22 @@ def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:
     return seen
 
 
+def goes_anywhere(driver: TopologyTestDriver) -> bool:
+    """Whether a record without a key is in a repartition topic.
+
+    Left and outer joins take those whose key was taken away, and producers put them into any
+    partition. There they move the task's stream time, which ends what waits beside them: two live
+    runs differ in that, too.
+    """
+    return any(
+        record[0] is None
+        for topic in driver.cluster.topics
+        if topic.endswith("-repartition")
+        for partition in outputs_of(driver, topic)
+        for record in partition
+    )
+
+
 def last_of(seen: Sequence[Sequence[Seen]]) -> list[dict[bytes | None, Seen]]:
     """The last update of each key, by partition; nothing at all says as much as a deletion."""
     found = [{one[0]: one for one in partition} for partition in seen]
