@@ -17,7 +17,7 @@ PLACE = TopicPartition("changelog", 0)
 
 def messages(records: list[tuple[bytes | None, bytes | None, int]]) -> list[MemoryMessage]:
     return [
-        MemoryMessage(PLACE, offset, key, value, time, None, offset, None)
+        MemoryMessage(PLACE, offset, key, value, time, None, offset)
         for offset, (key, value, time) in enumerate(records)
     ]
 

@@ -79,7 +79,7 @@ class History:
         for offset in range(start, end):
             time_ms = self.times[offset]
             if time_ms is not None:
-                yield [MemoryMessage(place, offset, b"k", b"v", time_ms, None, offset, None)]
+                yield [MemoryMessage(place, offset, b"k", b"v", time_ms, None, offset)]
 
     def cut(self, facts: ArchiveFacts, cutover: Cutover | int | None = None) -> int:
         if isinstance(cutover, int):
