@@ -277,7 +277,8 @@ class Stream:
         source = Versioned(self.engine, key) if versioned else Source(self.engine, key, store)
         source.lies_by = stream.lies_by
         source.origins |= stream.origins
-        self.engine.meet(f"table {name}", stream.lies_by)
+        if store is not None:
+            self.engine.meet(f"table {name}", stream.lies_by)
         stream.followers.append(source.upsert)
         return source
 

@@ -173,6 +173,7 @@ class Source(Stored):
 
     def readable(self) -> None:
         self._kept = True
+        self.engine.meet("a table that is read", self.lies_by)
 
     def upsert(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
         """Take a record of the stream."""

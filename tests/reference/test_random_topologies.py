@@ -9,9 +9,10 @@ from collections import Counter
 
 import pytest
 
+from headrace.topology import serdes
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
-from tests.reference.programs import FEWER_OPS, Event, Program, Step
+from tests.reference.programs import FEWER_OPS, Event, Keys, Program, Step
 
 SEEDS = 1000
 
@@ -73,6 +74,24 @@ def test_a_table_is_joined_with_one_that_is_made_of_it(kind: int, between: list[
         for join in (Step("table_join", 0, 1, kind), Step("table_join", 1, 0, kind)):
             program = Program((table, *between, join), events, mutable=False)
             assert check(program, Way()) == "compared"
+
+
+@pytest.mark.parametrize(
+    ("after", "outcome"),
+    [
+        ([Step("to_table", 2, 0, 0)], "compared"),
+        ([Step("to_table", 2, 0, 1)], "refused"),
+        ([Step("to_table", 2, 0, 0), Step("table_group", 0, 0, 0)], "refused"),
+    ],
+    ids=["not kept", "kept", "read"],
+)
+def test_a_table_of_keys_of_other_bytes_is_refused_where_it_is_kept(
+    after: list[Step], outcome: str
+) -> None:
+    """Rows that nobody keeps meet nowhere."""
+    keys = Keys(serdes.string, (serdes.json, serdes.string), (serdes.string,))
+    program = Program((Step("merge", 0, 1, 0), *after), (), mutable=True, keys=keys)
+    assert check(program, Way(partitions=3)) == outcome
 
 
 _AROUND = ("map", "select_key", "filter", "merge", "repartition", "count", "to_table")
