@@ -29,6 +29,8 @@ _UNREAD = re.compile(
     r"commit offsets to transaction.*?([\w.-]+)(?:\([^\[]*\))?\[\d+\]\(Broker: Topic authorization"
 )
 """Offsets of a topic are taken of those who may read it; the text alone says which one it was."""
+_UNWRITTEN = re.compile(r"ProduceRequest for (\S+) \[\d+\] ")
+"""What a producer says that stood in a transaction when the right was taken away."""
 
 
 def denial(
@@ -62,6 +64,9 @@ grant it
     unread = _UNREAD.search(error.str())
     if unread is not None:
         topic, right = unread[1], "Read"
+    unwritten = _UNWRITTEN.search(error.str())
+    if unwritten is not None:
+        topic, right = unwritten[1], "Write"
     right = right or _RIGHT.get(code, "Write")
     group = group or str(config.get("group.id") or "that it commits for")
     resource = {

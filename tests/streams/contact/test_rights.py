@@ -27,3 +27,12 @@ def test_offsets_that_are_denied_name_the_topic_that_may_not_be_read(said: str) 
     text = f"Failed to commit offsets to transaction on broker {said}"
     error = denial(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text), {}, topic="out")
     assert (error.right, error.resource) == ("Read", "the topic orders.eu-1")
+
+
+def test_a_denied_write_names_the_topic_that_only_the_text_has() -> None:
+    text = (
+        "ProduceRequest for orders.eu-1 [0] with 3 message(s) failed: Broker: Topic authorization "
+        "failed (broker 1 PID{Id:5,Epoch:0}, base seq 68): current transaction must be aborted"
+    )
+    error = denial(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, text), {})
+    assert (error.right, error.resource) == ("Write", "the topic orders.eu-1")
