@@ -74,6 +74,8 @@ def test_a_stop_without_brokers_gives_its_commit_up_and_loses_nothing(
     counted.write(40)
     with counted.running(1) as run:
         wait_until(lambda: has_processed(run, 40) or run.process.poll() is not None, what="work")
+        counted.write(40)  # as a commit soon after the start may have taken the first ones
+        wait_until(lambda: has_processed(run, 80) or run.process.poll() is not None, what="more")
         lose(own_broker, how)
         run.wait_for("brokers_not_reached")
         time.sleep(3)
@@ -85,7 +87,7 @@ def test_a_stop_without_brokers_gives_its_commit_up_and_loses_nothing(
     (event,) = run.events("last_commit_failed")
     assert event["tasks"] == ["0_0", "0_1"]
     assert event["partitions"] == [f"{counted.input}-0", f"{counted.input}-1"]
-    assert event["records"] == 40
+    assert event["records"] in (40, 80)
     assert "Traceback" not in run.text()
 
     wait_until(lambda: serves(counted), what="the broker serves again")
