@@ -50,7 +50,9 @@ class Sample(FusedSpec):
     topic: str
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fraction <= 1:  # NaN is not, either
+        given = self.fraction
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not (is_number and 0 <= given <= 1):  # NaN is not, either
             raise TopologyError(
                 f"sample() takes a fraction from 0 to 1, and was given {self.fraction!r}; write "
                 "0.01 for one record in a hundred"

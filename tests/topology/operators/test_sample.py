@@ -99,8 +99,10 @@ def test_it_is_a_line_of_the_generated_code() -> None:
     assert "some" in topology.to_mermaid()
 
 
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
-def test_what_is_no_share_is_refused(fraction: float) -> None:
+@pytest.mark.parametrize(
+    "fraction", [-0.1, 1.1, float("nan"), float("inf"), "0.5", None, True, 0.5j]
+)
+def test_what_is_no_share_is_refused(fraction: Any) -> None:
     with pytest.raises(TopologyError, match="fraction from 0 to 1"):
         results(lambda s: s.sample(fraction), [])
 
