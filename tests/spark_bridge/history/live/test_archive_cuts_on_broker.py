@@ -19,6 +19,7 @@ from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 from tests.support import kafka
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 START_MS = 1_700_000_000_000
@@ -150,7 +151,10 @@ def test_offsets_that_are_no_records_are_not_missed(topic: Topic) -> None:
     """Those of aborted records and of markers lie in no archive."""
     topic.write(range(RECORDS, RECORDS + 3), abort=True)
     behind = RECORDS + 4
-    assert kafka.ends(topic.bootstrap, topic.name) == {0: behind}
+    # The marker is written after the client has its answer.
+    wait_until(
+        lambda: kafka.ends(topic.bootstrap, topic.name) == {0: behind}, what="the abort's marker"
+    )
     assert topic.cut(topic.with_offsets(0, 19), behind) == behind
     assert topic.cut(topic.without(0, 19), behind) == behind
     topic.write([RECORDS + 5], abort=False)
