@@ -385,6 +385,20 @@ class Written:
             table = windowed.aggregate(lambda: step.n, aggregated_null, merged, **options)
         self._windowed(table, place)
 
+    def _late_windows(self, stream: Any, step: Step, place: int) -> None:
+        """Other steps go on from the records that came too late."""
+        windowed = self._grouped(stream, step, place).windowed_by(
+            windows_of(step.n), late=self._streams.append
+        )
+        self._windowed(windowed.count(store=f"s{place}", value=self._value), place)
+
+    def _late_sessions(self, stream: Any, step: Step, place: int) -> None:
+        """The same of sessions, most of which take late records for some time."""
+        sessions = SessionWindows(inactivity_gap=(step.n + 1) * MS, grace=step.n % 4 * 5 * MS)
+        grouped = self._grouped(stream, step, place)
+        windowed = grouped.windowed_by(sessions, late=self._streams.append)
+        self._windowed(windowed.count(store=f"s{place}", value=self._value), place)
+
     def _windowed(self, table: Any, place: int) -> None:
         stream = unwindowed(table.to_stream())
         if self._cached:
@@ -537,10 +551,11 @@ _HELPERS = (
 OPS = tuple(
     name.removeprefix("_")
     for name in vars(Written)
-    if name.startswith("_") and not name.startswith((*_HELPERS, "_deduplicate", "_sample"))
+    if name.startswith("_") and not name.startswith((*_HELPERS, "_deduplicate", "_sample", "_late"))
 )
-"""All calls that a program can consist of, without those of `FEWER_OPS`."""
+"""All calls that a program can consist of, without those of `FEWER_OPS` and `LATE_OPS`."""
 FEWER_OPS = ("deduplicate", "sample")
+LATE_OPS = ("late_windows", "late_sessions")
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)

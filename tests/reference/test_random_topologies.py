@@ -10,9 +10,11 @@ from collections import Counter
 import pytest
 
 from headrace.topology import serdes
+from headrace.topology.serdes import Serde
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
-from tests.reference.programs import FEWER_OPS, Event, Keys, Program, Step
+from tests.reference.functions import KEYS
+from tests.reference.programs import FEWER_OPS, LATE_OPS, Event, Keys, Program, Step
 
 SEEDS = 1000
 
@@ -94,6 +96,39 @@ def test_a_table_of_keys_of_other_bytes_is_refused_where_it_is_kept(
     assert check(program, Way(partitions=3)) == outcome
 
 
+_LATE = {
+    "windows": Step("windows", 0, 1, 0, 0),
+    "windows with new keys": Step("windows", 0, 0, 0, 0),
+    "sessions": Step("sessions", 0, 1, 0, 0),
+    "sessions with new keys": Step("sessions", 0, 0, 0, 0),
+}
+"""Folds that hand on late records: by the keys that are there, and by new ones."""
+
+
+def _named(serde: Serde[str] | None) -> str:
+    return "none" if serde is None else serde.name
+
+
+@pytest.mark.parametrize("step", _LATE.values(), ids=_LATE)
+@pytest.mark.parametrize("call", [None, serdes.string, serdes.json], ids=_named)
+@pytest.mark.parametrize("source", [None, serdes.string, serdes.json], ids=_named)
+@pytest.mark.parametrize("default", [serdes.string, serdes.json], ids=_named)
+def test_late_records_have_the_serde_of_their_group(
+    default: Serde[str], source: Serde[str] | None, call: Serde[str] | None, step: Step
+) -> None:
+    """The rows' one, which a repartition takes too; some keys' bytes choose other partitions."""
+    times = (500, 100)
+    events = tuple(
+        Event("send", "in-0", key, value, time)
+        for time in times
+        for key in KEYS
+        for value in range(4)
+    )
+    keys = Keys(default, (source, source), (call,))
+    program = Program((step,), events, mutable=True, keys=keys)
+    assert check(program, Way(partitions=3)) == "compared"
+
+
 _AROUND = ("map", "select_key", "filter", "merge", "repartition", "count", "to_table")
 
 
@@ -104,3 +139,13 @@ def test_fewer_records_go_on_as_the_interpreter_says() -> None:
         program = program_of(seed, way, (*FEWER_OPS, *_AROUND))
         outcomes[check(program, way)] += 1
     assert outcomes["compared"] > 60, outcomes
+
+
+def test_what_goes_on_from_late_records_is_as_the_interpreter_says() -> None:
+    """They are folded, stored and partitioned anew; their serde and their place are the group's."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(160):
+        way = WAYS[seed % len(WAYS)]
+        program = program_of(seed, way, (*LATE_OPS, *_AROUND))
+        outcomes[check(program, way)] += 1
+    assert outcomes["compared"] > 120, outcomes

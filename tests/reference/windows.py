@@ -46,7 +46,9 @@ class WindowedTable(Stored):
         super().__init__(stream.engine, key, store, stream.lies_by)
         self.origins |= stream.origins
         self._on_close = emit == "on_window_close"
-        self._late = streams.Stream(stream.engine, stream.key or key, stream.value)
+        # As the rows have it: a group may name another serde than its stream's.
+        self._late = streams.Stream(stream.engine, key, stream.value, lies_by=stream.lies_by)
+        self._late.origins = stream.origins
         if late is not None:
             late(self._late)
         self.clocks: PerTask = PerTask(Clock)

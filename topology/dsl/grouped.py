@@ -155,7 +155,8 @@ class KGroupedStream(Generic[K, V]):
             emit: "on_window_update" sends a result on whenever it changes, "on_window_close" once,
                 when no record can change it any more. Unlimited windows are never closed.
             late: called with the stream of the records that came after all their windows were
-                closed; adds to it what is to happen with them. They are counted in any case.
+                closed; adds to it what is to happen with them. Their serdes are the group's. They
+                are counted in any case.
 
         Returns:
             The windowed stream, to be folded.
