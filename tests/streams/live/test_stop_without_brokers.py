@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.devbroker.ports import choose_base
 from headrace.streams.supervise.exit_codes import ExitCode
-from tests.support import kafka
+from tests.support import kafka, oracle
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run
 from tests.support.topics import Topics
@@ -38,6 +38,17 @@ def find_again(broker: DevBroker, how: str) -> None:
 
 def has_processed(run: Run, count: int) -> bool:
     return any(event.get("records") == count for event in run.events("status_reported"))
+
+
+def has_settled(run: Run, count: int) -> bool:
+    """So much is processed, and the commit soon after a start lies some time back."""
+    last = run.events("status_reported")[-1:]
+    return any(e.get("records") == count and e.get("commit_age_s", 0) > 2 for e in last)
+
+
+def counts_all(counted: Counted) -> bool:
+    found = oracle.last_counts(kafka.read(counted.bootstrap, counted.output))
+    return all(found[key] >= count for key, count in counted.expected.items())
 
 
 def serves(counted: Counted) -> bool:
@@ -68,13 +79,14 @@ def test_a_stop_without_brokers_gives_its_commit_up_and_loses_nothing(
         partitions=2,
         processing_guarantee=guarantee,
         commit_interval_ms=30_000,
+        commit_when_idle=False,
         producer_transaction_timeout_ms=60_000,
         consumer_session_timeout_ms=45_000,
     )
     counted.write(40)
     with counted.running(1) as run:
-        wait_until(lambda: has_processed(run, 40) or run.process.poll() is not None, what="work")
-        counted.write(40)  # as a commit soon after the start may have taken the first ones
+        wait_until(lambda: has_settled(run, 40) or run.process.poll() is not None, what="work")
+        counted.write(40)  # what no early commit takes any more
         wait_until(lambda: has_processed(run, 80) or run.process.poll() is not None, what="more")
         lose(own_broker, how)
         run.wait_for("brokers_not_reached")
@@ -87,13 +99,16 @@ def test_a_stop_without_brokers_gives_its_commit_up_and_loses_nothing(
     (event,) = run.events("last_commit_failed")
     assert event["tasks"] == ["0_0", "0_1"]
     assert event["partitions"] == [f"{counted.input}-0", f"{counted.input}-1"]
-    assert event["records"] in (40, 80)
+    assert event["records"] == 40
     assert "Traceback" not in run.text()
 
     wait_until(lambda: serves(counted), what="the broker serves again")
     counted.write(40)
     with counted.running(1, "--set", "commit.interval.ms=20") as again:
-        counted.wait_counted(again)
+        if guarantee == "exactly_once_v2":
+            counted.wait_counted(again)
+        else:  # what the silent broker took before the stop is counted twice
+            wait_until(lambda: counts_all(counted), what="all counts, or more")
         again.signal(signal.SIGTERM)
         assert again.wait() == ExitCode.STOPPED
     if guarantee == "exactly_once_v2":
