@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from headrace.streams.config.client_settings import (
     MAX_POLL_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientConfig,
     ClientSettings,
 )
-from headrace.streams.config.cross_checks import transaction_timeout_ms
+from headrace.streams.config.cross_checks import heartbeat_interval_ms, transaction_timeout_ms
 
 BATCH_BYTES = 1_000_000
 """librdkafka's default of batch.size."""
@@ -55,7 +56,7 @@ class ClientConfigs:
             **self._chosen_for_consumers(),
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            "session.timeout.ms": 10_000,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
         }
         owned: ClientConfig = {
             **self._owned_by_consumers(),
@@ -63,7 +64,10 @@ class ClientConfigs:
             "group.protocol": "classic",
             "partition.assignment.strategy": "cooperative-sticky",
         }
-        return self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+        config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+        # A rebalance waits for everybody's next heartbeat, and what moves is nobody's until then.
+        config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
+        return config
 
     def restore_config(self) -> ClientConfig:
         """librdkafka's settings for the consumer of changelogs, which joins no group.

@@ -19,6 +19,8 @@ ClientConfig = dict[str, object]
 PREFIXES = ("consumer.", "restore.", "producer.", "admin.", "topic.")
 TRANSACTION_TIMEOUT_MS = 10_000
 MAX_POLL_INTERVAL_MS = 300_000
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 500
 
 _NAMES = {
     "consumer.": SHARED | TUNING | CONSUMER,

@@ -17,7 +17,11 @@ from headrace.streams.config.client_settings import (
     ClientSettings,
     read_client_settings,
 )
-from headrace.streams.config.cross_checks import check_dead_letters, check_transaction_timeout
+from headrace.streams.config.cross_checks import (
+    check_dead_letters,
+    check_heartbeats,
+    check_transaction_timeout,
+)
 from headrace.streams.config.java_settings import next_step
 from headrace.streams.config.kinds import extractor, serde
 from headrace.streams.errors import ConfigError
@@ -292,6 +296,7 @@ topics and groups are named after it
         problems += client_problems
         if exactly_once:
             problems += check_transaction_timeout(values.get("commit.interval.ms"), clients)
+        problems += check_heartbeats(clients)
         problems += check_dead_letters(values)
         if problems:
             raise ConfigError(*problems)

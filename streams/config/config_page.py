@@ -34,6 +34,10 @@ first transaction that is still open, and without records that were aborted. Und
 may be `read_uncommitted`; then the application reads all records at once, aborted ones too, and so
 does a [backfill](backfill.md) of it.
 
+`consumer.session.timeout.ms` is 10 s: after that the group gives up a worker that died.
+`consumer.heartbeat.interval.ms` is 500, or a third of the session where that is shorter. Workers
+hear of a rebalance with their next heartbeat, and partitions that move are read by nobody until then.
+
 The runtime owns these; another value is refused:
 
 | setting | clients | only legal value | because |

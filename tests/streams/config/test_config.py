@@ -256,6 +256,24 @@ def test_a_commit_interval_that_outlasts_the_transaction_is_refused() -> None:
     parse(commit__interval__ms=30_000)
 
 
+def test_heartbeats_are_frequent_and_fit_into_the_session() -> None:
+    def heartbeat_ms(**settings: object) -> object:
+        return parse(**settings).consumer_config("w")["heartbeat.interval.ms"]
+
+    assert heartbeat_ms() == 500
+    assert heartbeat_ms(consumer__session__timeout__ms=timedelta(milliseconds=600)) == 200
+    assert heartbeat_ms(consumer__heartbeat__interval__ms=3000) == 3000
+    assert "heartbeat.interval.ms" not in parse().restore_config()
+
+
+def test_a_heartbeat_that_outlasts_the_session_is_refused() -> None:
+    session = {"consumer.session.timeout.ms": 2000}
+    (problem,) = problems({**session, "consumer.heartbeat.interval.ms": 2000})
+    assert problem.startswith("consumer.heartbeat.interval.ms 2000 must be shorter than")
+    (problem,) = problems({"consumer.session.timeout.ms": "soon"})
+    assert problem.startswith("consumer.session.timeout.ms and")
+
+
 def test_passwords_stay_out_of_the_repr_and_of_errors() -> None:
     secret = "hunter2"
     assert secret not in repr(parse(sasl__password=secret, producer__ssl__key__pem=secret))
