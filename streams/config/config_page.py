@@ -36,7 +36,7 @@ does a [backfill](backfill.md) of it.
 
 `consumer.session.timeout.ms` is 10 s: after that the group gives up a worker that died.
 `consumer.heartbeat.interval.ms` is 500, or a third of the session where that is shorter. Workers
-hear of a rebalance with their next heartbeat, and partitions that move are read by nobody until then.
+hear of a rebalance with their next heartbeat, and nobody reads partitions that move until then.
 
 The runtime owns these; another value is refused:
 
