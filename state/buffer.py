@@ -3,9 +3,9 @@
 Hot path: generated code works on `dirty` and `clean` directly; benchmarks/buffer.py times it.
 
 Who owns what: `dirty` holds the writes since the last commit, and nothing else knows them. `clean`
-is a bounded cache of committed rows. The committed store is written only by the commit, after the
-transaction, from `delta`. An abort throws the whole buffer away: with mutable values even `clean`
-may have been changed in place by a user function.
+is a cache of committed rows; whoever knows all buffers bounds their caches. The committed store is
+written only by the commit, after the transaction, from `delta`. An abort throws the whole buffer
+away: with mutable values even `clean` may have been changed in place by a user function.
 
 An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `hold="objects"` the value is
 the decoded object and is encoded once at the commit, however often it changed. With `hold="bytes"`
@@ -44,7 +44,6 @@ class Buffer:
     """Read-your-writes over a committed store; keys are encoded, values are not."""
 
     __slots__ = (
-        "_clean_limit_bytes",
         "_committed",
         "_decode",
         "_encode",
@@ -53,6 +52,7 @@ class Buffer:
         "_keep",
         "_objects",
         "_order",
+        "_sampled",
         "clean",
         "dirty",
         "name",
@@ -68,7 +68,6 @@ class Buffer:
         hold: Literal["objects", "bytes"] = "objects",
         exact: frozenset[type] = ATOMS,
         keep: Callable[[Any], Any] | None = None,
-        clean_limit_bytes: int = 16 << 20,
     ) -> None:
         self.name = name
         self.dirty: dict[bytes, Entry] = {}
@@ -79,8 +78,8 @@ class Buffer:
         self._objects = hold == "objects"
         self._exact = exact
         self._keep = keep or (lambda value: decode(encode(value)))
-        self._clean_limit_bytes = clean_limit_bytes
-        self._entry_bytes = ENTRY_OVERHEAD_BYTES
+        self._sampled = (0, ENTRY_OVERHEAD_BYTES)
+        """How many rows the cache had when some were measured, and what one took."""
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, in their order."""
 
@@ -207,15 +206,10 @@ class Buffer:
         return timestamped_rows(changes)
 
     def committed(self) -> None:
-        """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
-        clean = self.clean
-        clean.update(self.dirty)
+        """The dirty rows are in the committed store now: keep them as clean ones."""
+        self.clean.update(self.dirty)
         self.dirty.clear()
         self._order.clear()
-        surplus = len(clean) - self._clean_limit_bytes // self._entry_bytes
-        if surplus > 0:
-            for key in list(islice(clean, surplus + len(clean) // 8)):
-                del clean[key]
 
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""
@@ -230,18 +224,38 @@ class Buffer:
     def uncommitted_bytes(self) -> int:
         """Estimate the memory of the dirty rows from a sample of the latest ones."""
         count = len(self.dirty)
-        if count:
-            self._entry_bytes = ENTRY_OVERHEAD_BYTES + self._sampled_payload()
-        return count * self._entry_bytes
+        return count * self._sample_bytes(self.dirty) if count else 0
 
-    def _sampled_payload(self) -> int:
+    def cached_bytes(self) -> int:
+        """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
+        count = len(self._cache)
+        then, entry_bytes = self._sampled
+        if abs(count - then) > then // 8:
+            entry_bytes = self._sample_bytes(self._cache) if count else ENTRY_OVERHEAD_BYTES
+            self._sampled = (count, entry_bytes)
+        return count * entry_bytes
+
+    def shrink_cache(self, limit_bytes: int) -> None:
+        """Let go of the rows that have been in the cache for longest, until the others fit."""
+        cache = self._cache
+        surplus = len(cache) - limit_bytes // self._sampled[1]
+        if surplus > 0:
+            for key in list(islice(cache, surplus)):
+                del cache[key]
+
+    @property
+    def _cache(self) -> dict[bytes, Entry]:
+        return self.clean
+
+    def _sample_bytes(self, rows: dict[bytes, Entry]) -> int:
+        """What one of some rows takes, from the latest of them."""
         total = 0
-        sample = list(islice(reversed(self.dirty.items()), _SAMPLE))
+        sample = list(islice(reversed(rows.items()), _SAMPLE))
         for key, (value, _) in sample:
             total += len(key)
             if value is not None:
                 total += self._size(value)
-        return total // len(sample)
+        return ENTRY_OVERHEAD_BYTES + total // len(sample)
 
     def _size(self, value: Any) -> int:
         try:

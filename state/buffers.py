@@ -1,8 +1,8 @@
-"""Making the buffer that a store's layout asks for."""
+"""Buffers of several stores: making the one that a layout asks for, and bounding their caches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from headrace.state.buffer import ATOMS, Buffer
@@ -21,7 +21,6 @@ def make_buffer(
     hold: Literal["objects", "bytes"] = "objects",
     exact: frozenset[type] = ATOMS,
     keep: Callable[[Any], Any] | None = None,
-    clean_limit_bytes: int = 16 << 20,
 ) -> Buffer:
     """The uncommitted writes of a store, over what is committed.
 
@@ -30,7 +29,6 @@ def make_buffer(
         hold: whether values are held as they are, or as bytes.
         exact: the classes whose values `decode` gives back as they were.
         keep: gives what `decode` would make of a value's bytes, quicker; None makes it of both.
-        clean_limit_bytes: the bound of the cache of committed rows.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> spec = StoreSpec("v", kind="memory", layout="versioned")
@@ -44,10 +42,26 @@ def make_buffer(
         "hold": hold,
         "exact": exact,
         "keep": keep,
-        "clean_limit_bytes": clean_limit_bytes,
     }
     if spec.layout == "versioned":
         return VersionedBuffer(spec.name, committed, **options)
     if spec.rows.time_of is not None:
         return TimedBuffer(spec.name, committed, layout=spec.rows, **options)
     return Buffer(spec.name, committed, **options)
+
+
+def bound_caches(buffers: Iterable[Buffer], limit_bytes: int) -> None:
+    """Let caches of committed rows have `limit_bytes` together: the small ones stay as they are.
+
+    They are made a little smaller than that, so that it is not to be done again at once.
+    """
+    sizes = [(buffer.cached_bytes(), buffer) for buffer in buffers]
+    if sum(size for size, _ in sizes) <= limit_bytes:
+        return
+    room = limit_bytes * 7 // 8
+    smallest_first = sorted(sizes, key=lambda sized: sized[0])
+    for left, (size, buffer) in zip(range(len(sizes), 0, -1), smallest_first, strict=True):
+        share = min(size, room // left)
+        if share < size:
+            buffer.shrink_cache(share)
+        room -= share

@@ -53,7 +53,6 @@ class TimedBuffer(Buffer):
         hold: Literal["objects", "bytes"] = "objects",
         exact: frozenset[type] = ATOMS,
         keep: Callable[[Any], Any] | None = None,
-        clean_limit_bytes: int = 16 << 20,
     ) -> None:
         assert layout.time_of is not None, name
         self._layout = layout
@@ -74,7 +73,6 @@ class TimedBuffer(Buffer):
             hold=hold,
             exact=exact,
             keep=keep,
-            clean_limit_bytes=clean_limit_bytes,
         )
 
     def get(self, key: bytes) -> Entry:

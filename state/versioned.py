@@ -65,7 +65,6 @@ class VersionedBuffer(Buffer):
         hold: Literal["objects", "bytes"] = "objects",
         exact: frozenset[type] = ATOMS,
         keep: Callable[[Any], Any] | None = None,
-        clean_limit_bytes: int = 16 << 20,
     ) -> None:
         super().__init__(
             name,
@@ -75,7 +74,6 @@ class VersionedBuffer(Buffer):
             hold=hold,
             exact=exact,
             keep=keep,
-            clean_limit_bytes=clean_limit_bytes,
         )
         self._fresh: dict[bytes, list[int]] = {}
         """The times of the dirty versions of each key, in order."""
@@ -215,10 +213,10 @@ class VersionedBuffer(Buffer):
         """The dirty versions are in the committed store now."""
         self.dirty.clear()
         self._fresh.clear()
-        surplus = len(self._latest) - self._clean_limit_bytes // self._entry_bytes
-        if surplus > 0:
-            for key in list(islice(self._latest, surplus + len(self._latest) // 8)):
-                del self._latest[key]
+
+    @property
+    def _cache(self) -> dict[bytes, Entry]:
+        return self._latest
 
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""

@@ -120,7 +120,7 @@ def refuse_processors(application: Application, plan: BackfillPlan) -> None:
 
 def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> Task:
     config = application.config
-    spec = sub.task(0, 0, partitions_of=partition_counter(plan, config))
+    spec = sub.task(0, partitions_of=partition_counter(plan, config))
     return Task(
         spec=spec,
         state=SpillingState([store.spec for store in spec.stores], memory_bytes=1 << 20),

@@ -35,6 +35,7 @@ from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arr
 from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.spark_bridge.run.history_tables import load_global_tables
 from headrace.spark_bridge.run.task_facts import facts_of
+from headrace.state.buffers import bound_caches
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
@@ -193,7 +194,6 @@ class StageRun:
         places = plan.inputs(task_id.partition, self._plan.partitions)
         spec = plan.task(
             task_id.partition,
-            self._config.statestore_read_cache_max_bytes,
             partitions_of=partition_counter(self._plan, self._config),
         )
         specs = [store.spec for store in spec.stores]
@@ -303,6 +303,8 @@ class StageRun:
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
                 self._flush()
                 self._write(task)
+        buffers = (buffer for task in self._tasks.values() for buffer in task.buffers)
+        bound_caches(buffers, self._config.statestore_read_cache_max_bytes)
 
     def _flush(self) -> None:
         """Send on everything that caches hold back, in all tasks.

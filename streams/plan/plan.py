@@ -89,7 +89,6 @@ class SubPlan:
     def task(
         self,
         partition: int,
-        read_cache_bytes: int,
         *,
         partitions_of: Callable[[str], int] = unknown_partitions,
     ) -> TaskSpec:
@@ -100,7 +99,6 @@ class SubPlan:
             changelogs={s: TopicPartition(t, partition) for s, t in self.changelogs.items()},
             value_serdes=self.value_serdes,
             internal_topics=frozenset(t.name for t in self.topics.repartition_sources),
-            read_cache_bytes=read_cache_bytes,
             partitions_of=partitions_of,
             source_rows=self.source_rows,
         )

@@ -36,7 +36,6 @@ class TaskSpec:
         changelogs: the changelog partition of each logged store.
         value_serdes: the serde of each store's values.
         internal_topics: inputs that this application writes itself.
-        read_cache_bytes: the bound of each store's cache of committed rows.
     """
 
     id: TaskId
@@ -44,7 +43,6 @@ class TaskSpec:
     changelogs: Mapping[str, TopicPartition]
     value_serdes: Mapping[str, Any]
     internal_topics: frozenset[str] = frozenset()
-    read_cache_bytes: int = 16 << 20
 
     partitions_of: Callable[[str], int] = unknown_partitions
     """Tells the partition count of a topic that is written to."""

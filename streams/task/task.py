@@ -173,7 +173,6 @@ class Task:
             hold=self.spec.program.holds[store.name],
             exact=exact_types(serde),
             keep=keeper(serde),
-            clean_limit_bytes=self.spec.read_cache_bytes,
         )
 
     @property
@@ -317,6 +316,11 @@ class Task:
     def uncommitted_bytes(self) -> int:
         """Estimate the memory that uncommitted rows take."""
         return sum(buffer.uncommitted_bytes() for buffer in self._buffers.values())
+
+    @property
+    def buffers(self) -> Iterable[Buffer]:
+        """Those of its stores."""
+        return self._buffers.values()
 
     def held_back(self) -> int:
         """How many updates caches hold back."""

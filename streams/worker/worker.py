@@ -148,6 +148,7 @@ class Worker:
             processed = self._processing.run()
             self._processing.close_idle_windows()
             self._commit_if_due(processed)
+            self.tasks.bound_caches()
             if self.tasks.has_unknown:
                 self._topic_watch.look_within(UNKNOWN_LOOK_S)
             self._topic_watch.turn()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.state.buffer import ABSENT, Buffer, timestamped_rows
+from headrace.state.buffers import bound_caches
 from headrace.state.codec import encode_timestamped
 from headrace.state.errors import ValueEncodingError
 
@@ -52,8 +53,8 @@ def encode(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False).encode()
 
 
-def make(rows: Rows, hold: Any = "objects", limit: int = 1 << 20) -> Buffer:
-    return Buffer("s", rows, encode=encode, decode=json.loads, hold=hold, clean_limit_bytes=limit)
+def make(rows: Rows, hold: Any = "objects") -> Buffer:
+    return Buffer("s", rows, encode=encode, decode=json.loads, hold=hold)
 
 
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c\xff", b"\xff"])
@@ -66,7 +67,7 @@ class BufferAgainstADictionary(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stores = {hold: Rows() for hold in ("objects", "bytes")}
-        self.buffers = {hold: make(rows, hold, 600) for hold, rows in self.stores.items()}
+        self.buffers = {hold: make(rows, hold) for hold, rows in self.stores.items()}
         self.committed: dict[bytes, tuple[Any, int]] = {}
         self.model: dict[bytes, tuple[Any, int]] = {}
 
@@ -92,6 +93,10 @@ class BufferAgainstADictionary(RuleBasedStateMachine):
         if isinstance(value, list):
             value.append(99)
             assert self.buffers["bytes"].get(key)[0] == self.model[key][0]
+
+    @rule(limit=st.integers(0, 900))
+    def bound_the_caches(self, limit: int) -> None:
+        bound_caches(self.buffers.values(), limit)
 
     @rule(start=st.none() | KEYS, end=st.none() | KEYS, reverse=st.booleans())
     def scan(self, start: bytes | None, end: bytes | None, reverse: bool) -> None:
@@ -157,16 +162,49 @@ def test_a_missing_row_is_asked_for_once() -> None:
     assert rows.reads == 1
 
 
-def test_the_cache_of_committed_rows_is_bounded() -> None:
-    rows = Rows()
-    buffer = make(rows, limit=100_000)
+def test_caches_of_committed_rows_are_bounded_together() -> None:
+    small, large = make(Rows()), make(Rows())
     for number in range(5_000):
-        buffer.put(b"%d" % number, "x" * 100, 0)
+        large.put(b"%d" % number, "x" * 100, 0)
+        if number < 50:
+            small.put(b"%d" % number, "x" * 100, 0)
         if number % 500 == 0:
-            buffer.uncommitted_bytes()
-            rows.apply(timestamped_rows(buffer.delta()))
-            buffer.committed()
-    assert len(buffer.clean) < 100_000 // 250
+            for buffer in (small, large):
+                buffer.committed()
+            bound_caches((small, large), 100_000)
+    assert 200 < len(large.clean) < 100_000 // 300
+    assert set(large.clean) == {b"%d" % n for n in range(4_501 - len(large.clean), 4_501)}
+    assert len(small.clean) == 50, "a small one is not what takes the room"
+
+
+def test_each_of_several_large_caches_gives_way() -> None:
+    buffers = [make(Rows()), make(Rows())]
+    for buffer in buffers:
+        for number in range(200):
+            buffer.put(b"%d" % number, "x" * 100, 0)
+        buffer.committed()
+    bound_caches(buffers, 100_000)
+    assert [100 < len(buffer.clean) < 160 for buffer in buffers] == [True, True]
+
+
+@pytest.mark.parametrize("hold", ["objects", "bytes"])
+def test_the_size_of_rows_that_are_only_read_counts(hold: Any) -> None:
+    rows = Rows()
+    rows.apply([(b"%d" % n, bytes(8) + encode("x" * 10_000)) for n in range(200)])
+    buffer = make(rows, hold)
+    for number in range(200):
+        buffer.get(b"%d" % number)
+        bound_caches([buffer], 500_000)
+    assert 20 < len(buffer.clean) < 50
+
+
+def test_a_cache_without_room_keeps_nothing() -> None:
+    rows = Rows()
+    rows.apply([(b"k", bytes(8) + encode("x"))])
+    buffer = make(rows)
+    assert buffer.get(b"k") == ("x", 0)
+    bound_caches([buffer], 0)
+    assert not buffer.clean
 
 
 def test_the_estimate_of_uncommitted_bytes_follows_values_that_grow() -> None:

@@ -332,7 +332,8 @@ class JsonSerde:
     def serialize(self, value: Any, /) -> bytes:
         """Encode; refuses None, NaN, infinities, ints beyond 64 bits and keys that are no str."""
         try:
-            data = _dumps(value, None, _JSON_OPTIONS)
+            # What orjson gives holds its whole first buffer of 4 KiB for as long as it is kept.
+            data = b"%b" % _dumps(value, None, _JSON_OPTIONS)
         except TypeError as error:
             refuse_value(self.name, value, str(error))
         # orjson writes null for NaN and the infinities.

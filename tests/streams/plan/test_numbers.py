@@ -39,7 +39,7 @@ def test_of_a_number_that_two_inputs_bear_the_largest_counts(numbers: tuple[int,
         for topic, number in zip("ab", numbers, strict=True)
     }
     task = Task(
-        spec=plan.task(0, 1 << 20),
+        spec=plan.task(0),
         state=MemoryTaskState([]),
         start=start,
         send=lambda *_: None,

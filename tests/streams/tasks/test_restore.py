@@ -56,7 +56,7 @@ class Bench:
         stream.to_table(store="others")
         config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "nowhere:1"})
         (plan,) = plan_application(builder.build(), config)
-        self.spec = plan.task(self.partition, 1 << 20)
+        self.spec = plan.task(self.partition)
         self.state: TaskState = self.open()
 
     def open(self) -> TaskState:

@@ -1,0 +1,46 @@
+"""What rows of the default serde take in memory, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ROWS = 200_000
+
+PROGRAM = f"""
+from pathlib import Path
+
+from headrace import serdes
+from headrace.state.buffers import make_buffer
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.topology.serdes.kept import exact_types, keeper
+
+def resident():
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+json = serdes.json
+spec = StoreSpec("s", kind="memory")
+buffer = make_buffer(
+    spec,
+    MemoryTaskState([spec]).store("s"),
+    encode=json.serialize,
+    decode=json.deserialize,
+    hold="bytes",
+    exact=exact_types(json),
+    keep=keeper(json),
+)
+before = resident()
+for number in range({ROWS}):
+    buffer.put(b"%d" % number, {{"number": number, "name": "customer"}}, number)
+changes = buffer.delta()
+print((resident() - before) // {ROWS})
+"""
+
+
+def test_rows_of_json_take_the_memory_of_their_bytes() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    each = int(done.stdout)
+    assert 100 < each < 700, "4,400 with the buffer that orjson makes them in"
