@@ -21,8 +21,8 @@ from confluent_kafka import Consumer, Producer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cluster import Cluster, cluster
-from benchmarks.processes import Service
+from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.processes import Service
 
 KEYS = 1000
 WARM_UP_S = 3.0

@@ -17,12 +17,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cluster import cluster
-from benchmarks.jobs import JOBS
+from benchmarks.jobs.jobs import JOBS
+from benchmarks.measure.cluster import cluster
 from benchmarks.run import TABLE_WIDTH, UNCACHED, Benchmark, JobResults, Result, Variant
 
-ASKED = Variant("asked", "benchmarks.apps", UNCACHED)
-UNASKED = Variant("not asked", "benchmarks.unasked", UNCACHED)
+ASKED = Variant("asked", "benchmarks.peers.apps", UNCACHED)
+UNASKED = Variant("not asked", "benchmarks.peers.unasked", UNCACHED)
 JOBS_ASKED = ("stateless", "sum")
 
 

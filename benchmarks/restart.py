@@ -23,8 +23,8 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cluster import Cluster, cluster
-from benchmarks.processes import Service
+from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.processes import Service
 
 TRICKLE_PER_S = 200
 TRICKLE_S = 2.0

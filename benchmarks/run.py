@@ -25,8 +25,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cluster import Cluster, Outcome, cluster
-from benchmarks.jobs import JOBS, Job
+from benchmarks.jobs.jobs import JOBS, Job
+from benchmarks.measure.cluster import Cluster, Outcome, cluster
 
 RUN_TIMEOUT_S = 300
 TABLE_WIDTH = 132
@@ -50,10 +50,12 @@ class Variant:
     every_update: bool = True
 
 
-HAND = Variant("by hand, exactly-once", "benchmarks.hand")
-EXACT = Variant("exactly-once", "benchmarks.apps", UNCACHED)
-AT_LEAST = Variant("at-least-once", "benchmarks.apps", (*UNCACHED, "--guarantee", "at_least_once"))
-CACHED = Variant("exactly-once, caches", "benchmarks.apps", (), every_update=False)
+HAND = Variant("by hand, exactly-once", "benchmarks.peers.hand")
+EXACT = Variant("exactly-once", "benchmarks.peers.apps", UNCACHED)
+AT_LEAST = Variant(
+    "at-least-once", "benchmarks.peers.apps", (*UNCACHED, "--guarantee", "at_least_once")
+)
+CACHED = Variant("exactly-once, caches", "benchmarks.peers.apps", (), every_update=False)
 
 
 @dataclass(frozen=True, slots=True)

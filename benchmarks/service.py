@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import structlog
 
-from benchmarks.topologies import TOPOLOGIES
+from benchmarks.jobs.topologies import TOPOLOGIES
 from headrace.streams.app import KafkaStreams
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.task_spec import TaskId

@@ -1,6 +1,6 @@
 """The uncommitted writes of one store of one task, over what is committed.
 
-Hot path: generated code works on `dirty` and `clean` directly; benchmarks/buffer.py times it.
+Hot path: generated code works on `dirty` and `clean` directly; benchmarks/micro/buffer.py times it.
 
 Who owns what: `dirty` holds the writes since the last commit, and nothing else knows them. `clean`
 is a cache of committed rows; whoever knows all buffers bounds their caches. The committed store is

@@ -1,6 +1,6 @@
 """The live consumer behind `headrace.streams.seams.clients.Consumer`.
 
-Hot path: `poll` groups each batch by partition; benchmarks/consume.py times it.
+Hot path: `poll` groups each batch by partition; benchmarks/micro/consume.py times it.
 
 The group's assignment and what is read are kept apart: nothing is read on a rebalance by itself,
 the runtime adds partitions, at explicit offsets, when their tasks are ready for them.

@@ -1,6 +1,6 @@
 """What the live producers share: `plain_producer` and `transactional_producer`, one a guarantee.
 
-Hot path: `send` runs for every record that leaves a task; benchmarks/produce.py times it.
+Hot path: `send` runs for every record that leaves a task; benchmarks/micro/produce.py times it.
 
 Every retry rule of a producer's calls is here. What a call cannot settle itself becomes one of
 `headrace.streams.errors`, by the table in `headrace.streams.kafka.reactions`.

@@ -1,6 +1,6 @@
 """The rows of a windowed fold: how a record changes one, and what goes on to those that follow.
 
-Hot path: `fold` runs for each record and window; benchmarks/windows.py times it.
+Hot path: `fold` runs for each record and window; benchmarks/micro/windows.py times it.
 
 Changes go on at once, at the next flush where a cache holds them back, or, where windows are
 emitted on close, only from `emit`.

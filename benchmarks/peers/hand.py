@@ -19,7 +19,7 @@ import click
 import orjson
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from benchmarks.meter import Meter
+from benchmarks.measure.meter import Meter
 
 COMMIT_INTERVAL_S = 0.1
 BATCH = 5000

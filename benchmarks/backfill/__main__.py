@@ -21,8 +21,8 @@ from confluent_kafka import TopicPartition as Place
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.backfill_jobs import JOBS, Job, sentence, table_topology
-from benchmarks.cluster import Cluster, cluster
+from benchmarks.backfill.jobs import JOBS, Job, sentence, table_topology
+from benchmarks.measure.cluster import Cluster, cluster
 from headrace import serdes
 from headrace.spark_bridge import backfill, local_session
 from headrace.spark_bridge.backfill import compute

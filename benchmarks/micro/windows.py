@@ -8,9 +8,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from benchmarks.compiled import OPTIONS, RECORDS, SOURCE, messages
-from benchmarks.stores import EmptyStore
-from benchmarks.timing import Comparison, compare
+from benchmarks.micro.compiled import OPTIONS, RECORDS, SOURCE, messages
+from benchmarks.micro.stores import EmptyStore
+from benchmarks.micro.timing import Comparison, compare
 from headrace import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer

@@ -9,8 +9,8 @@ from typing import Literal
 
 import orjson
 
-from benchmarks.stores import EmptyStore
-from benchmarks.timing import Comparison, compare
+from benchmarks.micro.stores import EmptyStore
+from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
 from headrace.state.buffer import Buffer, timestamped_rows
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from confluent_kafka import Message
 
-from benchmarks.timing import Comparison, compare
+from benchmarks.micro.timing import Comparison, compare
 from headrace.streams.kafka.consumer import _by_partition
 
 RECORDS = 5000

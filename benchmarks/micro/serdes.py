@@ -1,4 +1,4 @@
-"""Serdes of records beside the library calls underneath: ``python -m benchmarks.serdes``."""
+"""Serdes of records beside the library calls underneath: ``python -m benchmarks.micro.serdes``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
-from benchmarks.timing import Comparison, compare
+from benchmarks.micro.timing import Comparison, compare
 from headrace import avro, serdes
 from headrace.topology.serdes import Serde
 

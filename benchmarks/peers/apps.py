@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import structlog
 
-from benchmarks.meter import Meter
-from benchmarks.topologies import TOPOLOGIES
+from benchmarks.jobs.topologies import TOPOLOGIES
+from benchmarks.measure.meter import Meter
 from headrace.streams.app import KafkaStreams
 from headrace.streams.plan.task_spec import TaskId
 from headrace.topology.topology import Topology

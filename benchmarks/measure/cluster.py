@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.jobs import Record
+from benchmarks.jobs.jobs import Record
 from headrace.streams.devbroker import DevBroker
 
 TIMEOUT_S = 60.0

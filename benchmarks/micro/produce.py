@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import confluent_kafka
 
-from benchmarks.timing import Comparison, compare
+from benchmarks.micro.timing import Comparison, compare
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import TopicPartition
 

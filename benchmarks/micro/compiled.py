@@ -1,7 +1,8 @@
 """The generated code of the three jobs on records in memory, without Kafka.
 
 Beside each stands the loop that a hand-written program would run for the same records; both write
-to a list instead of a producer. ``python -m benchmarks.compiled --code`` prints the generated code.
+to a list instead of a producer. ``python -m benchmarks.micro.compiled --code`` prints what is
+generated.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import click
 import orjson
 from confluent_kafka import Message
 
-from benchmarks import topologies
-from benchmarks.jobs import Record, amounts, orders, sentences
-from benchmarks.stores import EmptyStore
-from benchmarks.timing import Comparison, compare
+from benchmarks.jobs import topologies
+from benchmarks.jobs.jobs import Record, amounts, orders, sentences
+from benchmarks.micro.stores import EmptyStore
+from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
 from headrace.state.buffer import Buffer
 from headrace.topology.compile.codegen import CompileOptions

@@ -1,0 +1,1 @@
+"""Backfills beside Spark SQL, and their hand-over beside a loop."""

@@ -1,0 +1,1 @@
+"""What benchmarks stand on: the cluster, processes, and what they cost."""

@@ -1,0 +1,1 @@
+"""What is compared: the library, and who else does the same jobs."""
