@@ -232,8 +232,18 @@ class StreamJoin:
         self._engine.meet("a join of streams", lies_by)
         self.result = streams.Stream(left.engine, left.key, left.value, lies_by=lies_by)
         self.result.origins = left.origins | right.origins
+        self._streams = {True: left, False: right}
+        self._late: dict[bool, streams.Stream] = {}
         left.followers.append(lambda *record: self._receive(True, *record))
         right.followers.append(lambda *record: self._receive(False, *record))
+
+    def hand_on_late(self, is_left: bool, key: streams.Key, late: streams.Late | None) -> None:
+        """Make the stream of what one side is too late with, in its own bytes."""
+        if late is not None:
+            side = self._streams[is_left]
+            self._late[is_left] = streams.Stream(side.engine, key, side.value, lies_by=side.lies_by)
+            self._late[is_left].origins = side.origins
+            late(self._late[is_left])
 
     def _emits_null(self, is_left: bool) -> bool:
         return self._kind == "outer" or (self._kind == "left" and is_left)
@@ -279,6 +289,8 @@ class StreamJoin:
             sides.times[is_left] = max(sides.times[is_left], timestamp)
             if timestamp >= self._horizon(sides, is_left):
                 sides.kept[is_left].append((timestamp, key, value))
+            elif is_left in self._late:
+                self._late[is_left].emit(task, key, value, timestamp)
 
     def _horizon(self, sides: Sides, is_left: bool) -> int:
         windows = self._windows

@@ -466,10 +466,16 @@ class Written:
             other = self._named[(step.other + more) % len(self._named)]
             self._put_together(changed, other, replace(step, key=step.key + more))
 
-    def _put_together(self, stream: Any, other: Any, step: Step, **name: str) -> None:
+    def _late_join(self, stream: Any, step: Step, place: int) -> None:
+        """Other steps go on from the records of both sides that came too late."""
+        late = {"late": self._streams.append, "other_late": self._streams.append}
+        other = self._streams[step.other % len(self._streams)]
+        self._put_together(stream, other, step, name=f"j{place}", **late)
+
+    def _put_together(self, stream: Any, other: Any, step: Step, **given: Any) -> None:
         join = (stream.join, stream.left_join, stream.outer_join)[step.n % 3]
-        values = {"value": self._joined(name), "other_value": self._joined(name)}
-        options = {**values, **name, **self._key(step)}
+        values = {"value": self._joined(given), "other_value": self._joined(given)}
+        options = {**values, **given, **self._key(step)}
         if step.n % 3 and step.index % 2:
             options["late_match"] = "drop"
         self._streams.append(join(other, joined, join_windows_of(step.n), **options))
@@ -555,7 +561,7 @@ OPS = tuple(
 )
 """All calls that a program can consist of, without those of `FEWER_OPS` and `LATE_OPS`."""
 FEWER_OPS = ("deduplicate", "sample")
-LATE_OPS = ("late_windows", "late_sessions")
+LATE_OPS = ("late_windows", "late_sessions", "late_join")
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)

@@ -214,6 +214,8 @@ class Stream:
             right.keep_keyless()
         drops_late = options.get("late_match") == "drop"
         join = joins.StreamJoin(left, right, joiner, windows, kind, drops_late=drops_late)
+        join.hand_on_late(True, own or left.key, options.get("late"))
+        join.hand_on_late(False, others or right.key, options.get("other_late"))
         join.result.key = own or others
         return join.result
 

@@ -176,7 +176,7 @@ class StreamJoins(Generic[K, V]):
             key_mapper: called as ``key_mapper(key, value)``, tells the key of a global table's row.
             late: is given this stream's records that came too late to be kept, once they are
                 joined with what the other stream still had; nothing that comes will find them.
-            other_late: the same with the other stream's records.
+            other_late: the same with the other stream's records, in the serdes of that one.
 
         Raises:
             TopologyError: a name is not legal or is taken, or an argument does not go with `other`.

@@ -145,7 +145,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
         spec = KeepSide(store, retention_ms)
         keep = Operator(node, (edge.node,), spec=spec, uses=(store,), needs_key=drops_null_keys)
         edge.draft.add(keep, store=stores[store])
-        add_late(replace(edge, key=key), node, late)
+        add_late(edge, node, late)
     _add_joins(left, right, join, names, retention_ms, key)
     return replace(left, node=names.merge, key=key, value=None, rekeyed=False)
 

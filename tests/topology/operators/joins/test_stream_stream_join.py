@@ -21,6 +21,7 @@ from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, T
 from headrace.topology.context.context import Number
 from headrace.topology.operators.joins import join_waiting
 from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
+from headrace.topology.serdes import Serde
 from headrace.topology.windows import JoinWindows
 from tests.topology.operators.joins.stream_join_model import Kind, Side, StreamJoinModel
 
@@ -558,6 +559,37 @@ def test_late_records_are_taken_as_streams() -> None:
     }
     assert late == {"left": [("late", 79)], "right": [("late", 75)]}
     assert not join.driver.dropped
+
+
+def _signed(name: str) -> Serde[str]:
+    """A serde whose bytes tell which one wrote them."""
+    sign = f"{name} "
+    return serdes.serde_from(
+        serialize=lambda text: (sign + text).encode(),
+        deserialize=lambda data: data.decode().removeprefix(sign),
+        name=name,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::headrace.topology.errors.KeySerdeWarning")
+@pytest.mark.parametrize("kind", METHODS)
+def test_late_records_are_written_with_the_serdes_of_their_own_side(kind: Kind) -> None:
+    builder = StreamsBuilder()
+    left, right = (
+        builder.stream(side, key=_signed(f"{side}'s"), value=_signed(f"{side}'s"))
+        for side in ("left", "right")
+    )
+    late = {
+        "late": lambda stream: stream.to("late-left"),
+        "other_late": lambda stream: stream.to("late-right"),
+    }
+    getattr(left, METHODS[kind])(right, pair, within(10), **late)
+    driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE)
+    for side in ("left", "right"):
+        for timestamp in (100, 79):
+            driver.input(side).send("k", "v", timestamp=timestamp)
+        (record,) = driver.output(f"late-{side}", **RAW).read_all()
+        assert (record.key, record.value) == (f"{side}'s k".encode(), f"{side}'s v".encode())
 
 
 def test_late_records_that_nobody_takes_are_counted() -> None:
