@@ -36,7 +36,11 @@ _CONSTANTS = {
 def checked(face: Face) -> Face:
     """Have the public methods of a class look at what they are given, and hint at their names."""
     for name, method in inspect.getmembers(face, inspect.isfunction):
-        if not name.startswith("_") and not hasattr(method, "__wrapped__"):
+        if name.startswith("_"):
+            continue
+        # Python says of a wrong call whose method it is: that of the class that users know.
+        method.__qualname__ = f"{face.__qualname__}.{name}"
+        if not hasattr(method, "__wrapped__"):
             signature = inspect.signature(method)
             if any(_is_looked_at(p) for p in signature.parameters.values()):
                 made = _checking(method, signature)

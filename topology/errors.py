@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Literal
 
 _EITHER = re.compile(r"value=(\S.*?) \(key=.*? for keys\)")
@@ -19,6 +20,9 @@ class TopologyError(Exception):
 
 
 Part = Literal["key", "value"]
+Arguments = Mapping[Part, str]
+"""What the arguments of a step are called that name its serdes, where not as the part."""
+NO_ARGUMENTS: Arguments = MappingProxyType({})
 
 
 class SerdeError(Exception):
@@ -29,12 +33,15 @@ class SerdeError(Exception):
     """
 
     part: Part | None = None
+    argument: str | None = None
+    """The argument of the step that names the serde, where it is not called as the part."""
 
     def __str__(self) -> str:
         text = super().__str__()
+        if self.part or self.argument:
+            text = _EITHER.sub(rf"{self.argument or self.part}=\1", text)
         if self.part is None:
             return text
-        text = _EITHER.sub(rf"{self.part}=\1", text)
         if self.part == "key":
             text = text.replace(" a value of type ", " a key of type ", 1)
         return f"the {self.part}'s {text}" if text.startswith("serde ") else f"{self.part}: {text}"

@@ -79,7 +79,7 @@ class RecordErrors:
         record = NodeRecord(key, value, timestamp, headers)
         if isinstance(error, SerdeError) and (part == "key" or part == "value"):
             error.part = part
-        error = self.program.explain(error, None, None)
+        error = self.program.explain(error, node, None)
         self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
 
     def punctuator_failed(self, node: str, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
+from headrace.topology import KStream, KTable, Materialized, StreamsBuilder, Topology, serdes
 from headrace.topology.errors import TopologyError
 from headrace.topology.processors.stores import Stores
 
@@ -191,6 +192,29 @@ def test_a_serde_of_one_s_own_is_taken() -> None:
             return data.decode()[::-1]
 
     StreamsBuilder().stream("in", value=Reversed()).to("out", value=None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda stream, _: stream.sample(),
+        lambda stream, _: stream.deduplicate(),
+        lambda stream, _: stream.join(),
+        lambda stream, _: stream.filter(other=1),
+        lambda _, table: table.left_join(),
+    ],
+)
+def test_a_call_that_lacks_something_is_one_of_the_class_that_users_know(call: Any) -> None:
+    builder = StreamsBuilder()
+    with pytest.raises(TypeError, match=r"^K(Stream|Table)\.\w+\(\) "):
+        call(builder.stream("in"), builder.table("rows", store="rows"))
+
+
+def test_no_public_method_has_the_name_of_another_class() -> None:
+    for face in (KStream, KTable):
+        for name, method in inspect.getmembers(face, inspect.isfunction):
+            if not name.startswith("_"):
+                assert method.__qualname__ == f"{face.__qualname__}.{name}"
 
 
 def test_an_error_names_the_line_of_the_call() -> None:

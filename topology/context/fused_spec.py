@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, Self
 
 from headrace.topology.context.operator_spec import Bind
+from headrace.topology.errors import Arguments
 from headrace.topology.serdes import Serde
 
 
@@ -46,6 +47,11 @@ class FusedSpec:
     def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
         """The same with the serdes that it uses itself filled in."""
         return self
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """Which arguments of its call name its serdes, where not ``key`` and ``value``."""
+        return {}
 
     @property
     def reads_key(self) -> bool:

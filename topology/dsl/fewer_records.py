@@ -76,7 +76,8 @@ class FewerRecords(StreamJoins[K, V]):
 
         The id is the record's key, or the key and what `key` returns. Times are those of records.
         One that is left out starts no interval of its own. Records without a key, and those for
-        which `key` returns None, always go on (Kafka Streams: KIP-655).
+        which `key` returns None, always go on (Kafka Streams: KIP-655). Ids are equal where their
+        serdes make the same bytes of them: with `serdes.json` 1, 1.0 and True are three.
 
         Args:
             within: how far from a record that went on others are left out, both ends included.
@@ -87,7 +88,7 @@ class FewerRecords(StreamJoins[K, V]):
             id_serde: serde of what `key` returns; None takes ``default.key.serde``.
             key_serde: serde of keys; None takes that of the stream.
             value_serde: serde of values in a repartition topic; None takes that of the stream.
-            store: name or options of the store; None generates the name.
+            store: name or options of the store, which is never cached; None generates the name.
             name: name of the node, and of the topic if the key has changed; None generates the one
                 and takes the store's name for the other.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.graph import (
     AnySerde,
     Branch,
@@ -214,16 +214,32 @@ class Edge:
         """Add a node behind this edge that changes neither key nor value."""
         return replace(self, node=self.draft.add(node))
 
-    def repartitioned(self, prefix: str, *, partitions: int | None = None) -> Edge:
+    def repartitioned(
+        self, prefix: str, *, partitions: int | None = None, arguments: Arguments = NO_ARGUMENTS
+    ) -> Edge:
         """Add a repartition topic behind this edge, named after `prefix`.
 
         One that was added to the same edge under the same name is used again.
+
+        Args:
+            prefix: what comes in front in all its names.
+            partitions: how many it has; None takes that from upstream.
+            arguments: which ones of the step name its serdes.
         """
         names = self.draft.names.repartition(prefix)
+        sink = Sink(
+            names.sink,
+            (names.filter,),
+            names.topic,
+            self.key,
+            self.value,
+            internal=True,
+            arguments=arguments,
+        )
         step = Step(
             (
                 Stateless(names.filter, (self.node,), op="null_key_filter"),
-                Sink(names.sink, (names.filter,), names.topic, self.key, self.value, internal=True),
+                sink,
                 Source(
                     names.source,
                     topics=(names.topic,),
@@ -238,7 +254,7 @@ class Edge:
             self.draft.add(*step.nodes)
         return replace(self, node=names.source, rekeyed=False)
 
-    def repartitioned_for_join(self, name: str | None) -> Edge:
+    def repartitioned_for_join(self, name: str | None, arguments: Arguments = NO_ARGUMENTS) -> Edge:
         """Add a repartition topic behind this edge for a join, or use that of an earlier join.
 
         A join that gives a name has a topic of its own. One without takes one that is there,
@@ -246,6 +262,7 @@ class Edge:
 
         Args:
             name: what the topic is named after; None takes the name of the edge's node.
+            arguments: which ones of the step name its serdes.
         """
         made = self.draft.for_joins(self.node)
         serdes = (self.key, self.value)
@@ -255,7 +272,7 @@ class Edge:
             return replace(self, node=again[-1], rekeyed=False)
         unnamed = sum(not one.is_named for one in made)
         prefix = self.node if unnamed == 0 else f"{self.node}-{unnamed + 1}"
-        edge = self.repartitioned(prefix if name is None else name)
+        edge = self.repartitioned(prefix if name is None else name, arguments=arguments)
         made.append(ForJoin(edge.node, serdes, is_named=name is not None))
         return edge
 

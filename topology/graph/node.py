@@ -8,10 +8,11 @@ where each has its own lines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from headrace.topology.context.operator_spec import Bind, RowKind
+from headrace.topology.errors import Arguments
 from headrace.topology.serdes import Serde
 
 Function = Callable[..., Any]
@@ -241,6 +242,11 @@ class Node:
         """What to write so that a repartition topic in front of it has a name of its own."""
         return None
 
+    @property
+    def serde_arguments(self) -> Arguments:
+        """Which arguments name its serdes, where they are not called ``key`` and ``value``."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class Source(Node):
@@ -321,6 +327,13 @@ class Sink(Node):
     internal: bool = False
     partitioner: Function | None = None
     """Called as ``partitioner(topic, key, value, partitions)`` (see `compile.sink`)."""
+    arguments: Arguments = field(default_factory=dict, compare=False, repr=False)
+    """Those of the step that it was added for."""
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """As it was given."""
+        return self.arguments
 
     @property
     def as_sink(self) -> Sink:

@@ -16,6 +16,7 @@ from typing import Literal, Self
 
 from headrace.topology.context.fused_spec import FusedSpec
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.errors import Arguments
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import Binder, Function, Node
 
@@ -120,6 +121,11 @@ class Fused(Node):
     """Lets records of a stream go on as they are or not at all, as `spec` says in Python."""
 
     spec: FusedSpec = field(kw_only=True)
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """As its spec says."""
+        return self.spec.serde_arguments
 
     def bound(self, binder: Binder) -> Node:
         """The same with what its spec makes of the serdes that it uses itself."""

@@ -1,7 +1,7 @@
 """Letting the first record of each id go on, and none of those that are near it in time.
 
-An id is the record's key, or the key and what a function makes of the value. The rule is that of
-Kafka Streams (KIP-655):
+An id is the record's key, or the key and what a function makes of the value, both as the bytes of
+their serdes. The rule is that of Kafka Streams (KIP-655):
 
 - A record goes on, and its time is remembered, unless a record with its id that went on lies at
   most `within` before or after it. What does not go on is not remembered: it starts no interval.
@@ -25,6 +25,7 @@ from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.errors import SerdeError
 from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
@@ -72,11 +73,17 @@ class SeenSerde:
     def prefix(self, key: Any, identity: Any) -> bytes:
         """What the rows of an id begin with, and no others of that length."""
         assert self.left is not None
-        data = self.left.serialize(key)
-        if self.keys_only:
-            return data
-        assert self.right is not None
-        return _LENGTH.pack(len(data)) + data + self.right.serialize(identity)
+        argument = "key_serde"
+        try:
+            data = self.left.serialize(key)
+            if self.keys_only:
+                return data
+            assert self.right is not None
+            argument = "id_serde"
+            return _LENGTH.pack(len(data)) + data + self.right.serialize(identity)
+        except SerdeError as error:
+            error.argument = argument
+            raise
 
     def serialize(self, value: Seen, /) -> bytes:
         """Encode."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from headrace.topology.context.fused_spec import FusedRecord, FusedSpec
 from headrace.topology.context.operator_spec import Bind
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import Arguments, TopologyError
 from headrace.topology.serdes import Serde
 
 By = Literal["key", "value"]
@@ -69,6 +69,11 @@ class Sample(FusedSpec):
     def reads_value(self) -> bool:
         """Whether the value decides."""
         return self.by == "value"
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """One for either."""
+        return {"key": "serde", "value": "serde"}
 
     def bound(self, bind: Bind, /) -> Sample:
         """The same with a complete serde."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,9 @@ from headrace.spark_bridge.program.combine import reaches_time
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.deployed.deployment_changes import changes
+from headrace.streams.errors import RecordError
 from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.topic_plan import changelog_config
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, TopologyError, serdes
 from headrace.topology.checks.unnamed import unnamed_steps
@@ -158,6 +160,42 @@ def test_keys_that_change_are_brought_together_first() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TopologyError, match=said):
         _gone_on([], **options)
+
+
+@pytest.mark.parametrize(
+    ("step", "argument"),
+    [
+        (lambda s: s.deduplicate(**TEN, key=lambda v: v, id_serde=serdes.string), "id_serde"),
+        (lambda s: s.map(lambda k, v: (v, v)).deduplicate(**TEN), "key_serde"),
+        (
+            lambda s: s.map(lambda k, v: (k, 5)).deduplicate(**TEN, value_serde=serdes.string),
+            "value_serde",
+        ),
+        (lambda s: s.deduplicate(**TEN, key_serde=serdes.integer), "key_serde"),
+    ],
+    ids=["id", "repartitioned key", "repartitioned value", "key"],
+)
+def test_an_error_of_a_serde_names_the_argument(
+    step: Callable[[Stream], Stream], argument: str
+) -> None:
+    driver = driver_of(step)
+    with pytest.raises(RecordError, match=rf"pass {argument}=serdes\.\w+ \("):
+        driver.input("in").send("k", 1)
+
+
+@pytest.mark.parametrize("given", [{}, {"cleanup.policy": "compact,delete"}])
+def test_settings_of_the_changelog_go_over_the_defaults(given: dict[str, str]) -> None:
+    store = Materialized("seen", topic_config={"segment.ms": "60000", **given})
+    (sub,) = _topology(store=store).sub_topologies
+    found = changelog_config(sub.stores[0].spec, 0)
+    defaults = {"cleanup.policy": "delete", "retention.ms": "10"}
+    assert found == {**defaults, "segment.ms": "60000", **given}
+
+
+def test_ids_that_are_equal_in_python_differ_where_their_bytes_do() -> None:
+    sent: list[Given] = [("a", value, 0) for value in (1, 1.0, True, 1)]
+    found = _gone_on(sent, key=lambda value: value, id_serde=serdes.json)
+    assert [repr(value) for _, value, _ in found] == ["1", "1.0", "True"]
 
 
 # -- what everybody else knows of it -----------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.streams.errors import RecordError
 from headrace.topology import StreamsBuilder, TopologyError, serdes
 from tests.spark_bridge.run.test_local_runs import Sent, compare
 from tests.support.operators import HEADERS, Stream, driver_of, one, results
@@ -110,6 +111,14 @@ def test_what_is_no_share_is_refused(fraction: Any) -> None:
 def test_it_goes_by_keys_or_by_values() -> None:
     with pytest.raises(TopologyError, match="by='key' or by='value'"):
         results(lambda s: s.sample(0.5, by="time"), [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by", ["key", "value"])
+def test_an_error_of_a_serde_names_the_argument(by: Any) -> None:
+    driver = driver_of(lambda s: s.sample(0.5, by=by, serde=serdes.bytes))
+    said = rf"the {by}'s serde 'bytes' .* pass serde=serdes\.\w+ \("
+    with pytest.raises(RecordError, match=said):
+        driver.input("in").send("k", 1)
 
 
 def test_a_handler_is_told_of_what_the_serde_refuses() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.topology import serdes
 from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.errors import Arguments
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Fused, Operator
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
@@ -49,13 +50,14 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
     store = names.store("KSTREAM-DEDUPLICATE-") if kept.store is None else kept.store
     node_name = names.node("KSTREAM-DEDUPLICATE-", given.name)
     if edge.rekeyed:
-        edge = edge.repartitioned(store if given.name is None else given.name)
+        arguments: Arguments = {"key": "key_serde", "value": "value_serde"}
+        edge = edge.repartitioned(given.name or store, arguments=arguments)
     # Records without a key go on here, and so through a repartition topic.
     edge.draft.keep_null_keys(edge.node)
     spec = kept.timed_spec(store, "window", least_ms=within_ms + grace_ms)
     assert spec.retention_ms is not None
     # Nothing is ever written over, so there is nothing to compact.
-    config = {**spec.topic_config, "cleanup.policy": "delete"}
+    config = {"cleanup.policy": "delete", **spec.topic_config}
     rows = Store(
         replace(spec, cached=False, topic_config=config),
         SeenSerde(edge.key, given.id_serde, keys_only=given.identify is None),

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.dsl.steps.late import Late, add_late
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Operator, Stateless
 from headrace.topology.naming import legal
@@ -119,7 +119,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     sides = [None if join.name is None else f"{join.name}-{side}" for side in ("left", "right")]
     keys = left.key, right.key
     left = _keyed(left, join.key, keys[1], sides[0])
-    right = _keyed(right, join.key, keys[0], sides[1])
+    right = _keyed(right, join.key, keys[0], sides[1], {"value": "other_value"})
     if is_outer_left:
         left.draft.keep_null_keys(left.node)
     if is_outer_right:
@@ -150,18 +150,25 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     return replace(left, node=names.merge, key=key, value=None, rekeyed=False)
 
 
-def _keyed(edge: Edge, key: AnySerde | None, other: AnySerde | None, name: str | None) -> Edge:
+def _keyed(
+    edge: Edge,
+    key: AnySerde | None,
+    other: AnySerde | None,
+    name: str | None,
+    arguments: Arguments = NO_ARGUMENTS,
+) -> Edge:
     """Partition a side anew if its key may have changed, in the other side's bytes.
 
     Args:
         key: the serde that the join names; None takes that of the side, or else of the other.
         other: that of the other side.
         name: what a repartition topic is named after.
+        arguments: which ones of the join name the side's serdes.
     """
     edge = replace(edge, key=key or edge.key)
     if not edge.rekeyed:
         return edge
-    return replace(edge, key=edge.key or other).repartitioned_for_join(name)
+    return replace(edge, key=edge.key or other).repartitioned_for_join(name, arguments)
 
 
 def _named(left: Edge, join: StreamJoin) -> _JoinNames:
@@ -197,7 +204,7 @@ def _named(left: Edge, join: StreamJoin) -> _JoinNames:
 def _side_spec(kept: Materialized, name: str, least_ms: int) -> Any:
     spec = kept.timed_spec(name, "window", least_ms=least_ms)
     # Nothing is ever written over, so there is nothing to compact.
-    config = {**spec.topic_config, "cleanup.policy": "delete"}
+    config = {"cleanup.policy": "delete", **spec.topic_config}
     return replace(spec, cached=False, topic_config=config)
 
 

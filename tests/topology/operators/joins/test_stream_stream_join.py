@@ -15,7 +15,7 @@ from headrace.state.codec import TIMESTAMP
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
-from headrace.streams.errors import MisconfiguredTopicError, StreamsError
+from headrace.streams.errors import MisconfiguredTopicError, RecordError, StreamsError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
 from headrace.topology.context.context import Number
@@ -569,6 +569,16 @@ def _signed(name: str) -> Serde[str]:
         deserialize=lambda data: data.decode().removeprefix(sign),
         name=name,
     )
+
+
+def test_an_error_of_the_right_sides_value_serde_names_its_argument() -> None:
+    builder = StreamsBuilder()
+    left, right = builder.stream("left", **TEXTS), builder.stream("right", **TEXTS)
+    rekeyed = right.map(lambda key, _: (key, 7))
+    left.join(rekeyed, pair, within(10), other_value=serdes.string, key=serdes.string, name="j")
+    driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE)
+    with pytest.raises(RecordError, match=r"pass other_value=serdes\.long \("):
+        driver.input("right").send("k", "v")
 
 
 @pytest.mark.filterwarnings("ignore::headrace.topology.errors.KeySerdeWarning")
