@@ -266,19 +266,20 @@ class Buffer:
     def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, timestamp = self.dirty[key]
         if value is not None:
-            yield key, self._object(value), timestamp
+            yield key, self.opened(value), timestamp
 
     def _bytes(self, value: Any) -> bytes:
         held = not self._objects and value.__class__ is bytes
         encoded: bytes = value if held else self._encode(value)
         return encoded
 
-    def _object(self, value: Any) -> Any:
+    def opened(self, value: Any) -> Any:
+        """The value that is held so, its own object where others could change it."""
         held = not self._objects and value.__class__ is bytes
         return self._decode(value) if held else value
 
     def _decoded(self, entry: Entry) -> Entry:
-        return self._object(entry[0]), entry[1]
+        return self.opened(entry[0]), entry[1]
 
     def _encoding_error(self, cause: Exception) -> ValueEncodingError:
         for key, (value, _) in self.dirty.items():

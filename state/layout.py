@@ -167,3 +167,8 @@ class TimeIndexed:
         high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
         for key, _ in self._committed.scan(low, high):
             yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]
+
+    def latest(self) -> int | None:
+        """The latest time of all rows, or None without rows."""
+        last = next(self._committed.scan(_INDEX, _AFTER, reverse=True), None)
+        return None if last is None else TIMESTAMP.unpack_from(last[0], 1)[0]

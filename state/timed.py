@@ -11,9 +11,17 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from headrace.state.buffer import ABSENT, ATOMS, Buffer, Entry, timestamped_rows
+from headrace.state.buffer import (
+    ABSENT,
+    ATOMS,
+    ENTRY_OVERHEAD_BYTES,
+    Buffer,
+    Entry,
+    timestamped_rows,
+)
+from headrace.state.codec import decode_timestamped
 from headrace.state.layout import Layout, TimeIndexed
 from headrace.state.store import CommittedStore, Delta
 
@@ -21,26 +29,49 @@ EXPIRED_PER_COMMIT = 20_000
 """How many expired rows one commit deletes from disk at most; the next one goes on."""
 
 
+class RowCache(Protocol):
+    """What keeps committed rows in a way of its own."""
+
+    count: int
+    """How many entries there are."""
+
+    def sample(self) -> dict[bytes, Entry]:
+        """Some rows, from which the memory of all is estimated."""
+
+    def shrink(self, entries: int) -> None:
+        """Let go of some until only so many are left."""
+
+
 class TimedBuffer(Buffer):
     """A `Buffer` with an index by time.
 
-    >>> from headrace.state.codec import TIMESTAMP
-    >>> from headrace.state.layout import LAYOUTS
-    >>> from headrace.state.memory import MemoryTaskState
-    >>> from headrace.state.spec import StoreSpec
-    >>> spec = StoreSpec("w", kind="memory", layout="window")
-    >>> committed = MemoryTaskState([spec]).store("w")
-    >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
-    >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
-    >>> rows.put(key, b"row", 7)
-    >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
-    ([5], 5)
-    >>> rows.expire(6)
-    >>> rows.get(key)
-    (None, -1)
+        >>> from headrace.state.codec import TIMESTAMP
+        >>> from headrace.state.codec import decode_timestamped
+    from headrace.state.layout import LAYOUTS
+        >>> from headrace.state.memory import MemoryTaskState
+        >>> from headrace.state.spec import StoreSpec
+        >>> spec = StoreSpec("w", kind="memory", layout="window")
+        >>> committed = MemoryTaskState([spec]).store("w")
+        >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
+        >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
+        >>> rows.put(key, b"row", 7)
+        >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
+        ([5], 5)
+        >>> rows.expire(6)
+        >>> rows.get(key)
+        (None, -1)
     """
 
-    __slots__ = ("_deleted_to", "_fresh", "_indexed", "_layout", "_time_of", "_times", "horizon")
+    __slots__ = (
+        "_deleted_to",
+        "_fresh",
+        "_indexed",
+        "_layout",
+        "_other",
+        "_time_of",
+        "_times",
+        "horizon",
+    )
 
     def __init__(
         self,
@@ -56,6 +87,7 @@ class TimedBuffer(Buffer):
     ) -> None:
         assert layout.time_of is not None, name
         self._layout = layout
+        self._other: RowCache | None = None
         self._time_of = layout.time_of
         self._indexed = TimeIndexed(committed)
         self._fresh: dict[int, dict[bytes, None]] = {}
@@ -109,6 +141,47 @@ class TimedBuffer(Buffer):
         for row in super().scan(start, end, reverse=reverse):
             if time_of(row[0]) >= self.horizon:
                 yield row
+
+    def held(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
+        """Keys, timestamps and values as `dirty` holds them, of few rows: expired ones, too."""
+        rows: dict[bytes, tuple[int, Any]] = {}
+        for key, stored in self._indexed.scan(start, end):
+            timestamp, data = decode_timestamped(stored)
+            rows[key] = timestamp, self._decode(data) if self._objects else data
+        for key in self._dirty_keys(start, end):
+            value, timestamp = self.dirty[key]
+            rows[key] = timestamp, value
+        return [row for row in sorted(rows.items()) if row[1][1] is not None]
+
+    def cache_in(self, cache: RowCache) -> None:
+        """Let another cache than `clean` have the committed rows from now on."""
+        self._other = cache
+        self.clean.clear()
+
+    def cached_bytes(self) -> int:
+        """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
+        other = self._other
+        if other is None:
+            return super().cached_bytes()
+        then, entry_bytes = self._sampled
+        if abs(other.count - then) > then // 8:
+            sample = other.sample()
+            entry_bytes = self._sample_bytes(sample) if sample else ENTRY_OVERHEAD_BYTES
+            self._sampled = (other.count, entry_bytes)
+        return other.count * entry_bytes
+
+    def shrink_cache(self, limit_bytes: int) -> None:
+        """Let go of rows in the cache until the others fit."""
+        if self._other is None:
+            super().shrink_cache(limit_bytes)
+        else:
+            self._other.shrink(limit_bytes // self._sampled[1])
+
+    def latest(self) -> int | None:
+        """A time that no row is later than, or None without rows."""
+        on_disk = self._indexed.latest()
+        written = max(map(self._time_of, self.dirty), default=None)
+        return max((time for time in (on_disk, written) if time is not None), default=None)
 
     def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
         """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
@@ -180,7 +253,11 @@ class TimedBuffer(Buffer):
 
     def committed(self) -> None:
         """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
-        super().committed()
+        if self._other is None:
+            super().committed()
+        else:
+            self.dirty.clear()
+            self._order.clear()
         self._fresh.clear()
         self._times.clear()
 

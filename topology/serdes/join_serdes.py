@@ -26,7 +26,8 @@ SEQUENCE = struct.Struct(">I")
 WAITING_PREFIX_BYTES = TIMESTAMP.size + 1
 """Where the key begins in the row of what waits: behind the time and the side."""
 
-_KEPT = struct.Struct(">qI")
+KEPT = struct.Struct(">qI")
+"""What stands behind the key in a row that a side keeps: its time and its number."""
 _LEFT = b"\x01"
 _RIGHT = b"\x00"
 
@@ -59,13 +60,13 @@ class KeptKeySerde:
     def serialize(self, value: KeptKey, /) -> bytes:
         """Encode."""
         assert self.inner is not None
-        return self.inner.serialize(value.key) + _KEPT.pack(value.timestamp_ms, value.number)
+        return self.inner.serialize(value.key) + KEPT.pack(value.timestamp_ms, value.number)
 
     def deserialize(self, data: bytes, /) -> KeptKey:
         """Decode."""
         assert self.inner is not None
-        timestamp, number = _KEPT.unpack_from(data, len(data) - _KEPT.size)
-        return KeptKey(self.inner.deserialize(data[: -_KEPT.size]), timestamp, number)
+        timestamp, number = KEPT.unpack_from(data, len(data) - KEPT.size)
+        return KeptKey(self.inner.deserialize(data[: -KEPT.size]), timestamp, number)
 
     def with_inner_default(self, default: AnySerde, /) -> KeptKeySerde:
         """The same serde with `default` for the key, where none was given."""

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from headrace.state.buffer import ATOMS, Buffer
-from headrace.state.codec import TIMESTAMP
+from headrace.state.buffer import ATOMS
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Number, OperatorContext
-from headrace.topology.serdes.join_serdes import SEQUENCE, KeptKeySerde
+from headrace.topology.operators.joins.join_recent import RecentRows
+from headrace.topology.serdes.join_serdes import KEPT, SEQUENCE, KeptKeySerde
 
-_FIRST = bytes(SEQUENCE.size)
-_SUFFIX_BYTES = TIMESTAMP.size + SEQUENCE.size
 _SEQUENCE_MAX = 2**31 - 1
-_TIME_MAX = 2**63 - 2
-
-_pack_time = TIMESTAMP.pack
 
 
 class KeyEncoder:
@@ -59,6 +54,7 @@ class SideRows:
 
     __slots__ = (
         "_buffer",
+        "_recent",
         "_retention_ms",
         "_sequence",
         "_time",
@@ -75,6 +71,7 @@ class SideRows:
         sequence: Number,
     ) -> None:
         self._buffer = buffer
+        self._recent: RecentRows | None = None
         self.encode = encode
         self._retention_ms = retention_ms
         self._time = time
@@ -108,31 +105,39 @@ class SideRows:
             self._buffer.expire(timestamp - self._retention_ms)
         elif timestamp < self._buffer.horizon:
             return False
-        row_key = self.encode(key) + _pack_time(timestamp) + SEQUENCE.pack(self._next_sequence())
-        self._buffer.put(row_key, value, timestamp)
+        buffer, recent = self._buffer, self._recent or self._rows_in_memory()
+        data, number = self.encode(key), self._next_sequence()
+        row_key = data + KEPT.pack(timestamp, number)
+        buffer.put(row_key, value, timestamp)
+        recent.add(data, timestamp, number, buffer.dirty[row_key][0])
         return True
 
     def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
         """Times and values of a key's records, both bounds included, by time, then as they came."""
         buffer = self._buffer
-        start_ms = max(start_ms, buffer.horizon)
+        if start_ms < buffer.horizon:
+            start_ms = buffer.horizon
         if end_ms < start_ms:
             return []
-        prefix = self.encode(key)
-        size = len(prefix) + _SUFFIX_BYTES
-        low = prefix + _pack_time(start_ms) + _FIRST
-        high = prefix + _pack_time(min(end_ms, _TIME_MAX) + 1) + _FIRST
-        # Nothing in this range has expired. A longer key may have rows between those of this one.
-        rows = Buffer.scan(buffer, low, high)
-        return [(timestamp, value) for row, value, timestamp in rows if len(row) == size]
+        recent = self._recent or self._rows_in_memory()
+        rows = recent.between(self.encode(key), start_ms, end_ms)
+        if buffer.holds_objects or not rows:
+            return rows
+        opened = buffer.opened
+        return [(timestamp, opened(value)) for timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
         """Let go of the last records of a key and time."""
-        low = key_bytes + _pack_time(timestamp) + _FIRST
-        high = key_bytes + _pack_time(timestamp + 1) + _FIRST
-        rows = [row for row, _, _ in self._buffer.scan(low, high) if len(row) == len(low)]
-        for row in rows[-count:]:
+        if timestamp < self._buffer.horizon:
+            return
+        recent = self._recent or self._rows_in_memory()
+        for row in recent.remove_last(key_bytes, timestamp, count):
             self._buffer.put(row, None, timestamp)
+
+    def _rows_in_memory(self) -> RecentRows:
+        # Not before the first record: until then the store may be under restore.
+        self._recent = RecentRows(self._buffer)
+        return self._recent
 
     def _next_sequence(self) -> int:
         last = self._sequence.value

@@ -184,16 +184,20 @@ def act(driver: TopologyTestDriver, action: str) -> None:
     reaches=REACHES,
     drops=st.booleans(),
     few=st.booleans(),
+    in_memory=st.sampled_from([0, 700, 64 << 20]),
     steps=STEPS,
 )
 # What it could match would have come before time 0, so it waits for nothing.
-@example(kind="outer", reaches=(-2, 5, 0), drops=True, few=False, steps=[("right", "b", 0)])
+@example(
+    kind="outer", reaches=(-2, 5, 0), drops=True, few=False, in_memory=0, steps=[("right", "b", 0)]
+)
 # The second one comes too late to be kept, and still waits for a match until the third.
 @example(
     kind="left",
     reaches=(-1, 3, 4),
     drops=True,
     few=False,
+    in_memory=0,
     steps=[("left", "a", time) for time in (10, 3, 11)],
 )
 @settings(max_examples=60, deadline=None)
@@ -204,18 +208,23 @@ def test_aborts_and_crashes_between_any_two_records_change_nothing(
     reaches: tuple[int, int, int],
     drops: bool,
     few: bool,
+    in_memory: int,
     steps: list[Any],
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if few:  # so that what waits is read in several parts, and forgotten in between
             patch.setattr(join_waiting, "_READ_ROWS", 2)
             patch.setattr(join_waiting, "_HEAP_MAX", 3)
-        run_steps(partitions, cache, kind, reaches, drops, steps)
+        memory = {
+            "statestore.cache.max.bytes": cache,
+            "statestore.read.cache.max.bytes": in_memory,
+        }
+        run_steps(partitions, memory, kind, reaches, drops, steps)
 
 
 def run_steps(
     partitions: int,
-    cache: int,
+    memory: dict[str, int],
     kind: Kind,
     reaches: tuple[int, int, int],
     drops: bool,
@@ -230,7 +239,7 @@ def run_steps(
         for _ in range(partitions)
     ]
     expected: list[list[Any]] = [[] for _ in range(partitions)]
-    settings = {**EXACTLY_ONCE, "statestore.cache.max.bytes": cache}
+    settings = {**EXACTLY_ONCE, **memory}
     driver = TopologyTestDriver(topology, settings, partitions=partitions, commit="manual")
     for number, step in enumerate(steps):
         if isinstance(step, str):

@@ -1,0 +1,157 @@
+"""Joins of two streams as one task runs them: on RocksDB, with its commits, and without Kafka.
+
+Both inputs have one record a millisecond. Times are those of the thread, so that others disturb
+little. ``--profile FILE`` writes a cProfile instead.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import random
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from confluent_kafka import Message
+
+from headrace import JoinWindows, StreamsBuilder, serdes
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import Position
+from headrace.state.task_state import open_task_state
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import plan_application
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.task.task import Phase, Task
+from headrace.topology.topology import Topology
+
+KINDS = ("inner", "left", "outer")
+POLLED = 500
+"""How many records of an input come at once."""
+
+
+def two_streams(kind: str) -> Topology:
+    """Two streams joined where their times are at most ten seconds apart."""
+    builder = StreamsBuilder()
+    options: Any = {"key": serdes.string, "value": serdes.json}
+    left, right = builder.stream("left", **options), builder.stream("right", **options)
+    methods: dict[str, Any] = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}
+    windows = JoinWindows(time_difference=timedelta(seconds=10))
+    methods[kind](right, lambda one, other: [one and one["n"], other and other["n"]], windows).to(
+        "out"
+    )
+    return builder.build()
+
+
+def batches(topic: str, count: int, keys: int, seed: int) -> list[list[Any]]:
+    """Records of random keys, as the client hands them over."""
+    rng = random.Random(seed)
+    records = [
+        Message(
+            topic=topic,
+            partition=0,
+            offset=offset,
+            key=b"key-%d" % rng.randrange(keys),
+            value=b'{"n":%d,"text":"some more of a record"}' % offset,
+            timestamp=(1, 1_000_000 + offset),
+        )
+        for offset in range(count)
+    ]
+    return [records[i : i + POLLED] for i in range(0, count, POLLED)]
+
+
+@dataclass
+class Bench:
+    """One task, and the time that its parts take."""
+
+    task: Task
+    inputs: Mapping[TopicPartition, list[list[Any]]]
+    commit_every: int
+    process_s: float = 0.0
+    commit_s: float = 0.0
+    records: int = 0
+    commits: int = 0
+
+    def run(self) -> None:
+        """Process all records, with commits in between, as a worker does."""
+        waiting = 0
+        for parts in zip(*self.inputs.values(), strict=True):
+            for place, part in zip(self.inputs, parts, strict=True):
+                self.task.add(place, part)
+            begun = time.thread_time()
+            waiting += self.task.process(1_000_000)
+            self.process_s += time.thread_time() - begun
+            if waiting >= self.commit_every:
+                self.records += waiting
+                waiting = 0
+                self.commit()
+
+    def commit(self) -> None:
+        """What a commit does, without the network."""
+        begun = time.thread_time()
+        self.commits += 1
+        while self.task.held_back():
+            self.task.flush()
+        deltas = self.task.deltas()
+        for store, delta in deltas.items():
+            place = self.task.spec.changelogs[store]
+            for key, value, timestamp in delta:
+                _sent(place.topic, value, key, place.partition, timestamp)
+        offsets = self.task.offsets({}, self.commits)
+        positions = {store: Position("id", self.commits, self.commits, 0) for store in deltas}
+        self.task.written(deltas, positions, offsets)
+        self.commit_s += time.thread_time() - begun
+
+
+_sent: Any = "".format
+
+
+def bench(kind: str, records: int, keys: int, commit_every: int, path: Path) -> Bench:
+    """A task that has done nothing yet."""
+    settings = {"application.id": "bench", "bootstrap.servers": "none:1"}
+    (plan,) = plan_application(two_streams(kind), StreamsConfig.parse(settings))
+    spec = plan.task(0, partitions_of=lambda _: 1)
+    memory = RocksMemory(block_cache_bytes=64 << 20, write_buffer_bytes=64 << 20)
+    state = open_task_state(path, [store.spec for store in spec.stores], memory=memory)
+    places = plan.inputs(0, {"left": 1, "right": 1})
+    start = {place: CommittedOffset(0) for place in places}
+    task = Task(spec, state, start, _sent, _sent)
+    task.become(Phase.RUNNING)
+    inputs = {p: batches(p.topic, records // 2, keys, seed) for seed, p in enumerate(places)}
+    return Bench(task, inputs, commit_every)
+
+
+@click.command()
+@click.option("--kind", type=click.Choice(KINDS), multiple=True, default=KINDS)
+@click.option("--records", default=60_000)
+@click.option("--keys", default=10_000)
+@click.option("--commit-every", default=3_000)
+@click.option("--profile", type=Path)
+def main(
+    kind: tuple[str, ...], records: int, keys: int, commit_every: int, profile: Path | None
+) -> None:
+    """Time joins of two streams."""
+    for one in kind:
+        with tempfile.TemporaryDirectory() as path:
+            run = bench(one, records, keys, commit_every, Path(path))
+            if profile is not None:
+                profiler = cProfile.Profile()
+                profiler.runcall(run.run)
+                profiler.dump_stats(profile)
+                continue
+            run.run()
+            total = run.process_s + run.commit_s
+            print(
+                f"{one:10} {run.records / total:10,.0f} records/s, "
+                f"process {run.process_s / run.records * 1e6:.1f} us, "
+                f"commit {run.commit_s / run.records * 1e6:.1f} us a record"
+            )
+            run.task.state.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What a side of a join has in memory: what is read is what a scan of its store would give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headrace.state.buffer import Buffer
+from headrace.state.buffers import bound_caches
+from headrace.state.memory import MemoryTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
+from headrace.state.timed import TimedBuffer
+from headrace.topology import serdes
+from headrace.topology.context.context import Number
+from headrace.topology.operators.joins import join_recent
+from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
+from headrace.topology.serdes.join_serdes import KEPT
+
+KEYS = ("a", "b", "a" + "\0" * 11 + "\x05", "a" + "\0" * 12)
+"""Some begin as others do, and with what a time and a number may look like."""
+
+RETENTION_MS = 12
+ENTRY_BYTES = 203
+"""About what a row takes."""
+Hold = Literal["objects", "bytes"]
+
+
+@dataclass
+class Side:
+    """One side of a join, its task ended and begun anew at will."""
+
+    hold: Hold
+    state: MemoryTaskState = field(init=False)
+    committed_numbers: tuple[int, int] = (-1, -1)
+
+    def __post_init__(self) -> None:
+        self.spec = StoreSpec("s", kind="memory", layout="window")
+        self.state = MemoryTaskState([self.spec])
+        self.begin()
+
+    def begin(self) -> None:
+        """As after an abort or a restart: nothing is known but what is committed."""
+        self.buffer = TimedBuffer(
+            "s",
+            self.state.store("s"),
+            layout=self.spec.rows,
+            encode=serdes.json.serialize,
+            decode=serdes.json.deserialize,
+            hold=self.hold,
+        )
+        self.numbers = [Number(number) for number in self.committed_numbers]
+        self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
+
+    def commit(self) -> None:
+        rows = self.buffer.local_rows(self.buffer.delta())
+        self.state.write({"s": rows}, {"s": Position("", 0, 0, 0)})
+        self.buffer.committed()
+        self.committed_numbers = (self.numbers[0].value, self.numbers[1].value)
+
+    def scanned(self, key: str, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
+        """The oracle: what is in the store."""
+        data = key.encode()
+        low, high = (data + KEPT.pack(time, 0) for time in (max(start_ms, 0), end_ms + 1))
+        rows = TimedBuffer.scan(self.buffer, low, high)
+        return [(time, value) for row, value, time in rows if len(row) == len(low)]
+
+
+def test_the_oracle_scans_the_buffer() -> None:
+    side = Side("objects")
+    for key in KEYS:
+        side.rows.add(key, key, 5)
+    assert [side.scanned(key, 5, 5) for key in KEYS] == [[(5, key)] for key in KEYS]
+
+
+TIMES = st.one_of(st.integers(0, 30), st.sampled_from([8, 9]))
+ADDS = st.tuples(st.just("add"), st.sampled_from(KEYS), TIMES)
+READS = st.tuples(st.just("read"), st.sampled_from(KEYS), TIMES, st.integers(0, 12))
+REMOVALS = st.tuples(st.just("remove"), st.sampled_from(KEYS), TIMES, st.integers(1, 2))
+TASKS = st.sampled_from([("commit",), ("abort",), ("restart",)])
+STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, TASKS), max_size=40)
+
+
+@pytest.mark.parametrize("hold", ["objects", "bytes"])
+@given(entries=st.sampled_from([0, 1, 3, 8, 1000]), steps=STEPS, numbers=st.booleans())
+# The rows of a key are evicted, and one of it comes again before it is read.
+@example(
+    entries=3,
+    steps=[("add", "a", 1), ("add", "b", 1), ("add", "b", 2), ("add", "a", 2), ("read", "a", 0, 9)],
+    numbers=False,
+)
+# After an abort the row in the store is read, and one that is late is behind what is known.
+@example(
+    entries=8,
+    steps=[
+        ("add", "a", 9), ("commit",), ("add", "a", 10), ("abort",), ("read", "a", 8, 2),
+        ("add", "a", 5), ("read", "a", 4, 9),
+    ],
+    numbers=False,
+)  # fmt: skip
+@example(entries=8, steps=[*[("add", "a", 9)] * 3, ("remove", "a", 9, 2)], numbers=True)
+@settings(max_examples=100, deadline=None)
+def test_reads_find_what_a_scan_finds(
+    hold: Hold, entries: int, steps: list[Any], numbers: bool
+) -> None:
+    side = Side(hold)
+    if numbers:  # they begin anew: what comes later stands before what came at the same time
+        side.committed_numbers = (-1, 2**31 - 3)
+        side.begin()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join_recent, "_SWEEP_MIN", 2)
+        for number, step in enumerate(steps):
+            take(side, number, *step)
+            bound_caches([side.buffer], entries * ENTRY_BYTES)
+    for key in KEYS:
+        assert side.rows.between(key, 0, 40) == side.scanned(key, 0, 40)
+
+
+def take(side: Side, number: int, what: str, *given: Any) -> None:
+    if what == "add":
+        key, time = given
+        side.rows.add(key, [number], time)
+    elif what == "read":
+        key, time, reach = given
+        assert side.rows.between(key, time, time + reach) == side.scanned(key, time, time + reach)
+    elif what == "remove":
+        key, time, count = given
+        before = side.scanned(key, time, time)
+        side.rows.remove_last(key.encode(), time, count)
+        assert side.scanned(key, time, time) == before[:-count]
+    elif what == "abort":
+        side.begin()
+    else:
+        side.commit()
+        if what == "restart":
+            side.begin()
+
+
+def test_no_cursor_is_made_for_what_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side("objects")
+    side.rows.add("a", 0, 0)  # the number of the last record is found by a scan
+    scans = 0
+    held = TimedBuffer.held
+
+    def counted(self: TimedBuffer, start: bytes, end: bytes) -> Any:
+        nonlocal scans
+        scans += 1
+        return held(self, start, end)
+
+    monkeypatch.setattr(TimedBuffer, "held", counted)
+    monkeypatch.setattr(Buffer, "scan", None)
+    for number in range(1, 1_000):
+        side.rows.add("a", number, number)
+        assert len(side.rows.between("a", number - 5, number)) == min(number + 1, 6)
+        assert side.rows.between("b", number - 5, number) == []
+        if number % 10 == 0:
+            side.commit()
+    assert scans == 0
+    side.commit()
+    side.begin()
+    for number in range(1_000, 1_100):
+        assert len(side.rows.between("a", number - 5, number)) == 5
+        side.rows.add("a", number, number)
+    # What was there before the restart is read once.
+    assert scans == 1
+
+
+def test_memory_stays_within_its_bound() -> None:
+    side = Side("objects")
+    rows = SideRows(side.buffer, KeyEncoder(str.encode), 10_000, Number(), Number())
+    for number in range(2_000):
+        rows.add(f"k{number % 500}", number, number)
+        assert len(rows.between(f"k{number % 7}", number - 5_000, number)) <= 300
+        bound_caches([side.buffer], 50 * ENTRY_BYTES)
+        held = rows._recent
+        assert held is not None
+        assert held.count == sum(1 + len(found.stamps) for found in held._keys.values())
+        assert held.count <= 50
+        assert side.buffer.cached_bytes() <= 50 * ENTRY_BYTES
+        if number % 100 == 0:
+            side.commit()
+            assert not side.buffer.clean
+
+
+def test_what_has_expired_is_not_kept_in_memory() -> None:
+    side = Side("objects")
+    for number in range(20_000):
+        side.rows.add(f"k{number % 50}", number, number)
+    held = side.rows._recent
+    assert held is not None
+    assert held.count < 3_000
