@@ -33,4 +33,4 @@ def row_kind_of(node: Node | None, store: Store) -> RowKind:
         fixed |= {"size"}
     if store.spec.retention_ms is not None:
         spans["retention"] = store.spec.retention_ms
-    return RowKind(told.kind, spans, fixed)
+    return RowKind(told.kind, spans, fixed, told.unsaid)

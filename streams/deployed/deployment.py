@@ -50,6 +50,7 @@ class DeployedStore:
         value_schema: the same of values.
         fixed: the spans with which its rows are misread once they are others; known of the program
             alone, and no part of what is kept or compared.
+        unsaid: what a span was where it is not among them; known of the program alone, likewise.
     """
 
     name: str
@@ -67,6 +68,7 @@ class DeployedStore:
     key_schema: str = ""
     value_schema: str = ""
     fixed: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    unsaid: Spans = field(default=(), compare=False, repr=False)
 
     @property
     def shape(self) -> tuple[str, str, str]:
@@ -95,7 +97,7 @@ class DeployedTopic:
         return self.key, self.value
 
 
-_KNOWN_HERE = frozenset({"fixed"})
+_KNOWN_HERE = frozenset({"fixed", "unsaid"})
 """What is not kept, as it follows from the program."""
 
 D = TypeVar("D", DeployedStore, DeployedTopic)
@@ -261,6 +263,7 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
             key_schema=schema_of(key),
             value_schema=schema_of(value),
             fixed=rows.fixed,
+            unsaid=tuple(rows.unsaid.items()),
         )
 
 

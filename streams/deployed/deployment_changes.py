@@ -217,7 +217,7 @@ _ANEW = "name the store anew, or reset the application"
 
 
 def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
-    """What another kind of step, or windows of other spans, do to the rows."""
+    """What another kind of step, or one with other spans, does to the rows."""
     before, after = _kind(old), _kind(new)
     if before and after and before != after and old.layout == new.layout:
         yield Change(
@@ -226,10 +226,13 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
             _ANEW,
         )
         return
-    spans, now = dict(old.spans), dict(new.spans)
-    for span in spans:
-        if span in now and spans[span] != now[span]:
-            yield _span_change(new, span, spans[span], now[span])
+    unsaid = dict(new.unsaid)
+    was, now = unsaid | dict(old.spans), unsaid | dict(new.spans)
+    # What an older description has left out altogether tells nothing.
+    is_whole = bool(before and after) and old.layout == new.layout
+    for span in sorted(was.keys() | now.keys() if is_whole else was.keys() & now.keys()):
+        if was.get(span) != now.get(span):
+            yield _span_change(new, span, was.get(span), now.get(span))
 
 
 def _kind(store: DeployedStore) -> str:
@@ -237,10 +240,18 @@ def _kind(store: DeployedStore) -> str:
     return store.step or (store.op if store.op in _TOLD_BY_OP else "")
 
 
-def _span_change(store: DeployedStore, span: str, before: int, after: int) -> Change:
-    told = f"the {span} of store {store.name} was {before} ms and is {after} ms"
-    if span in store.fixed:
-        return Change(True, f"{told}, so its rows would be read as those of other windows", _ANEW)
+def _span_change(store: DeployedStore, span: str, before: int | None, after: int | None) -> Change:
+    was, now = ("not said" if ms is None else f"{ms} ms" for ms in (before, after))
+    told = f"the {span} of store {store.name} was {was} and is {now}"
+    # The version that is deployed may have had it without saying so.
+    if span in store.fixed and before is not None:
+        return Change(True, f"{told}, so what its rows say would be misread", _ANEW)
+    if before is None or after is None:
+        return Change(
+            False,
+            f"{told}; rows from before stay as they are",
+            "nothing is to be done, if so meant",
+        )
     if after > before:
         return Change(
             False,

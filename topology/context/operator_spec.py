@@ -27,11 +27,14 @@ class RowKind:
         kind: of the step.
         spans: of its windows and their kin, in milliseconds, by name.
         fixed: the spans with which rows are misread once they are others.
+        unsaid: what a span was in versions that did not say it: a span that comes to a kind that
+            is deployed already, with the value by which nothing changes.
     """
 
     kind: str
     spans: Mapping[str, int] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    unsaid: Mapping[str, int] = field(default_factory=dict)
 
 
 class OperatorSpec:

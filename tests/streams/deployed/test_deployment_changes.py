@@ -95,7 +95,7 @@ def test_rows_that_lie_otherwise_are_not_read() -> None:
 def test_a_description_that_says_no_layout_is_of_plain_stores() -> None:
     store = DeployedStore("s", 0, "count", "json", "long", "rocksdb", True, ("in",))
     plain = asdict(store)
-    del plain["layout"], plain["fixed"]
+    del plain["layout"], plain["fixed"], plain["unsaid"]
     text = json.dumps({"format": 1, "stores": [plain], "topics": []}).encode()
     read = Deployment.decode(base64.b85encode(zlib.compress(text)).decode())
     assert read == Deployment((store,))
@@ -385,6 +385,41 @@ def test_another_fold_of_a_whole_stream_is_refused() -> None:
 def _counted(builder: StreamsBuilder, **options: Any) -> None:
     stream = builder.stream("lines", key=serdes.string, value=serdes.json)
     stream.group_by_key().count(store="s", **options)
+
+
+def _within(ms: int | None, **known: Any) -> Deployment:
+    """A deduplication that says its interval, or does not."""
+    present = _deployment(lambda b: _lines(b).deduplicate(within=MINUTE, store="s"))
+    (store,) = present.stores
+    spans = {**dict(store.spans), "within": ms}
+    said = tuple((name, ms) for name, ms in spans.items() if ms is not None)
+    return Deployment((replace(store, spans=said, **known),))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused", "said"),
+    [
+        (_within(10), _within(11), True, "was 10 ms and is 11 ms"),
+        (_within(10), _within(None), True, "was 10 ms and is not said"),
+        (_within(10), _within(None, fixed=frozenset()), False, "was 10 ms and is not said"),
+        (_within(None), _within(10), False, "was not said and is 10 ms"),
+        (_within(None), _within(10, unsaid=(("within", 5),)), True, "was 5 ms and is 10 ms"),
+    ],
+    ids=["other", "gone", "gone and not fixed", "new", "new, with another one before"],
+)
+def test_a_span_that_one_version_alone_has_is_told(
+    before: Deployment, after: Deployment, refused: bool, said: str
+) -> None:
+    (found,) = changes(before, after)
+    assert (found.refused, said in found.what) == (refused, True), found
+    assert "windows" not in found.what
+
+
+def test_a_span_that_is_new_and_changes_nothing_is_not_told() -> None:
+    now = _within(10, unsaid=(("within", 10),))
+    assert changes(_within(None), now) == []
+    assert changes(now, now) == []
+    assert Deployment.decode(now.encode()) == now
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
