@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import grouped_table, kstream
 from headrace.topology.dsl.materialized import Materialized, TableOptions
+from headrace.topology.dsl.methods.table_joins import TableJoins
 from headrace.topology.dsl.steps.process_step import AnyStore
 from headrace.topology.dsl.steps.table_steps import (
     FILTER,
@@ -20,7 +21,6 @@ from headrace.topology.dsl.steps.table_steps import (
     transformed_table,
 )
 from headrace.topology.dsl.suppressed import Suppressed, close_wait_ms
-from headrace.topology.dsl.table_joins import TableJoins
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import (

@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace.topology.dsl.materialized import Materialized, materialized
+from headrace.topology.dsl.methods.stream_joins import StreamJoins
 from headrace.topology.dsl.steps.fewer_records import Deduplication, deduplicated, sampled
-from headrace.topology.dsl.stream_joins import StreamJoins
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.draft import Edge
 from headrace.topology.operators.sample import By
 from headrace.topology.serdes import Serde
 
@@ -27,8 +26,6 @@ class FewerRecords(StreamJoins[K, V]):
     """Deduplicates and samples a stream."""
 
     __slots__ = ()
-
-    _edge: Edge
 
     @overload
     def deduplicate(
@@ -153,7 +150,3 @@ class FewerRecords(StreamJoins[K, V]):
         [('a', 1), ('b', 1), ('a', 2)]
         """
         return self._stream(sampled(self._edge, fraction, by, serde, name))
-
-    def _stream(self, edge: Edge) -> KStream[K, V]:
-        stream: Callable[[Edge], KStream[K, V]] = type(self)  # type: ignore[assignment]
-        return stream(edge)

@@ -412,7 +412,6 @@ class StreamJoins(Generic[K, V]):
         windows: JoinWindows | None,
         **options: Any,
     ) -> KStream[Any, Any]:
-        stream: Callable[[Edge], KStream[Any, Any]] = type(self)  # type: ignore[assignment]
         key_mapper, grace = options.pop("key_mapper", None), options.pop("grace", None)
         if grace is not None and not isinstance(other, ktable.KTable):
             raise TopologyError(
@@ -421,7 +420,7 @@ class StreamJoins(Generic[K, V]):
             )
         if isinstance(other, GlobalKTable):
             options["windows"] = windows
-            return stream(global_join(self._edge, other, joiner, key_mapper, kind, options))
+            return self._stream(global_join(self._edge, other, joiner, key_mapper, kind, options))
         if key_mapper is not None:
             raise TopologyError(
                 "key_mapper= is for joins with a global table; a stream or a table is joined by "
@@ -429,7 +428,7 @@ class StreamJoins(Generic[K, V]):
             )
         if isinstance(other, ktable.KTable):
             lookup = replace(table_lookup(kind, joiner, windows, options), grace=grace)
-            return stream(add_table_join(self._edge, other._edge, lookup))
+            return self._stream(add_table_join(self._edge, other._edge, lookup))
         if not isinstance(other, StreamJoins):
             raise TypeError(
                 "a stream joins with a KStream, a KTable or a GlobalKTable, not with a "
@@ -444,4 +443,8 @@ class StreamJoins(Generic[K, V]):
             raise TopologyError(f"late_match is 'emit' or 'drop', not {options['late_match']!r}")
         kept = materialized(options.pop("store"))
         join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)
-        return stream(add_stream_join(self._edge, other._edge, join))
+        return self._stream(add_stream_join(self._edge, other._edge, join))
+
+    def _stream(self, edge: Edge) -> KStream[Any, Any]:
+        stream: Callable[[Edge], KStream[Any, Any]] = type(self)  # type: ignore[assignment]
+        return stream(edge)

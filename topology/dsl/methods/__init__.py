@@ -1,0 +1,1 @@
+"""Methods of `KStream` and `KTable`, one file for each kind that is large."""
