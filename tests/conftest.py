@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headrace.streams.devbroker import DevBroker
+from tests.support.places import outside_live
 from tests.support.topics import Topics
 from tests.support.turns import in_turns
 from tests.support.warm import await_coordinators
@@ -27,6 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"broker", "secured"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("broker")
+    live = (item.path for item in items if item.get_closest_marker("broker") is not None)
+    if astray := outside_live(live):
+        raise pytest.UsageError(
+            f"{', '.join(astray)}: tests there ask for the broker; move them into live/ beside it"
+        )
     items[:] = in_turns(items)
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+
+import pytest
+
+from tests.support.places import outside_live
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("state", "topology", "streams", "spark_bridge")
@@ -131,13 +135,42 @@ def _file_of(module: str) -> Iterator[str]:
 def breaches(name: str, imported: Iterator[str] | list[str], known: dict[str, int]) -> list[str]:
     mine = room_of(name, known)
     theirs = {other: room_of(other, known) for other in imported}
-    return [f"{name} imports {o}" for o, room in theirs.items() if known[room] > known[mine]]
+    return [
+        f"{name} imports {o}, which is in {room}, below {mine} in the order: move what it "
+        "needs up, or hand it over"
+        for o, room in theirs.items()
+        if known[room] > known[mine]
+    ]
+
+
+def too_full(paths: Iterable[Path], limit: int, what: str) -> list[str]:
+    """What is said of folders with too many of some files."""
+    counts = Counter(path.parent for path in paths)
+    return [
+        f"{name_of(folder)}/ has {n} {what}, {limit} are allowed: move those that belong together "
+        "into a folder of their own"
+        for folder, n in counts.items()
+        if n > limit
+    ]
+
+
+def too_long(lengths: Mapping[str, int]) -> list[str]:
+    """What is said of files with too many lines."""
+    return [
+        f"{name} has {n} lines, {LINES_MAX} are allowed: move what belongs together into a file of "
+        "its own"
+        for name, n in lengths.items()
+        if n > LINES_MAX
+    ]
+
+
+def require_none(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
 
 
 def test_rooms_know_each_other_one_way() -> None:
     known = rooms()
-    found = [b for path in files() for b in breaches(name_of(path), imports_of(path), known)]
-    assert not found
+    require_none([b for path in files() for b in breaches(name_of(path), imports_of(path), known)])
 
 
 def test_a_breach_is_seen() -> None:
@@ -170,24 +203,59 @@ def test_files_import_each_other_in_circles_in_the_dsl_alone() -> None:
             break
         for name in free:
             del edges[name]
-    assert [name for name in edges if not name.startswith(ROUND)] == []
+    require_none(
+        [
+            f"{name} is in a circle of imports with {', '.join(sorted(needs & edges.keys()))}: "
+            "have what both need in a file that imports neither"
+            for name, needs in edges.items()
+            if not name.startswith(ROUND)
+        ]
+    )
 
 
 def test_a_folder_has_as_many_files_as_one_remembers() -> None:
-    counts = Counter(path.parent for path in files() if path.name != "__init__.py")
-    full = {name_of(folder): n for folder, n in counts.items() if n > FOLDER_MAX}
-    assert not full
+    require_none(too_full((p for p in files() if p.name != "__init__.py"), FOLDER_MAX, "files"))
+
+
+def test_what_is_too_much_is_said_with_the_limit_and_what_to_do() -> None:
+    paths = [ROOT / "state" / f"{n}.py" for n in range(16)]
+    (said,) = too_full(paths, 15, "files")
+    assert said.startswith("state/ has 16 files, 15 are allowed: move ")
+    assert too_full(paths[1:], 15, "files") == []
+    (said,) = too_long({"state/buffer.py": LINES_MAX + 1, "state/rocks.py": LINES_MAX})
+    assert said.startswith(f"state/buffer.py has {LINES_MAX + 1} lines, {LINES_MAX} are allowed: ")
+    with pytest.raises(AssertionError, match="has 501 lines, 500 are allowed: move "):
+        require_none([said])
 
 
 def test_the_tests_mirror_the_rooms() -> None:
     tests = [path for top in TOPS for path in sorted((ROOT / "tests" / top).rglob("*.py"))]
     folders = {path.parent.relative_to(ROOT / "tests") for path in tests}
     rooms = {Path(*(part for part in f.parts if part not in BESIDE_ROOMS)) for f in folders}
-    assert [str(room) for room in rooms if not (ROOT / room / "__init__.py").is_file()] == []
-    counts = Counter(path.parent for path in tests if path.name.startswith("test_"))
-    assert {name_of(folder): n for folder, n in counts.items() if n > TESTS_MAX} == {}
-    astray = [name_of(p) for p in tests if "on_broker" in p.name and p.parent.name != "live"]
-    assert astray == []
+    require_none(
+        [
+            f"tests/{room} mirrors no room: tests of {room} stand where its code does"
+            for room in rooms
+            if not (ROOT / room / "__init__.py").is_file()
+        ]
+    )
+    require_none(
+        too_full((p for p in tests if p.name.startswith("test_")), TESTS_MAX, "files of tests")
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "is_astray"),
+    [
+        ("tests/streams/tasks/test_restore.py", True),
+        ("tests/streams/tasks/live/test_restore.py", False),
+        ("tests/test_demo.py", False),
+        ("docs/joins.md", False),
+    ],
+)
+def test_what_asks_for_a_broker_stands_in_live(place: str, is_astray: bool) -> None:
+    """`tests/conftest.py` refuses it as it is collected, whatever its name is."""
+    assert bool(outside_live([ROOT / place])) == is_astray
 
 
 def test_every_folder_says_what_it_is_for() -> None:
@@ -199,8 +267,7 @@ def test_every_folder_says_what_it_is_for() -> None:
 
 def test_files_are_short() -> None:
     lengths = {name_of(path): len(path.read_text().splitlines()) for path in files()}
-    long = {name: count for name, count in lengths.items() if count > LINES_MAX}
-    assert not long
+    require_none(too_long(lengths))
 
 
 def test_the_page_on_architecture_has_every_room() -> None:
@@ -217,4 +284,7 @@ def test_the_tour_is_as_long_as_an_evening() -> None:
     tour = re.findall(r"^\d\. `([\w/]+\.py)`: ", page.partition("## A tour")[2], re.M)
     lengths = {name: len((ROOT / name).read_text().splitlines()) for name in tour}
     assert len(lengths) == TOUR_FILES
-    assert sum(lengths.values()) <= TOUR_LINES_MAX, lengths
+    total = sum(lengths.values())
+    assert total <= TOUR_LINES_MAX, (
+        f"the tour has {total} lines, {TOUR_LINES_MAX} are allowed: shorten one of {lengths}"
+    )
