@@ -91,14 +91,14 @@ def write(program: Program, builder: StreamsBuilder) -> None:
 class Written(PlainlyWritten):
     """The streams and tables that a program has made so far."""
 
-    def _sliding_windows(self, stream: Any, step: Step, place: int) -> None:
+    def sliding_windows(self, stream: Any, step: Step, place: int) -> None:
         windows = SlidingWindows(time_difference=step.n * 2 * MS, grace=step.n % 4 * 5 * MS)
         grouped = self._grouped(stream, step, place)
         windowed = grouped.windowed_by(windows, **self._emission(step, place))
         options = {"store": f"s{place}", "value": self._value}
         self._windowed(windowed.aggregate(lambda: step.n, aggregated, **options), place)
 
-    def _final_results(self, stream: Any, step: Step, place: int) -> None:
+    def final_results(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         options = {"store": f"s{place}", "value": self._value}
         if step.other % 3:
@@ -109,7 +109,7 @@ class Written(PlainlyWritten):
             table = windowed.aggregate(lambda: step.n, aggregated_null, merged, **options)
         self._windowed(table.suppress(Suppressed.until_window_closes(), name=f"w{place}"), place)
 
-    def _join_late_rows(self, stream: Any, step: Step, place: int) -> None:
+    def join_late_rows(self, stream: Any, step: Step, place: int) -> None:
         """With versions, and records that wait for rows that come late."""
         if not self._versioned:
             return
@@ -118,7 +118,7 @@ class Written(PlainlyWritten):
         options = {"value": self._value, "grace": step.n * 5 * MS, **self._key(step)}
         self._streams.append(join(table, joined, name=f"j{place}", **options))
 
-    def _process_windows(self, stream: Any, step: Step, place: int) -> None:
+    def process_windows(self, stream: Any, step: Step, place: int) -> None:
         kept = (step.n + 3) * 9 * MS
         serdes_of: dict[str, Any] = {"key": serdes.string, "value": serdes.long}
         window = Stores.window(f"w{place}", size=10 * MS, retention=kept, **serdes_of)
@@ -146,7 +146,7 @@ class Written(PlainlyWritten):
         stores: list[Any] = [window, session, versions]
         self._add(stream.process_values(count, stores=stores, name=f"n{place}"))
 
-    def _late_table(self, stream: Any, step: Step, place: int) -> None:
+    def late_table(self, stream: Any, step: Step, place: int) -> None:
         """A table with versions whose changes are read as a stream, those out of order too."""
         kept = Materialized(f"s{place}", history=HISTORY)
         options = {"value": self._value, **self._key(step)}
@@ -155,5 +155,5 @@ class Written(PlainlyWritten):
         self._streams.append(table.to_stream())
 
 
-MORE_OPS = ("sliding_windows", "final_results", "join_late_rows", "process_windows", "late_table")
+MORE_OPS = tuple(name for name in vars(Written) if not name.startswith("_"))
 ALL_OPS = (*OPS, *MORE_OPS, *FEWER_OPS)

@@ -199,7 +199,11 @@ def write(program: Program, builder: Any) -> None:
 
 
 class Written:
-    """The streams and tables that a program has made so far."""
+    """The streams and tables that a program has made so far.
+
+    Each public method is a call that programs are drawn from (see `OPS`), those whose names begin
+    with ``table_`` go on from a table; what helps them begins with an underscore.
+    """
 
     def __init__(self, builder: Any, values: Values, keys: Keys, *, cached: bool) -> None:
         self._cached = cached
@@ -222,7 +226,7 @@ class Written:
     def step(self, step: Step, place: int) -> None:
         """Make one call; one that needs a table where there is none makes nothing."""
         self._taken = 3 * place  # whatever other steps there are
-        call: Callable[[Any, Step, int], None] = getattr(self, f"_{step.op}")
+        call: Callable[[Any, Step, int], None] = getattr(self, step.op)
         if step.op.startswith("table_"):
             if self._tables:
                 call(self._tables[step.index % len(self._tables)], step, place)
@@ -257,35 +261,35 @@ class Written:
         self._streams.append(stream)
         self._named.append(stream)
 
-    def _filter(self, stream: Any, step: Step, place: int) -> None:
+    def filter(self, stream: Any, step: Step, place: int) -> None:
         self._add(stream.filter(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
 
-    def _filter_not(self, stream: Any, step: Step, place: int) -> None:
+    def filter_not(self, stream: Any, step: Step, place: int) -> None:
         self._add(stream.filter_not(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
 
-    def _map_values(self, stream: Any, step: Step, place: int) -> None:
+    def map_values(self, stream: Any, step: Step, place: int) -> None:
         self._add(stream.map_values(lambda v: mapped(v, step.n), name=f"n{place}"))
 
-    def _flat_map_values(self, stream: Any, step: Step, place: int) -> None:
+    def flat_map_values(self, stream: Any, step: Step, place: int) -> None:
         def several(value: int | None) -> list[int | None]:
             return [value, mapped(value, step.n)][: step.n % 3]
 
         self._add(stream.flat_map_values(several, name=f"n{place}"))
 
-    def _map(self, stream: Any, step: Step, place: int) -> None:
+    def map(self, stream: Any, step: Step, place: int) -> None:
         def both(key: str | None, value: int | None) -> tuple[str | None, int | None]:
             return key_of(key, value, step.n), mapped(value, step.n)
 
         self._add(stream.map(both, name=f"n{place}"))
 
-    def _select_key(self, stream: Any, step: Step, place: int) -> None:
+    def select_key(self, stream: Any, step: Step, place: int) -> None:
         self._add(stream.select_key(lambda k, v: key_of(k, v, step.n), name=f"n{place}"))
 
-    def _merge(self, stream: Any, step: Step, place: int) -> None:
+    def merge(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
         self._add(stream.merge(other, name=f"n{place}"))
 
-    def _split(self, stream: Any, step: Step, place: int) -> None:
+    def split(self, stream: Any, step: Step, place: int) -> None:
         split = stream.split(name=f"n{place}-")
         split.branch(lambda k, v: kept(k, v, step.n), name="one")
         split.branch(lambda k, v: (v or 0) % 2 == step.n % 2, name="two")
@@ -293,7 +297,7 @@ class Written:
         for one in ends.values():
             self._add(one)
 
-    def _deduplicate(self, stream: Any, step: Step, place: int) -> None:
+    def deduplicate(self, stream: Any, step: Step, place: int) -> None:
         options: dict[str, Any] = {"key_serde": self._key(step).get("key")}
         if step.other % 2:
             options |= {"key": lambda v: None if v is None else v % 4, "id_serde": serdes.long}
@@ -301,20 +305,20 @@ class Written:
         names = {"store": f"s{place}", "name": f"d{place}"}
         self._add(stream.deduplicate(within=within, grace=grace, **names, **options))
 
-    def _sample(self, stream: Any, step: Step, place: int) -> None:
+    def sample(self, stream: Any, step: Step, place: int) -> None:
         self._add(stream.sample(step.n / 8 if step.n < 8 else 0.5, by="key", name=f"n{place}"))
 
-    def _repartition(self, stream: Any, step: Step, place: int) -> None:
+    def repartition(self, stream: Any, step: Step, place: int) -> None:
         self._streams.append(
             stream.repartition(name=f"p{place}", value=self._value, **self._key(step))
         )
 
-    def _to_table(self, stream: Any, step: Step, place: int) -> None:
+    def to_table(self, stream: Any, step: Step, place: int) -> None:
         store = f"s{place}" if step.n % 3 else None
         options = {"value": self._value, **self._key(step)}
         self._tables.append(stream.to_table(store=store, name=f"t{place}", **options))
 
-    def _versioned_table(self, stream: Any, step: Step, place: int) -> None:
+    def versioned_table(self, stream: Any, step: Step, place: int) -> None:
         """One that keeps its past, which joins read as it was at a record's time."""
         kept = Materialized(f"s{place}", history=timedelta(hours=1))
         options = {"value": self._value, **self._key(step)}
@@ -328,20 +332,20 @@ class Written:
             return stream.group_by_key(**options)
         return stream.group_by(lambda k, v: key_of(k, v, step.n), **options)
 
-    def _count(self, stream: Any, step: Step, place: int) -> None:
+    def count(self, stream: Any, step: Step, place: int) -> None:
         options = {"store": f"s{place}", "value": self._value}
         self._tables.append(self._grouped(stream, step, place).count(**options))
 
-    def _reduce(self, stream: Any, step: Step, place: int) -> None:
+    def reduce(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         self._tables.append(grouped.reduce(reduced, store=f"s{place}"))
 
-    def _aggregate(self, stream: Any, step: Step, place: int) -> None:
+    def aggregate(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         options = {"store": f"s{place}", "value": self._value}
         self._tables.append(grouped.aggregate(lambda: step.n, aggregated, **options))
 
-    def _cogroup(self, stream: Any, step: Step, place: int) -> None:
+    def cogroup(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
         if other is stream:
             return
@@ -351,7 +355,7 @@ class Written:
         both = one.cogroup(aggregated).cogroup(two, subtracted)
         self._tables.append(both.aggregate(lambda: step.n, store=f"s{place}", **options))
 
-    def _process(self, stream: Any, step: Step, place: int) -> None:
+    def process(self, stream: Any, step: Step, place: int) -> None:
         counts = Stores.key_value(f"s{place}", key=serdes.string, value=serdes.long)
 
         def count(record: Any, context: Any) -> None:
@@ -364,7 +368,7 @@ class Written:
 
     # -- windows -------------------------------------------------------------------------------
 
-    def _windows(self, stream: Any, step: Step, place: int) -> None:
+    def windows(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         windowed = grouped.windowed_by(windows_of(step.n), **self._emission(step, place))
         options = {"store": f"s{place}", "value": self._value}
@@ -374,7 +378,7 @@ class Written:
             table = windowed.aggregate(lambda: step.n, aggregated_null, **options)
         self._windowed(table, place)
 
-    def _sessions(self, stream: Any, step: Step, place: int) -> None:
+    def sessions(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         sessions = SessionWindows(inactivity_gap=(step.n + 1) * MS, grace=step.n % 4 * 5 * MS)
         windowed = grouped.windowed_by(sessions, **self._emission(step, place))
@@ -385,14 +389,14 @@ class Written:
             table = windowed.aggregate(lambda: step.n, aggregated_null, merged, **options)
         self._windowed(table, place)
 
-    def _late_windows(self, stream: Any, step: Step, place: int) -> None:
+    def late_windows(self, stream: Any, step: Step, place: int) -> None:
         """Other steps go on from the records that came too late."""
         windowed = self._grouped(stream, step, place).windowed_by(
             windows_of(step.n), late=self._streams.append
         )
         self._windowed(windowed.count(store=f"s{place}", value=self._value), place)
 
-    def _late_sessions(self, stream: Any, step: Step, place: int) -> None:
+    def late_sessions(self, stream: Any, step: Step, place: int) -> None:
         """The same of sessions, most of which take late records for some time."""
         sessions = SessionWindows(inactivity_gap=(step.n + 1) * MS, grace=step.n % 4 * 5 * MS)
         grouped = self._grouped(stream, step, place)
@@ -416,14 +420,14 @@ class Written:
 
     # -- joins ---------------------------------------------------------------------------------
 
-    def _join_table(self, stream: Any, step: Step, place: int) -> None:
+    def join_table(self, stream: Any, step: Step, place: int) -> None:
         table = self._other_table(step) if self._tables else None
         # Behind a cache a derived table with a store of its own lags behind until the commit.
         if table is None or (self._cached and id(table) in self._derived):
             return
         self._looked_up(stream, table, step, place)
 
-    def _join_versioned(self, stream: Any, step: Step, place: int) -> None:
+    def join_versioned(self, stream: Any, step: Step, place: int) -> None:
         if self._versioned:
             table = self._versioned[step.other % len(self._versioned)]
             self._looked_up(stream, table, step, place)
@@ -443,7 +447,7 @@ class Written:
         known = all(any(stream is one for one in self._named) for stream in streams)
         return {} if known and step.index % 3 else {"name": f"j{place}"}
 
-    def _join_global(self, stream: Any, step: Step, place: int) -> None:
+    def join_global(self, stream: Any, step: Step, place: int) -> None:
         if self._global is None:
             serdes_of = {"value": self._value, **self._key(step)}
             self._global = self._builder.global_table(GLOBAL, store="all-rows", **serdes_of)
@@ -454,19 +458,19 @@ class Written:
 
         self._add(join(self._global, joined, key_mapper=wanted, name=f"n{place}"))
 
-    def _join_stream(self, stream: Any, step: Step, place: int) -> None:
+    def join_stream(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
         self._put_together(stream, other, step, **self._name(step, place, stream, other))
 
-    def _join_twice(self, stream: Any, step: Step, place: int) -> None:
+    def join_twice(self, stream: Any, step: Step, place: int) -> None:
         """Two joins without names behind one change of the key, each with a serde of its own."""
-        self._select_key(stream, step, place)
+        self.select_key(stream, step, place)
         changed = self._streams[-1]
         for more in range(2):
             other = self._named[(step.other + more) % len(self._named)]
             self._put_together(changed, other, replace(step, key=step.key + more))
 
-    def _late_join(self, stream: Any, step: Step, place: int) -> None:
+    def late_join(self, stream: Any, step: Step, place: int) -> None:
         """Other steps go on from the records of both sides that came too late."""
         late = {"late": self._streams.append, "other_late": self._streams.append}
         other = self._streams[step.other % len(self._streams)]
@@ -480,7 +484,7 @@ class Written:
             options["late_match"] = "drop"
         self._streams.append(join(other, joined, join_windows_of(step.n), **options))
 
-    def _table_group(self, table: Any, step: Step, place: int) -> None:
+    def table_group(self, table: Any, step: Step, place: int) -> None:
         options = {"value": self._value, "name": f"g{place}", **self._key(step)}
         grouped = table.group_by(lambda k, v: (key_of(k, v, step.n), mapped(v, step.n)), **options)
         kept = {"store": f"s{place}", "value": self._value}
@@ -489,19 +493,19 @@ class Written:
         else:
             self._tables.append(grouped.aggregate(lambda: step.n, aggregated, subtracted, **kept))
 
-    def _table_suppress(self, table: Any, step: Step, place: int) -> None:
+    def table_suppress(self, table: Any, step: Step, place: int) -> None:
         # When a cache passes updates on, stream time has gone on already.
         if not self._cached:
             limit = Suppressed.until_time_limit(step.n * MS)
             self._tables.append(table.suppress(limit, name=f"w{place}"))
 
-    def _table_join(self, table: Any, step: Step, place: int) -> None:
+    def table_join(self, table: Any, step: Step, place: int) -> None:
         join = (table.join, table.left_join, table.outer_join)[step.n % 3]
         other = self._other_table(step)
         if other is not table:
             self._tables.append(join(other, joined, **self._maybe(step, place)))
 
-    def _table_join_foreign(self, table: Any, step: Step, place: int) -> None:
+    def table_join_foreign(self, table: Any, step: Step, place: int) -> None:
         """Its results are compared as they are in the end: on the way they come in any order."""
         join = table.left_join if step.n % 2 else table.join
         other = self._other_table(step)
@@ -511,7 +515,7 @@ class Written:
 
     # -- tables --------------------------------------------------------------------------------
 
-    def _table_transform_values(self, table: Any, step: Step, place: int) -> None:
+    def table_transform_values(self, table: Any, step: Step, place: int) -> None:
         options = {"store": f"s{place}"} if step.other % 2 else {}
         self._tables.append(
             table.transform_values(
@@ -519,17 +523,17 @@ class Written:
             )
         )
 
-    def _table_filter(self, table: Any, step: Step, place: int) -> None:
+    def table_filter(self, table: Any, step: Step, place: int) -> None:
         self._tables.append(
             table.filter(lambda k, v: kept(k, v, step.n), **self._maybe(step, place))
         )
 
-    def _table_map_values(self, table: Any, step: Step, place: int) -> None:
+    def table_map_values(self, table: Any, step: Step, place: int) -> None:
         self._tables.append(
             table.map_values(lambda v: mapped(v, step.n), **self._maybe(step, place))
         )
 
-    def _table_to_stream(self, table: Any, step: Step, place: int) -> None:
+    def table_to_stream(self, table: Any, step: Step, place: int) -> None:
         if not self._cached:
             self._streams.append(table.to_stream())
 
@@ -539,29 +543,14 @@ class Written:
         return {"store": f"s{place}", "value": self._value, **self._key(step)}
 
 
-_HELPERS = (
-    "__",
-    "_add",
-    "_key",
-    "_value",
-    "_name",
-    "_grouped",
-    "_maybe",
-    "_other",
-    "_emission",
-    "_windowed",
-    "_looked",
-    "_joined",
-    "_put",
-)
+_APART = ("deduplicate", "sample", "late_windows", "late_sessions", "late_join")
 OPS = tuple(
-    name.removeprefix("_")
+    name
     for name in vars(Written)
-    if name.startswith("_") and not name.startswith((*_HELPERS, "_deduplicate", "_sample", "_late"))
+    if not name.startswith("_") and name not in ("step", "end", *_APART)
 )
-"""All calls that a program can consist of, without those of `FEWER_OPS` and `LATE_OPS`."""
-FEWER_OPS = ("deduplicate", "sample")
-LATE_OPS = ("late_windows", "late_sessions", "late_join")
+"""All calls that a program can consist of, but for those that have programs of their own."""
+FEWER_OPS, LATE_OPS = _APART[:2], _APART[2:]
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
