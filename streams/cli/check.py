@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +20,7 @@ from headrace.topology.checks.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
-    from headrace.streams.config.config import StreamsConfig
     from headrace.streams.kafka.group_admin import GroupAdmin
-    from headrace.streams.upgrade.committed_records import CommittedRecords
     from headrace.streams.upgrade.start_check import StartCheck
 
 _WHY = """\
@@ -79,11 +78,15 @@ def _compare(app: KafkaStreams) -> int:
     from headrace.streams.deployed.deployment_changes import changes
     from headrace.streams.kafka.broker_contact import reach
     from headrace.streams.kafka.group_admin import GroupAdmin
+    from headrace.streams.seams.system_clock import SystemClock
+    from headrace.streams.upgrade.committed_records import CommittedRecords
     from headrace.streams.upgrade.start_check import StartCheck
+    from headrace.streams.worker.connections import LIVE
 
     config = app.config
     reach(config.admin_config())
-    admin = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    timeout_s, clock = config.task_timeout_ms / 1000, SystemClock()
+    admin = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
     deployed = DeployedTopology(config, app.plans, admin, structlog.get_logger())
     before = deployed.read()
     if before is None:
@@ -94,9 +97,10 @@ def _compare(app: KafkaStreams) -> int:
         )
     found = [] if before is None else changes(before, deployed.present)
     refused = [str(change) for change in found if change.refused]
-    start_check = StartCheck(
-        config, app.plans, admin, _records_of(config), before, structlog.get_logger()
+    records = CommittedRecords(
+        partial(LIVE.make_reader, config, clock), clock=clock, timeout_s=timeout_s
     )
+    start_check = StartCheck(config, app.plans, admin, records, before, structlog.get_logger())
     refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")
@@ -109,19 +113,6 @@ def _compare(app: KafkaStreams) -> int:
     if not refused:
         click.echo("The application can be started on what is deployed.")
     return 1 if refused else 0
-
-
-def _records_of(config: StreamsConfig) -> CommittedRecords:
-    from headrace.streams.kafka.consumer import LiveConsumer
-    from headrace.streams.seams.system_clock import SystemClock
-    from headrace.streams.upgrade.committed_records import CommittedRecords
-
-    timeout_s = config.task_timeout_ms / 1000
-    return CommittedRecords(
-        lambda: LiveConsumer(config.restore_config(), timeout_s=timeout_s),
-        clock=SystemClock(),
-        timeout_s=timeout_s,
-    )
 
 
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:
