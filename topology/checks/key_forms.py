@@ -69,8 +69,8 @@ def partitioned_by(serde: AnySerde) -> AnySerde:
     return serde
 
 
-def written_as(serde: AnySerde) -> str:
-    """What a program writes to name a serde, as an argument ``key=``.
+def written_as(serde: AnySerde, argument: str = "key") -> str:
+    """What a program writes to name a serde, as an argument such as ``key=``.
 
     >>> from headrace import serdes
     >>> written_as(serdes.long), written_as(serdes.time_windowed(serdes.string, size=None))
@@ -78,8 +78,8 @@ def written_as(serde: AnySerde) -> str:
     """
     known = (*_PLAIN, IntegerSerde, DoubleSerde, JsonSerde)
     if isinstance(serde, known):
-        return f"key=serdes.{serde.name}"
-    return f"key= with the serde {serde.name!r}"
+        return f"{argument}=serdes.{serde.name}"
+    return f"{argument}= with the serde {serde.name!r}"
 
 
 def _form_of(serde: AnySerde) -> tuple[str | None, Any]:

@@ -87,9 +87,9 @@ def _unnamed_topics(sub: SubTopology, source: Node, reads: tuple[str, ...]) -> I
 
 
 def _repartition_advice(sub: SubTopology, source: Node, prefix: str) -> str:
-    if any(prefix in node.stores for node in sub.nodes):
-        return 'group_by(name="...")'
     if prefix.startswith("KSTREAM-REPARTITION-"):
         return 'repartition(name="...")'
-    advice = (child.repartition_advice for child in sub.children(source.name))
-    return next(filter(None, advice), 'name="..." at the step behind it')
+    advice = next(filter(None, (c.repartition_advice for c in sub.children(source.name))), None)
+    if advice is None and any(prefix in node.stores for node in sub.nodes):
+        return 'group_by(name="...")'
+    return advice or 'name="..." at the step behind it'

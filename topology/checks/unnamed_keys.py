@@ -33,12 +33,13 @@ class UnnamedKey:
 
     def __str__(self) -> str:
         topic = "a topic of its choice" if callable(self.sink.topic) else self.sink.topic
+        argument = self.sink.serde_arguments.get("key", "key")
         read = f"{', '.join(self.source.topics)} is read with the key serde {self.named.name!r}"
         return (
             f"new keys of {self.changed} are written to {topic} by {self.sink.name} with the "
             f"default serde {self.default.name!r}, as none is named, while {read}: write "
-            f"{written_as(self.named)} at the step that writes them, or {written_as(self.default)} "
-            "if that is meant"
+            f"{written_as(self.named, argument)} at the step that writes them, or "
+            f"{written_as(self.default, argument)} if that is meant"
         )
 
 

@@ -60,6 +60,28 @@ def test_an_application_with_names_passes(tmp_path: Path) -> None:
     assert "has a name of its own" in done.output
 
 
+FEWER = """
+from datetime import timedelta
+minute = timedelta(minutes=1)
+fewer = orders.select_key(lambda key, order: order["id"]).deduplicate(within=minute{named})
+fewer.sample(0.5).to("some", key=serdes.string)
+"""
+
+
+def test_of_steps_that_let_fewer_records_go_on_all_that_lacks_a_name_is_told(
+    tmp_path: Path,
+) -> None:
+    done = _checked(tmp_path, KEYS.format(steps=FEWER.format(named="")), "--strict")
+    assert done.exit_code == 1, done.output
+    assert "write key_serde=serdes.string at the step that writes them" in done.output
+    for what, argument in (("store", "store"), ("repartition topic", "name")):
+        (line,) = [one for one in done.output.splitlines() if one.startswith(f"{what} KSTREAM")]
+        assert line.endswith(f'write deduplicate({argument}="...")')
+    named = ', key_serde=serdes.string, store="seen", name="once"'
+    done = _checked(tmp_path, KEYS.format(steps=FEWER.format(named=named)), "--strict")
+    assert done.exit_code == 0, done.output
+
+
 def test_wrong_settings_have_their_exit_code(tmp_path: Path) -> None:
     done = _check(tmp_path, "", "--set", "poll.ms=-1")
     assert done.exit_code == ExitCode.CONFIGURATION
