@@ -28,6 +28,7 @@ from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.plan.job import Application, Settings
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import is_of
+from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
 from headrace.streams.upgrade.reset_plan import ApplicationTopics
 from headrace.topology.topology import Topology
@@ -135,7 +136,11 @@ def _delete(target: Target, application: Application, plan: BackfillPlan | None)
         list(application.plans.values()), [table.topic for table in application.global_plans]
     )
     planned = topics.leftovers(target.group, plan.partitions if plan is not None else ())
-    there = tuple(target.admin.describe([*topics.internal, *planned]))
+    try:
+        there = tuple(target.admin.describe([*topics.internal, *planned]))
+    except AccessError as error:
+        # Who may delete a topic may describe it, so that is the one to be granted.
+        raise (error.needing("Delete") if error.right == "Describe" else error) from error
     target.admin.delete_topics(there)
     target.admin.delete_groups([target.group])
     target.forget_topology()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -446,6 +447,23 @@ def test_dropping_parts_takes_what_is_the_application_s_own(handover: MemoryHand
     assert marker_group(plan) not in handover.cluster.offsets
     assert state_of(handover) == "dropped"
     run(handover, "partitioned", replace(handover.plan(), id="bf-2"), outputs="skip")
+
+
+def test_a_drop_that_may_not_see_topics_asks_for_the_right_to_delete_them(
+    handover: MemoryHandover,
+) -> None:
+    interrupted(handover)
+    target = handover.target()
+
+    def describe(names: Iterable[str]) -> Any:
+        if CHANGELOG in set(names):
+            raise AccessError("User:ann lacks the right Describe on the topic t", right="Describe")
+        return target.admin.describe(names)
+
+    admin = Mock(wraps=target.admin, describe=describe)
+    with pytest.raises(AccessError, match="the right Delete on the topic t") as raised:
+        drop_from(replace(target, admin=admin), handover.application, "bf-1")
+    assert raised.value.right == "Delete"
 
 
 def test_dropping_what_nobody_wrote_leaves_everything(handover: MemoryHandover) -> None:
