@@ -51,6 +51,8 @@ _ADVICE: dict[Kind, str] = {
 }
 _RESPONSE = re.compile(r"Invalid response size (\d+) ")
 """What is no Kafka broker says something else where the size of an answer is to be."""
+_GUESS = re.compile(r":? (?:probably due to|might be caused by) .*broker version.*", re.DOTALL)
+"""Brokers that old are none that we work with; a look at the port says what there is."""
 _PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
 
 
@@ -108,7 +110,7 @@ refused
     size = _RESPONSE.search(reason)
     if size is not None:
         kind, reason = "stranger", SAYS[seen_in(int(size[1]).to_bytes(4))]
-    return BrokerFailure(found["address"], tried, reason, kind)
+    return BrokerFailure(found["address"], tried, _GUESS.sub("", reason), kind)
 
 
 def _kind(reason: str, state: str) -> Kind:

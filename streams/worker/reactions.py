@@ -34,6 +34,10 @@ REACTED_TO = (
     TaskCorruptedError,
 )
 """What a commit may fail with that a worker which goes on would put right."""
+_ABORTED = (
+    "nothing is lost: what came since the last commit is processed again; usual while workers "
+    "start or stop and partitions move between them, so act only if it goes on"
+)
 _MEMBER_REPLACED = (
     "nothing is lost: it joins again and goes on behind the last commit, as after brokers that "
     "were away for longer than consumer.session.timeout.ms; act if it comes again while they are "
@@ -76,7 +80,8 @@ class Reactions:
             yield
         except (AbortableError, TaskMigratedError) as error:
             # A topic that was deleted may be why, and the client does not say which.
-            self._log.warning("transaction_aborted", reason=self._with_cause(str(error)))
+            reason = self._with_cause(str(error))
+            self._log.warning("transaction_aborted", reason=reason, advice=_ABORTED)
             self._topic_watch.look_soon()
             self.abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:

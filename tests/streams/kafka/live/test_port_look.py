@@ -215,3 +215,18 @@ def test_an_answer_of_no_broker_is_not_told_as_a_large_one() -> None:
     )
     assert failure is not None
     assert (failure.kind, failure.reason) == ("stranger", "a web server answers, no Kafka broker")
+
+
+@pytest.mark.parametrize(
+    "guess",
+    [
+        "probably due to broker version < 0.10 (see api.version.request configuration)",
+        "might be caused by broker version < 0.10 (see api.version.request)",
+    ],
+)
+def test_a_guess_at_brokers_of_old_is_not_repeated(guess: str) -> None:
+    failed = "ApiVersionRequest failed: Local: Timed out"
+    line = f"localhost:80/bootstrap: {failed}: {guess} (after 10000ms in state APIVERSION_QUERY)"
+    failure = read_failure(line)
+    assert failure is not None
+    assert failure.reason == failed
