@@ -1,4 +1,4 @@
-"""The records that wait for a task, and whose turn it is.
+"""The records that wait for a task (`in_order` says whose turn it is).
 
 Hot path: batches are handed on as they came; nothing here runs for each record of a single input.
 """
@@ -6,11 +6,10 @@ Hot path: batches are handed on as they came; nothing here runs for each record 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
-from headrace.streams.seams.clients import ReceivedMessage, TopicPartition
+from headrace.streams.seams.clients import ReceivedMessage
 
 
 @dataclass(slots=True)
@@ -21,6 +20,8 @@ class InputQueue:
     start: int = 0
     """Where the rest of the first batch begins."""
     size: int = 0
+    times: list[int] = field(default_factory=list)
+    """The timestamps of the first batch, where somebody has asked for one of them."""
 
     def __len__(self) -> int:
         return self.size
@@ -38,37 +39,36 @@ class InputQueue:
             if self.start == 0 and count >= len(first)
             else (first[self.start : self.start + count])
         )
-        self.start += len(batch)
-        self.size -= len(batch)
-        if self.start == len(first):
-            self.batches.popleft()
-            self.start = 0
+        self._went_on(len(batch))
+        return batch
+
+    def take_until(self, limit_ms: int, count: int) -> Sequence[ReceivedMessage]:
+        """Take one record at least, and what follows it up to that time, as `take` does."""
+        times, start = self._first_times(), self.start
+        end, stop = start + 1, min(start + count, len(times))
+        while end < stop and times[end] <= limit_ms:
+            end += 1
+        batch = self.batches[0][start:end]
+        self._went_on(end - start)
         return batch
 
     def head_timestamp(self) -> int:
         """The timestamp of the record whose turn it is."""
-        return self.batches[0][self.start].timestamp()[1]
+        return self._first_times()[self.start]
 
-    def rest_of_first(self) -> Iterable[ReceivedMessage]:
-        """What is left of the first batch."""
-        return islice(self.batches[0], self.start, None)
+    def _first_times(self) -> list[int]:
+        if not self.times:
+            self.times = [record.timestamp()[1] for record in self.batches[0]]
+        return self.times
+
+    def _went_on(self, count: int) -> None:
+        self.start += count
+        self.size -= count
+        if self.start == len(self.batches[0]):
+            self.batches.popleft()
+            self.start = 0
+            self.times = []
 
     def last_offset(self) -> int:
         """The offset of the record that came last."""
         return self.batches[-1][-1].offset()
-
-
-def first_run(
-    queues: Mapping[TopicPartition, InputQueue], waiting: Sequence[TopicPartition], count: int
-) -> tuple[TopicPartition, int]:
-    """Choose the partition to go on with, and how many of its records come before others."""
-    heads = sorted((queues[place].head_timestamp(), place) for place in waiting)
-    (_, place), (limit, other) = heads[0], heads[1]
-    queue = queues[place]
-    run = 0
-    for record in islice(queue.rest_of_first(), count):
-        timestamp = record.timestamp()[1]
-        if (timestamp, place) > (limit, other):
-            break
-        run += 1
-    return place, max(run, 1)

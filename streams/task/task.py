@@ -38,7 +38,8 @@ from headrace.streams.seams.clients import (
     TopicPartition,
 )
 from headrace.streams.task.committed_numbers import CommittedNumbers
-from headrace.streams.task.input_queue import InputQueue, first_run
+from headrace.streams.task.in_order import in_order
+from headrace.streams.task.input_queue import InputQueue
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
 from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
@@ -255,15 +256,14 @@ class Task:
             waiting = [place for place, queue in self._queues.items() if queue]
             if not waiting:
                 break
-            place = waiting[0]
-            count = max_records - done
             if len(waiting) > 1:
-                place, count = first_run(self._queues, waiting, count)
-            batch = self._queues[place].take(count)
-            self._run(place, batch)
-            done += len(batch)
-            if len(waiting) > 1 and not self._queues[place]:
+                for place, batch in in_order(self._queues, waiting, max_records - done):
+                    self._run(place, batch)
+                    done += len(batch)
                 break
+            batch = self._queues[waiting[0]].take(max_records - done)
+            self._run(waiting[0], batch)
+            done += len(batch)
         return done
 
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
