@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import ABSENT, Buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.operators.joins.join_rows import SideRows
@@ -117,8 +117,11 @@ class Waiting:
         if timestamp + self._spans_ms[is_left] < self.time.value:
             return
         row = waiting_row(timestamp, is_left, self._encode(key))
-        if self._buffer.get(row)[0] is not None:
-            self._buffer.put(row, None, timestamp)
+        buffer = self._buffer
+        # Whether there is such a row, without decoding it.
+        entry = buffer.dirty.get(row) or buffer.clean.get(row) or buffer.load(row)
+        if entry[0] is not None:
+            self._end(row, timestamp)
 
     def _emit_ended(self, now: int, headers: Headers, forward: Receive) -> None:
         """Those of the heap, in the order of their rows."""
@@ -131,13 +134,21 @@ class Waiting:
                 continue  # it was matched meanwhile
             where = self._decode(row)
             timestamp = where.timestamp_ms
-            self._buffer.put(row, None, timestamp)
+            self._end(row, timestamp)
             if self._drops_late_matches:
                 key = row[WAITING_PREFIX_BYTES:]
                 self._rows[where.is_left].remove_last(key, timestamp, len(values))
             for is_left, value in values:
                 pair = (value, None) if is_left else (None, value)
                 forward(where.key, self._join(where.key, *pair), None, timestamp, headers)
+
+    def _end(self, row: bytes, timestamp: int) -> None:
+        """Let go of a row: most came after the last commit, and are never written then."""
+        buffer = self._buffer
+        if buffer.clean.get(row) is ABSENT:
+            buffer.forget(row)
+        else:
+            buffer.put(row, None, timestamp)
 
     def _read(self) -> None:
         """Find out when the next rows end, if their times do not say that it is too early."""

@@ -669,6 +669,23 @@ def test_the_changelogs_have_kafkas_bytes() -> None:
     ]
 
 
+def test_what_waits_between_two_commits_alone_leaves_nothing_in_the_changelog() -> None:
+    driver = TopologyTestDriver(joined("outer", within(10)), EXACTLY_ONCE, commit="manual")
+    send = [driver.input(side).send for side in ("left", "right")]
+    send[0]("matched", "l", timestamp=100)
+    send[1]("matched", "r", timestamp=101)
+    send[0]("ended", "l", timestamp=102)
+    send[0]("kept", "l", timestamp=120)
+    driver.commit()
+    log = driver.output("test-pairs-outer-shared-join-store-changelog", **RAW)
+    assert [(r.key[9:], r.value is None) for r in log.read_all() if r.key] == [(b"kept", False)]
+    # What is in the store must be deleted there, whatever came to it since.
+    send[0]("kept", "another", timestamp=120)
+    send[1](None, "later", timestamp=200)
+    driver.commit()
+    assert [(r.key[9:], r.value is None) for r in log.read_all() if r.key] == [(b"kept", True)]
+
+
 def test_the_changelogs_of_both_sides_are_deleted_by_time_and_that_of_what_waits_is_compacted() -> (
     None
 ):
