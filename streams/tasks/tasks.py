@@ -101,7 +101,7 @@ class Tasks:
         self._clock = clock
         self._slots: dict[TaskId, Slot] = {}
         self._readers: dict[TopicPartition, Task] = {}
-        self._patience = Patience(clock)
+        self._patience = Patience(clock, log)
         self._inquiry = Inquiry[Found](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
@@ -282,8 +282,7 @@ class Tasks:
             return None
         committed = self._consumer.committed(inputs, wait_s)
         if committed is None:
-            self._log.info("offsets_undecided", partitions=[str(place) for place in inputs])
-            self._patience.more()
+            self._patience.more(inputs)
         else:
             self._patience.reset()
         return committed
