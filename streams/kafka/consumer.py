@@ -394,6 +394,3 @@ def _position(place: TopicPartition) -> confluent_kafka.TopicPartition:
 
 def _positions(places: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
     return [_position(place) for place in places]
-
-
-Factory = Callable[[], LiveConsumer]

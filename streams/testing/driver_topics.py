@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
@@ -276,7 +276,3 @@ def step_to_ms(step: timedelta) -> int:
     if step < timedelta(0):
         raise ValueError(f"step {step} is negative; time goes on only")
     return step // timedelta(milliseconds=1)
-
-
-AnyInput = TestInput[Any, Any]
-AnyOutput = TestOutput[Any, Any]

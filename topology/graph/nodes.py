@@ -12,11 +12,11 @@ Internal topics are named here without the application id; the runtime puts it i
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from operator import attrgetter
+from typing import Any, Literal, Self
 
 from headrace.topology.context.fused_spec import FusedSpec
-from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.errors import Arguments
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import Binder, Function, Node
 
@@ -116,31 +116,25 @@ class Stateless(Node):
         return self.op
 
 
+def _asked(name: str) -> Any:
+    """What a node says as its spec does."""
+    return property(attrgetter(f"spec.{name}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Fused(Node):
     """Lets records of a stream go on as they are or not at all, as `spec` says in Python."""
 
     spec: FusedSpec = field(kw_only=True)
 
-    @property
-    def serde_arguments(self) -> Arguments:
-        """As its spec says."""
-        return self.spec.serde_arguments
+    serde_arguments = _asked("serde_arguments")
+    reads_key = _asked("reads_key")
+    reads_value = _asked("reads_value")
 
     def bound(self, binder: Binder) -> Node:
         """The same with what its spec makes of the serdes that it uses itself."""
         spec = self.spec.bound(binder.part)
         return self if spec == self.spec else replace(self, spec=spec)
-
-    @property
-    def reads_key(self) -> bool:
-        """As its spec says."""
-        return self.spec.reads_key
-
-    @property
-    def reads_value(self) -> bool:
-        """As its spec says."""
-        return self.spec.reads_value
 
     @property
     def passes_null_keys(self) -> bool:
@@ -296,6 +290,20 @@ class Operator(Node):
     reads_value: bool = True
     """Whether it reads the value; if not, it is given the bytes, or None for a null."""
 
+    needs_old = _asked("needs_old")
+    needs_record = _asked("needs_record")
+    is_timed = _asked("is_timed")
+    changes_key = _asked("changes_key")
+    partitioned_like = _asked("partitioned_like")
+    is_table = _asked("is_table")
+    is_versioned = _asked("is_versioned")
+    makes_windows = _asked("makes_windows")
+    close_wait_ms = _asked("close_wait_ms")
+    row_kind = _asked("row_kind")
+    is_processor = _asked("is_processor")
+    repartition_advice = _asked("repartition_advice")
+    tells_old = _asked("is_table")
+
     def bound(self, binder: Binder) -> Node:
         """The same with what its spec makes of the serdes that it uses itself."""
         spec = self.spec.bound(binder.part)
@@ -307,34 +315,9 @@ class Operator(Node):
         return True
 
     @property
-    def needs_old(self) -> bool:
-        """As its spec says."""
-        return self.spec.needs_old
-
-    @property
-    def needs_record(self) -> bool:
-        """As its spec says."""
-        return self.spec.needs_record
-
-    @property
-    def is_timed(self) -> bool:
-        """As its spec says."""
-        return self.spec.is_timed
-
-    @property
-    def changes_key(self) -> bool:
-        """As its spec says."""
-        return self.spec.changes_key
-
-    @property
     def changes_value(self) -> bool:
         """It makes records of its own."""
         return True
-
-    @property
-    def partitioned_like(self) -> str | None:
-        """As its spec says."""
-        return self.spec.partitioned_like
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -345,41 +328,6 @@ class Operator(Node):
     def view_stores(self) -> tuple[str, ...]:
         """Not always its own."""
         return self.view_uses
-
-    @property
-    def is_table(self) -> bool:
-        """As its spec says."""
-        return self.spec.is_table
-
-    @property
-    def tells_old(self) -> bool:
-        """Tables do."""
-        return self.spec.is_table
-
-    @property
-    def is_versioned(self) -> bool:
-        """As its spec says."""
-        return self.spec.is_versioned
-
-    @property
-    def makes_windows(self) -> bool:
-        """As its spec says."""
-        return self.spec.makes_windows
-
-    @property
-    def close_wait_ms(self) -> int | None:
-        """As its spec says."""
-        return self.spec.close_wait_ms
-
-    @property
-    def row_kind(self) -> RowKind:
-        """As its spec says."""
-        return self.spec.row_kind
-
-    @property
-    def is_processor(self) -> bool:
-        """As its spec says."""
-        return self.spec.is_processor
 
     def looks_anywhere(self, store: str) -> bool:
         """As its spec says."""
@@ -401,11 +349,6 @@ class Operator(Node):
     def store_advice(self, *, reads_topic: bool) -> str:
         """As its spec says."""
         return self.spec.store_advice(reads_topic=reads_topic)
-
-    @property
-    def repartition_advice(self) -> str | None:
-        """As its spec says."""
-        return self.spec.repartition_advice
 
 
 @dataclass(frozen=True, slots=True)
