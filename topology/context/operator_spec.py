@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
 from headrace.topology.serdes import Serde
@@ -134,13 +134,12 @@ class OperatorSpec:
 
     # What is said of it.
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """What to write so that its store has a name of its own.
+    store_call: ClassVar[str] = 'store="..." or name="..." at that step'
+    """The call that it comes from, with the argument that gives its store a name of its own."""
 
-        Args:
-            reads_topic: whether it stands right behind a topic that is read.
-        """
-        return 'store="..." or name="..." at that step'
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The same, of a step that stands right behind a topic that is read, or does not."""
+        return self.store_call
 
     @property
     def repartition_advice(self) -> str | None:

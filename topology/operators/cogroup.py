@@ -81,9 +81,7 @@ class CogroupInput(OperatorSpec):
         _, space, windows = of_fold.kind.partition(" ")
         return replace(of_fold, kind=f"cogroup{space}{windows}")
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'aggregate(store="...")'
+    store_call: ClassVar[str] = 'aggregate(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Input:
         """Make the operator of one task."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer
@@ -140,14 +140,9 @@ class Deduplicate(OperatorSpec):
         spans = {"within": self.within_ms, "grace": self.grace_ms}
         return RowKind(kind, spans, frozenset({"within"}))
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'deduplicate(store="...")'
+    store_call: ClassVar[str] = 'deduplicate(store="...")'
 
-    @property
-    def repartition_advice(self) -> str:
-        """The call that it comes from."""
-        return 'deduplicate(name="...")'
+    repartition_advice: ClassVar[str] = 'deduplicate(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Deduplicating:
         """Make the operator of one task."""

@@ -75,9 +75,7 @@ class TransformValues(OperatorSpec):
         """It may in stores that it is given."""
         return store != self.store
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'transform_values(store="...")'
+    store_call: ClassVar[str] = 'transform_values(store="...")'
 
     def kept_in(self, store: str) -> TransformValues:
         """The same with the results kept in a store."""

@@ -69,9 +69,7 @@ class _Spec(OperatorSpec):
             foreign=bind(self.foreign, f"{self.topic}-fk", is_key=True),
         )
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return self.repartition_advice
+    store_call: ClassVar[str] = repartition_advice
 
 
 def _given(serde: AnySerde | None) -> AnySerde:

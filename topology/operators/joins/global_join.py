@@ -52,15 +52,7 @@ class _Join(AtOnce):
         super().__init__(context.forward)
         self._drop = context.dropped
 
-    def process(
-        self,
-        key: Any,
-        value: Any,
-        old: Any,  # noqa: ARG002
-        timestamp: int,
-        headers: Headers,
-        /,
-    ) -> None:
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         wanted = self._mapper(key, value)
         if value is None:
             self._drop("null value")

@@ -80,9 +80,7 @@ class JoinMerge(OperatorSpec):
     is_table: ClassVar[bool] = True
     needs_old: ClassVar[bool] = True
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'join(store="...")'
+    store_call: ClassVar[str] = 'join(store="...")'
 
     def kept_in(self, store: str) -> JoinMerge:
         """The same join with its results kept in a store."""

@@ -52,9 +52,7 @@ class KeepSide(OperatorSpec):
 
     repartition_advice: ClassVar[str] = 'join(name="...")'
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'join(store="...")'
+    store_call: ClassVar[str] = 'join(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Keep:
         """Make the operator of one task."""
@@ -97,9 +95,7 @@ class JoinSide(OperatorSpec):
         """Of both sides, the one whose records are kept there."""
         return store == self.own
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'join(store="...")'
+    store_call: ClassVar[str] = 'join(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

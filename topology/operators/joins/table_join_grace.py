@@ -48,9 +48,7 @@ class PostponedTableJoin(OperatorSpec):
         """How long records wait."""
         return RowKind("join with a table", {"grace": self.grace_ms})
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return self.repartition_advice
+    store_call: ClassVar[str] = repartition_advice
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

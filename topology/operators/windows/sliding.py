@@ -96,15 +96,7 @@ class SlidingOperator(WindowedOperator):
         super().__init__(context, spec)
         self._difference = spec.size_ms
 
-    def process(
-        self,
-        key: Any,
-        value: Any,
-        old: Any,  # noqa: ARG002
-        timestamp: int,
-        headers: Headers,
-        /,
-    ) -> None:
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
         if value is None:
             self._dropped("null value")

@@ -52,9 +52,7 @@ class Suppress(OperatorSpec):
         what = "final results" if self.final else "a time limit"
         return RowKind(f"suppress until {what}", {"wait": self.wait_ms})
 
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
-        return 'suppress(name="...")'
+    store_call: ClassVar[str] = 'suppress(name="...")'
 
     def make(self, context: OperatorContext, /) -> Suppressing:
         """Make the operator of one task."""

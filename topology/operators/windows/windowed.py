@@ -213,15 +213,7 @@ class AlignedOperator(WindowedOperator):
         self._encode_key = self._rows.encode_key
         self._fold = self._rows.fold
 
-    def process(
-        self,
-        key: Any,
-        value: Any,
-        old: Any,  # noqa: ARG002
-        timestamp: int,
-        headers: Headers,
-        /,
-    ) -> None:
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
         if timestamp > self._now:
             self._pass_time(timestamp, headers)
