@@ -91,10 +91,6 @@ class BackfillPlan:
         """How many offsets there are to read, those of markers and aborted records included."""
         return sum(end - self.starts[place] for place, end in self.ends.items())
 
-    def source_number(self, place: TopicPartition) -> int:
-        """What stands for an input partition in the order of records of equal times."""
-        return self.inputs.index(place)
-
     def to_json(self) -> dict[str, object]:
         """Return the plan as plain objects."""
         return {

@@ -175,11 +175,6 @@ class Handlers:
     production: Handler = "fail"
     dead_letter_topic: str | None = None
 
-    @property
-    def go_on(self) -> bool:
-        """Whether any of them may let records go."""
-        return (self.deserialization, self.processing, self.production) != ("fail",) * 3
-
     def of(self, stage: Stage) -> Handler:
         """The handler that is asked at a stage."""
         handler: Handler = getattr(self, stage)

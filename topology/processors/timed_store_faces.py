@@ -108,13 +108,12 @@ class _Timed(Generic[K]):
 class _WindowRows(_Timed[K], Generic[K, V]):
     """What the two kinds of window stores have in common; `V` is what is put and got."""
 
-    __slots__ = ("_duplicates", "_sequence", "_size_ms")
+    __slots__ = ("_sequence", "_size_ms")
 
     def __init__(self, rows: Rows, retention_ms: int | None, *, duplicates: bool = False) -> None:
         assert isinstance(rows.key, WindowStoreSerde), rows.name
         super().__init__(rows, rows.key.windowed.inner, retention_ms)
         self._size_ms = rows.key.windowed.size_ms
-        self._duplicates = duplicates
         self._sequence = rows.number("sequence") if duplicates else None
 
     @property

@@ -157,4 +157,3 @@ def test_ties_between_inputs_go_by_topic_and_partition() -> None:
     plan = BackfillPlan("app", "b", 0, ((0,),), {"a": 2, "b": 11}, dict.fromkeys(ends, 0), ends)
     for one in (plan, BackfillPlan.from_text(plan.to_text())):
         assert [str(place) for place in one.inputs] == ["a-0", "a-1", "b-9", "b-10"]
-        assert one.source_number(TopicPartition("b", 9)) == 2
