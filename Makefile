@@ -90,8 +90,10 @@ docs: setup  ## Build the documentation into site/
 demo: setup  ## Show what it does, on a broker of its own
 	$(BIN)/python -m examples.demo
 
-bench: setup  ## Measure
-	$(BIN)/python -m benchmarks.run
+# QUICK=1 takes five minutes instead of thirty, and leaves the results of the whole one as they are.
+bench: setup  ## Measure beside Kafka Streams, Quix and loops by hand
+	$(BIN)/python -m benchmarks.run $(if $(QUICK),--quick,--plots --json benchmarks/results/latest.json) \
+		$(BENCH_ARGS)
 
 clean:  ## Remove what builds and tests left behind; .venv and the dev broker's data stay
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,1 +1,1 @@
-"""Headrace beside loops written by hand: throughput, latency, restart, and the hot paths alone."""
+"""Headrace beside Kafka Streams, Quix and loops by hand, and its hot paths alone."""

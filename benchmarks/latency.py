@@ -13,20 +13,24 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 import orjson
 from confluent_kafka import Consumer, Producer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.processes import Service
+from benchmarks.report import latency_table
+from benchmarks.results import Latency
 
 KEYS = 1000
 WARM_UP_S = 3.0
 DRAIN_S = 3.0
+UNCACHED = ("statestore.cache.max.bytes=0",)
 
 
 class Feed:
@@ -59,14 +63,14 @@ def _latencies(
 ) -> list[float]:
     """Run one application; returns latencies in milliseconds, in the order of the output."""
     name = f"bench-latency-{secrets.token_hex(3)}"
-    source, output = f"{name}-input", f"{name}-output"
+    source, output = f"{name}-in", f"{name}-output"
     place.create(source, output, partitions=1)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
         service = Service(
             topology,
             bootstrap=place.bootstrap,
             run=name,
-            source=source,
+            source=name,
             state=Path(state),
             options=options,
         )
@@ -102,6 +106,24 @@ def _latencies(
     return result[int(per_s * WARM_UP_S) :]
 
 
+def measured(place: Cluster, rate: int, seconds: float, extra: Sequence[str] = ()) -> list[Latency]:
+    """Measure the latency of a stateless and of a stateful application.
+
+    Args:
+        place: the cluster.
+        rate: records per second.
+        seconds: how long, after a warm-up.
+        extra: settings of the application, as name=value.
+    """
+    options = [word for item in (*UNCACHED, *extra) for word in ("--set", item)]
+    found = []
+    for topology in ("stateless", "last_value"):
+        ms = _latencies(place, topology, rate, seconds, options)
+        cuts = statistics.quantiles(ms, n=1000)
+        found.append(Latency(topology, rate, cuts[499], cuts[899], cuts[989], cuts[998], max(ms)))
+    return found
+
+
 @click.command()
 @click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
 @click.option("--rate", default=1000, show_default=True, help="Records per second.")
@@ -112,22 +134,11 @@ def main(
     bootstrap: str | None, rate: int, seconds: int, extra: tuple[str, ...], path: Path | None
 ) -> None:
     """Measure the latency of a stateless and of a stateful application."""
-    options = ["--set", "statestore.cache.max.bytes=0"]
-    options += [word for item in extra for word in ("--set", item)]
-    table = Table(title=f"latency in ms at {rate:,} records/s, exactly-once, read_committed")
-    for column in ("application", "p50", "p90", "p99", "max"):
-        table.add_column(column, justify="right" if column != "application" else "left")
-    figures: dict[str, dict[str, float]] = {}
     with cluster(bootstrap) as place:
-        for topology in ("stateless", "last_value"):
-            ms = _latencies(place, topology, rate, seconds, options)
-            cuts = statistics.quantiles(ms, n=100)
-            own = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(ms)}
-            figures[topology] = own
-            table.add_row(topology, *(f"{value:.1f}" for value in own.values()))
-    Console().print(table)
+        found = measured(place, rate, seconds, extra)
+    Console().print(latency_table(found))
     if path is not None:
-        path.write_text(json.dumps(figures, indent=2) + "\n")
+        path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
 
 
 if __name__ == "__main__":

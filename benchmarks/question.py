@@ -11,56 +11,52 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.jobs.jobs import JOBS
+from benchmarks.jobs.catalogue import JOBS
 from benchmarks.measure.cluster import cluster
-from benchmarks.run import TABLE_WIDTH, UNCACHED, Benchmark, JobResults, Result, Variant
+from benchmarks.peers.commands import Command, headrace
+from benchmarks.peers.peer import Order, Variant
+from benchmarks.plan import Task
+from benchmarks.results import Figure, JobResult
+from benchmarks.throughput import measure
 
-ASKED = Variant("asked", "benchmarks.peers.apps", UNCACHED)
-UNASKED = Variant("not asked", "benchmarks.peers.unasked", UNCACHED)
-JOBS_ASKED = ("stateless", "sum")
-
-
-def _measure(benchmark: Benchmark, job: str, records: int, pairs: int, say: Console) -> JobResults:
-    results = JobResults(job, records)
-    for number in range(1, pairs + 1):
-        order = (ASKED, UNASKED) if number % 2 else (UNASKED, ASKED)
-        pair: dict[str, Result] = {}
-        for variant in order:
-            result = pair[variant.name] = benchmark.run(variant)
-            say.print(
-                f"  {job} {number}/{pairs} {variant.name}: {result.records_per_s:,.0f} records/s, "
-                f"{result.records_per_cpu_s:,.0f} per CPU-second, {result.commits} commits"
-                + (f" [red]{result.wrong}[/]" if result.wrong else "")
-            )
-        results.pairs.append(pair)
-    benchmark.close()
-    return results
+ASKED, UNASKED = Variant("headrace", caches=False), Variant("by hand", caches=False)
+"""The second is not by hand at all: it is the name under which the other program is started."""
+JOBS_ASKED = ("stateless", "sum_100k")
+FOREVER_S = float("inf")
 
 
-def _table(results: list[JobResults]) -> Table:
+def _unasked(variant: Variant, order: Order) -> list[str]:
+    command = headrace(variant, order)
+    return ["benchmarks.peers.unasked" if w == "benchmarks.service" else w for w in command]
+
+
+PEERS: Mapping[str, Command] = {"headrace": headrace, "by hand": _unasked}
+
+
+def _table(results: list[JobResult]) -> Table:
     table = Table(title="with the question over without it: median, lowest-highest, deviation")
     for title in ("job", "figure", "asked", "not asked", "ratio", "range", "deviation"):
         table.add_column(title, justify="left" if title in ("job", "figure") else "right")
-    picks: dict[str, Callable[[Result], float]] = {
-        "records/s": lambda result: result.records_per_s,
-        "records/CPU-s": lambda result: result.records_per_cpu_s,
+    figures: dict[str, Figure] = {
+        "records/s": lambda run: run.middle_rate,
+        "records/CPU-s": lambda run: run.records / run.cpu_s,
     }
     for one in results:
-        for figure, pick in picks.items():
-            asked, unasked = one.of(ASKED.name, pick), one.of(UNASKED.name, pick)
-            ratios = [first / second for first, second in zip(asked, unasked, strict=True)]
+        asked, unasked = one.series
+        for name, figure in figures.items():
+            ratios = asked.ratios(unasked, figure)
             spread = statistics.stdev(ratios) if len(ratios) > 1 else 0.0
             table.add_row(
-                JOBS[one.job].title,
-                figure,
-                f"{statistics.median(asked):,.0f}",
-                f"{statistics.median(unasked):,.0f}",
+                one.title,
+                name,
+                f"{asked.median(figure):,.0f}",
+                f"{unasked.median(figure):,.0f}",
                 f"{statistics.median(ratios):.3f}",
                 f"{min(ratios):.3f}-{max(ratios):.3f}",
                 f"{spread:.3f}",
@@ -75,16 +71,19 @@ def _table(results: list[JobResults]) -> Table:
 @click.option("--partitions", default=1, show_default=True, help="Of every topic.")
 def main(bootstrap: str | None, records: int | None, pairs: int, partitions: int) -> None:
     """Compare commits that ask which topics there are with commits that do not."""
-    say = Console(width=max(Console().width, TABLE_WIDTH))
+    say = Console(width=140)
     results = []
     with cluster(bootstrap) as place:
         for name in JOBS_ASKED:
-            count = records or JOBS[name].default_records
-            benchmark = Benchmark(place, JOBS[name], count, partitions)
-            results.append(_measure(benchmark, name, count, pairs, say))
+            job = JOBS[name]
+            task = Task(job, job.title, records or job.records, (ASKED, UNASKED), pairs)
+            results.append(
+                measure(place, task, PEERS, partitions=partitions, until_s=FOREVER_S, say=say.print)
+            )
     say.print(_table(results))
     say.print(f"{platform.machine()}, {os.cpu_count()} cores shared with the broker, {partitions=}")
-    if any(r.wrong for one in results for pair in one.pairs for r in pair.values()):
+    runs = [run for one in results for series in one.series for run in series.runs]
+    if any(run is None or run.wrong for run in runs):
         raise SystemExit(1)
 
 

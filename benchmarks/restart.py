@@ -15,40 +15,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 from confluent_kafka import Producer
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.jobs.job import START_MS
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.processes import Service
+from benchmarks.report import restart_table
+from benchmarks.results import Restart
 
 TRICKLE_PER_S = 200
 TRICKLE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """One start after a kill; times are seconds since the start of the process.
-
-    Args:
-        keys: the size of the state.
-        state: whether local state was there.
-        initialised_s: when init_transactions was done, so the old transaction decided.
-        running_s: when all tasks processed records.
-        committed_s: when the first new commit was done.
-        restored: how many changelog records were applied.
-    """
-
-    keys: int
-    state: str
-    initialised_s: float
-    running_s: float
-    committed_s: float
-    restored: int
 
 
 @contextmanager
@@ -74,11 +55,12 @@ def _trickle(bootstrap: str, topic: str, keys: int) -> Iterator[None]:
         thread.join()
 
 
-def _measure(place: Cluster, keys: int, partitions: int) -> list[Restart]:
+def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
+    """Kill an application of so many keys, and start it with its local state and without."""
     name = f"bench-restart-{secrets.token_hex(3)}"
-    source = f"{name}-input"
+    source = f"{name}-in"
     place.create(source, f"{name}-output", partitions=partitions)
-    place.fill(source, [(b'"key-%08d"' % number, b"%d" % number) for number in range(keys)])
+    place.fill(source, [(b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)])
 
     def start(state: Path) -> Service:
         # The identity is the pod's, not the disk's: a new disk must not wait for the old member.
@@ -87,7 +69,7 @@ def _measure(place: Cluster, keys: int, partitions: int) -> list[Restart]:
             "last_value",
             bootstrap=place.bootstrap,
             run=name,
-            source=source,
+            source=name,
             state=state,
             options=options,
         )
@@ -128,14 +110,8 @@ def _measure(place: Cluster, keys: int, partitions: int) -> list[Restart]:
 def main(bootstrap: str | None, keys: int, partitions: int, path: Path | None) -> None:
     """Measure restarts after kill -9, with local state and without."""
     with cluster(bootstrap) as place:
-        results = [r for n in (keys // 10, keys) for r in _measure(place, n, partitions)]
-    table = Table(title="restart after kill -9, seconds since the start of the process")
-    for column in ("keys", "local state", "init", "running", "first commit", "records restored"):
-        table.add_column(column, justify="right")
-    for r in results:
-        times = (f"{s:.2f}" for s in (r.initialised_s, r.running_s, r.committed_s))
-        table.add_row(f"{r.keys:,}", r.state, *times, f"{r.restored:,}")
-    Console().print(table)
+        results = [r for n in (keys // 10, keys) for r in measured(place, n, partitions)]
+    Console().print(restart_table(results))
     if path is not None:
         path.write_text(json.dumps([asdict(r) for r in results], indent=2) + "\n")
 

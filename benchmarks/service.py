@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import structlog
 
-from benchmarks.jobs.topologies import TOPOLOGIES
+from benchmarks.jobs.catalogue import TOPOLOGIES
 from headrace.streams.app import KafkaStreams
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.task_spec import TaskId
@@ -62,18 +62,22 @@ def _tell_of_init(init: Callable[[TransactionalProducer], None]) -> None:
 @click.argument("topology", type=click.Choice(list(TOPOLOGIES)))
 @click.option("--bootstrap", required=True)
 @click.option("--run", "run_name", required=True, help="application.id, and part of the topics.")
-@click.option("--source", required=True, help="The input topic.")
+@click.option("--source", required=True, help="The input topics, up to their ends.")
 @click.option("--state-dir", type=Path, required=True)
+@click.option("--guarantee", default="exactly_once_v2", show_default=True)
 @click.option("--set", "extra", multiple=True, help="A setting, as name=value.")
+@click.option("--profile", type=Path, help="Write a cProfile of the run here.")
 def main(
     topology: str,
     bootstrap: str,
     run_name: str,
     source: str,
     state_dir: Path,
+    guarantee: str,
     extra: tuple[str, ...],
+    profile: Path | None,
 ) -> None:
-    """Run an exactly-once application until SIGTERM."""
+    """Run an application until SIGTERM."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger("warning"),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -82,17 +86,31 @@ def main(
     settings: dict[str, object] = {
         "application.id": run_name,
         "bootstrap.servers": bootstrap,
-        "processing.guarantee": "exactly_once_v2",
+        "processing.guarantee": guarantee,
         "state.dir": str(state_dir),
         **dict(item.split("=", 1) for item in extra),
     }
     teller = Teller()
-    KafkaStreams(
+    app = KafkaStreams(
         TOPOLOGIES[topology](source, f"{run_name}-output"),
         settings,
         worker_listener=teller,
         restore_listener=teller,
-    ).run()
+    )
+    if profile is None:
+        app.run()
+    else:
+        _profiled(app, profile)
+
+
+def _profiled(app: KafkaStreams, path: Path) -> None:
+    import cProfile
+
+    profiler = cProfile.Profile(time.thread_time)
+    try:
+        profiler.runcall(app.run)
+    finally:
+        profiler.dump_stats(path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.jobs.jobs import Record
+from benchmarks.jobs.job import Record
 from headrace.streams.devbroker import DevBroker
 
 TIMEOUT_S = 60.0
@@ -30,7 +30,7 @@ def cluster(bootstrap: str | None) -> Iterator[Cluster]:
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
         DevBroker(Path(directory, "broker"), port=0) as broker,
     ):
-        yield Cluster(broker.bootstrap)
+        yield Cluster(broker.bootstrap, broker.status().nodes[0].pid)
 
 
 @dataclass(slots=True)
@@ -38,20 +38,24 @@ class Outcome:
     """What a topic holds: how many records, and the last value of each key."""
 
     count: int
-    last: dict[bytes, bytes]
+    last: dict[bytes, bytes | None]
 
 
 class Cluster:
     """Topics and records of benchmarks on one cluster."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, broker_pid: int | None = None) -> None:
         self.bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.broker_pid = broker_pid
+        # Silent: a broker of one's own goes before its clients do.
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
     def create(self, *names: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
         """Create topics and wait until each partition has a leader."""
-        topics = [NewTopic(n, num_partitions=partitions, config=dict(config or {})) for n in names]
-        for created in self._admin.create_topics(topics).values():
+        # The times of records are made up, and a broker deletes what is old.
+        chosen = {"retention.ms": "-1", **(config or {})}
+        topics = [NewTopic(n, num_partitions=partitions, config=chosen) for n in names]
+        for created in self.admin.create_topics(topics).values():
             created.result(TIMEOUT_S)
         deadline = time.monotonic() + TIMEOUT_S
         while not all(self._leads(name, partitions) for name in names):
@@ -60,15 +64,15 @@ class Cluster:
             time.sleep(0.05)
 
     def _leads(self, name: str, partitions: int) -> bool:
-        found = self._admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+        found = self.admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
         return len(found) == partitions and all(p.leader >= 0 for p in found.values())
 
     def delete(self, prefix: str) -> None:
         """Delete every topic whose name begins with `prefix`."""
         names = [
-            n for n in self._admin.list_topics(timeout=TIMEOUT_S).topics if n.startswith(prefix)
+            n for n in self.admin.list_topics(timeout=TIMEOUT_S).topics if n.startswith(prefix)
         ]
-        for deleted in self._admin.delete_topics(names).values() if names else ():
+        for deleted in self.admin.delete_topics(names).values() if names else ():
             deleted.result(TIMEOUT_S)
 
     def fill(self, topic: str, records: Sequence[Record]) -> None:
@@ -76,6 +80,7 @@ class Cluster:
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
+                "log_level": 2,
                 "linger.ms": 20,
                 "compression.type": "lz4",
                 "partitioner": "murmur2_random",
@@ -83,10 +88,10 @@ class Cluster:
                 "queue.buffering.max.messages": 500_000,
             }
         )
-        for key, value in records:
+        for key, value, time_ms in records:
             while True:
                 try:
-                    producer.produce(topic, value, key)
+                    producer.produce(topic, value, key, timestamp=time_ms)
                 except BufferError:
                     producer.poll(0.1)
                     continue

@@ -15,8 +15,10 @@ import click
 import orjson
 from confluent_kafka import Message
 
-from benchmarks.jobs import topologies
-from benchmarks.jobs.jobs import Record, amounts, orders, sentences
+from benchmarks.jobs.job import Made
+from benchmarks.jobs.orders import invoices, orders
+from benchmarks.jobs.sums import bookings, running_sum
+from benchmarks.jobs.words import sentences, word_count
 from benchmarks.micro.stores import EmptyStore
 from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
@@ -26,6 +28,7 @@ from headrace.topology.compile.compiler import Program, TaskEnvironment, compile
 from headrace.topology.topology import Topology
 
 RECORDS = 5000
+ACCOUNTS = 100_000
 SOURCE, OUTPUT, REPARTITION = "source", "output", "by-word-repartition"
 OPTIONS = CompileOptions("bench", serdes.json, serdes.json, caching=False)
 
@@ -33,7 +36,7 @@ Send = Callable[..., object]
 Batch = list[Any]
 
 
-def messages(records: Sequence[Record], topic: str = SOURCE) -> Batch:
+def messages(records: Sequence[tuple[bytes | None, bytes]], topic: str = SOURCE) -> Batch:
     """Records as the client hands them over."""
     return [
         Message(
@@ -46,6 +49,12 @@ def messages(records: Sequence[Record], topic: str = SOURCE) -> Batch:
         )
         for offset, (key, value) in enumerate(records)
     ]
+
+
+def of(made: Made) -> Batch:
+    """The one input of a job."""
+    (rows,) = made.inputs.values()
+    return messages([(key, value) for key, value, _ in rows])
 
 
 def programs(topology: Topology) -> list[Program]:
@@ -129,16 +138,16 @@ def comparisons() -> list[Comparison]:
     """The three jobs; the word count in its two halves."""
     # Takes whatever a producer takes, and keeps nothing, at the price of one call into C.
     nothing: Send = "".format
-    split, count = programs(topologies.word_count(SOURCE, OUTPUT))
-    (total,) = programs(topologies.running_sum(SOURCE, OUTPUT))
-    (invoice,) = programs(topologies.stateless(SOURCE, OUTPUT))
-    lines = messages(sentences(RECORDS // 8)[0])
+    split, count = programs(word_count(SOURCE, OUTPUT))
+    (total,) = programs(running_sum(SOURCE, OUTPUT))
+    (invoice,) = programs(invoices(SOURCE, OUTPUT))
+    lines = of(sentences(RECORDS // 8))
     words = messages([(w, w) for line in lines for w in line.value().split()], REPARTITION)
-    bookings, bought = messages(amounts(RECORDS)[0]), messages(orders(RECORDS)[0])
+    booked, bought = of(bookings(RECORDS, ACCOUNTS)), of(orders(RECORDS))
     parts = (
         ("word count: sentences to words", split, lines, split_by_hand),
         ("word count: words to counts", count, words, count_by_hand),
-        ("running sum per key", total, bookings, sum_by_hand),
+        ("running sum per key", total, booked, sum_by_hand),
         ("parse, filter, map", invoice, bought, invoices_by_hand),
     )
     return [
@@ -152,7 +161,7 @@ def comparisons() -> list[Comparison]:
 def main(code: bool) -> None:
     """Time the generated code of the three jobs."""
     if code:
-        for make in (topologies.word_count, topologies.running_sum, topologies.stateless):
+        for make in (word_count, running_sum, invoices):
             for program in programs(make(SOURCE, OUTPUT)):
                 click.echo(program.source_code)
     compare("generated code, ns per input record", comparisons())

@@ -1,27 +1,32 @@
-"""The jobs as loops over confluent-kafka, each written by hand for one job, exactly-once.
+"""Four jobs as loops over confluent-kafka, each written by hand for one job.
 
 This is what Headrace is measured against: the loops do what the job needs and nothing more. State
 is one plain dict; one process owns every partition; whatever goes wrong ends the process, and the
-next one begins at the committed offsets with the state of the changelog.
+next one begins at the committed offsets with the state of the changelog. What is promised and what
+is written is what Headrace promises and writes: the same guarantee, the same settings of the
+clients and of Python's cycle collector, and either one output per key and commit, or each update.
 """
 
 from __future__ import annotations
 
-import json
+import gc
+import signal
 import struct
-import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 import click
 import orjson
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
-from benchmarks.measure.meter import Meter
+from benchmarks.jobs.windows import SIZE_MS, windowed_key
+from benchmarks.peers.peer import COMMIT_MS
+from headrace.streams.app import COLLECT_AFTER_OBJECTS
 
-COMMIT_INTERVAL_S = 0.1
 BATCH = 5000
 TIMEOUT_S = 30.0
 
@@ -29,24 +34,61 @@ Batch = list[Any]
 """Messages; the client's own type says that keys and values may be null, which these never are."""
 
 
-class ExactlyOnce:
-    """The part that the three loops share: clients, start, and the commit."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a loop is told."""
 
-    def __init__(self, bootstrap: str, name: str, topics: list[str]) -> None:
-        self.bootstrap = bootstrap
-        self.consumer = Consumer(consumer_config(bootstrap, name))
+    bootstrap: str
+    run: str
+    source: str
+    output: str
+    exactly_once: bool
+    caches: bool
+    combined: bool
+
+    @property
+    def repartition(self) -> str:
+        """The topic in the middle of the word count."""
+        return f"{self.run}-repartition"
+
+    @property
+    def changelog(self) -> str:
+        """The topic that keeps the state."""
+        return f"{self.run}-changelog"
+
+
+class Loop(Protocol):
+    """One job: what is done with a batch, and before a commit."""
+
+    def take(self, batch: Batch) -> None:
+        """Process a batch."""
+
+    def flush(self) -> None:
+        """Write what was held back, and the changelog."""
+
+
+class Clients:
+    """The part that all loops share: clients, start, and the commit."""
+
+    def __init__(self, setting: Setting, topics: list[str]) -> None:
+        self._bootstrap = setting.bootstrap
+        self._exactly_once = setting.exactly_once
+        self.consumer = Consumer(consumer_config(setting.bootstrap, setting.run))
+        transactional = {"transactional.id": setting.run} if setting.exactly_once else {}
         self.producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
-                "transactional.id": name,
+                "bootstrap.servers": setting.bootstrap,
+                "enable.idempotence": True,
                 "linger.ms": 5,
                 "compression.type": "lz4",
                 "retry.backoff.ms": 5,
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 2_000_000,
                 "queue.buffering.max.kbytes": 256 * 1024,
-                # A failed record fails the transaction: nobody needs the other reports.
+                # Nobody needs the reports of what went well.
                 "delivery.report.only.error": True,
+                "on_delivery": _failed,
+                **transactional,
             }
         )
         self.partitions = [
@@ -55,27 +97,42 @@ class ExactlyOnce:
             for partition in self.consumer.list_topics(topic).topics[topic].partitions
         ]
 
+    def send(self, topic: str, value: bytes, key: bytes) -> None:
+        """Send a record; where the client's queue is full, wait until there is room."""
+        while True:
+            try:
+                self.producer.produce(topic, value, key)
+            except BufferError:
+                self.producer.poll(0.05)
+                continue
+            return
+
     def start(self) -> None:
-        """Fence an earlier process, and read on where its last transaction ended."""
-        self.producer.init_transactions(TIMEOUT_S)
+        """Fence an earlier process, and read on where its last commit ended."""
+        if self._exactly_once:
+            self.producer.init_transactions(TIMEOUT_S)
+            self.producer.begin_transaction()
         committed = self.consumer.committed(self.partitions, TIMEOUT_S)
         for place in committed:
             place.offset = max(place.offset, 0)
         self.consumer.assign(committed)
-        self.producer.begin_transaction()
 
     def commit(self) -> None:
-        """End the transaction with the offsets of everything that was consumed."""
-        self.producer.send_offsets_to_transaction(
-            [p for p in self.consumer.position(self.partitions) if p.offset >= 0],
-            self.consumer.consumer_group_metadata(),
-        )
-        self.producer.commit_transaction()
-        self.producer.begin_transaction()
+        """Commit the offsets of everything that was consumed, once it is written."""
+        offsets = [p for p in self.consumer.position(self.partitions) if p.offset >= 0]
+        if self._exactly_once:
+            metadata = self.consumer.consumer_group_metadata()
+            self.producer.send_offsets_to_transaction(offsets, metadata)
+            self.producer.commit_transaction()
+            self.producer.begin_transaction()
+        else:
+            if self.producer.flush(TIMEOUT_S):
+                raise TimeoutError(f"not everything was written within {TIMEOUT_S:.0f} s")
+            self.consumer.commit(offsets=offsets, asynchronous=False)
 
     def restore(self, changelog: str, load: Callable[[Batch], None]) -> None:
         """Read a changelog to the end that it has now."""
-        reader = Consumer(consumer_config(self.bootstrap, f"{changelog}-restore"))
+        reader = Consumer(consumer_config(self._bootstrap, f"{changelog}-restore"))
         wanted = []
         for partition in reader.list_topics(changelog).topics[changelog].partitions:
             place = TopicPartition(changelog, partition, 0)
@@ -100,6 +157,11 @@ def consumer_config(bootstrap: str, group: str) -> dict[str, object]:
     }
 
 
+def _failed(error: object, _message: object) -> None:
+    if error is not None:
+        raise RuntimeError(f"a record was not written: {error}")
+
+
 def checked(batch: list[Message]) -> Batch:
     """Refuse a batch with an error in it; one C loop for the usual case."""
     if any(map(Message.error, batch)):
@@ -107,137 +169,193 @@ def checked(batch: list[Message]) -> Batch:
     return batch
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The topics of one run."""
+class WordCount:
+    """W1: sentences to words, words through a repartition topic to counts."""
 
-    source: str
-    output: str
-    repartition: str
-    changelog: str
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._source = f"{setting.source}-in"
+        self.clients = Clients(setting, [self._source, setting.repartition])
+        self._counts: dict[bytes, int] = {}
+        self._dirty: set[bytes] = set()
+        self._partial: Counter[bytes] = Counter()
+        self._long = struct.Struct(">q")
+        self.clients.restore(setting.changelog, self._load)
 
-    @staticmethod
-    def of(run: str, source: str) -> Names:
-        """The topics of the run that is called `run`."""
-        return Names(source, f"{run}-output", f"{run}-repartition", f"{run}-changelog")
-
-
-def word_count(bootstrap: str, run: str, names: Names, until: int, meter: Meter) -> None:
-    """Count words: sentences to words, words through a repartition topic to counts."""
-    loop = ExactlyOnce(bootstrap, run, [names.source, names.repartition])
-    counts: dict[bytes, int] = {}
-    pack, unpack = struct.Struct(">q").pack, struct.Struct(">q").unpack
-
-    def load(batch: Batch) -> None:
+    def _load(self, batch: Batch) -> None:
         for m in batch:
-            counts[m.key()] = unpack(m.value())[0]
+            self._counts[m.key()] = self._long.unpack(m.value())[0]
 
-    loop.restore(names.changelog, load)
-    dirty: set[bytes] = set()
-    produce, consume = loop.producer.produce, loop.consumer.consume
-    source, repartition, output = names.source, names.repartition, names.output
-    get, touch = counts.get, dirty.add
-    loop.start()
-    done = pending = 0
-    due = time.monotonic() + COMMIT_INTERVAL_S
-    while done < until:
-        batch = checked(consume(BATCH, 0.02))
+    def take(self, batch: Batch) -> None:
+        setting, source, send = self._setting, self._source, self.clients.send
+        get, counts, touch = self._counts.get, self._counts, self._dirty.add
+        pack, unpack = self._long.pack, self._long.unpack
         for m in batch:
             if m.topic() == source:
+                if setting.combined:
+                    self._partial.update(m.value().split())
+                    continue
                 for word in m.value().split():
-                    produce(repartition, word, word)
-            else:
-                word = m.key()
-                count = get(word, 0) + 1
-                counts[word] = count
-                touch(word)
-                produce(output, pack(count), word)
-        pending += len(batch)
-        if pending and (time.monotonic() >= due or done + pending >= until):
-            for word in dirty:
-                produce(names.changelog, pack(counts[word]), word)
-            dirty.clear()
-            loop.commit()
-            meter.commit(pending)
-            done, pending = done + pending, 0
-            due = time.monotonic() + COMMIT_INTERVAL_S
+                    send(setting.repartition, word, word)
+                continue
+            word = m.key()
+            count = get(word, 0) + (unpack(m.value())[0] if setting.combined else 1)
+            counts[word] = count
+            touch(word)
+            if not setting.caches:
+                send(setting.output, pack(count), word)
+
+    def flush(self) -> None:
+        setting, send, pack = self._setting, self.clients.send, self._long.pack
+        for word, count in self._partial.items():
+            send(setting.repartition, pack(count), word)
+        self._partial.clear()
+        for word in self._dirty:
+            data = pack(self._counts[word])
+            send(setting.changelog, data, word)
+            if setting.caches:
+                send(setting.output, data, word)
+        self._dirty.clear()
 
 
-def running_sum(bootstrap: str, run: str, names: Names, until: int, meter: Meter) -> None:
-    """Add up the amounts of each key; every record writes the new sum."""
-    loop = ExactlyOnce(bootstrap, run, [names.source])
-    loads, dumps = orjson.loads, orjson.dumps
-    sums: dict[bytes, int] = {}
+class Sum:
+    """W2 and W4: add up the amounts of each key, or of each key and ten seconds."""
 
-    def load(batch: Batch) -> None:
+    def __init__(self, setting: Setting, *, windowed: bool) -> None:
+        self._setting = setting
+        self._windowed = windowed
+        self.clients = Clients(setting, [f"{setting.source}-in"])
+        self._sums: dict[bytes, int] = {}
+        self._dirty: dict[bytes, bytes] = {}
+        self._stream_ms: dict[int, int] = {}
+        self.clients.restore(setting.changelog, self._load)
+
+    def _load(self, batch: Batch) -> None:
         for m in batch:
-            sums[m.key()] = loads(m.value())
+            self._sums[m.key()] = orjson.loads(m.value())
 
-    loop.restore(names.changelog, load)
-    dirty: dict[bytes, bytes] = {}
-    produce, consume = loop.producer.produce, loop.consumer.consume
-    output, changelog = names.output, names.changelog
-    get = sums.get
-    loop.start()
-    done = pending = 0
-    due = time.monotonic() + COMMIT_INTERVAL_S
-    while done < until:
-        batch = checked(consume(BATCH, 0.02))
+    def take(self, batch: Batch) -> None:
+        send, output, caches = self.clients.send, self._setting.output, self._setting.caches
+        loads, dumps = orjson.loads, orjson.dumps
+        sums, get, dirty = self._sums, self._sums.get, self._dirty
+        windowed = self._windowed
         for m in batch:
             key = m.key()
+            if windowed:
+                key = self._window(m)
+                if key is None:
+                    continue
             total = get(key, 0) + loads(m.value())["amount"]
             sums[key] = total
-            dirty[key] = data = dumps(total)
-            produce(output, data, key)
-        pending += len(batch)
-        if pending and (time.monotonic() >= due or done + pending >= until):
-            for key, data in dirty.items():
-                produce(changelog, data, key)
-            dirty.clear()
-            loop.commit()
-            meter.commit(pending)
-            done, pending = done + pending, 0
-            due = time.monotonic() + COMMIT_INTERVAL_S
+            if caches:
+                dirty[key] = b""
+            else:
+                dirty[key] = data = dumps(total)
+                send(output, data, key)
+
+    def _window(self, m: Any) -> bytes | None:
+        """The window's key; None where it is over."""
+        partition, time_ms = m.partition(), m.timestamp()[1]
+        stream_ms = max(self._stream_ms.get(partition, 0), time_ms)
+        self._stream_ms[partition] = stream_ms
+        start_ms = time_ms - time_ms % SIZE_MS
+        return windowed_key(m.key(), start_ms) if start_ms + SIZE_MS > stream_ms else None
+
+    def flush(self) -> None:
+        send, setting = self.clients.send, self._setting
+        for key, data in self._dirty.items():
+            if setting.caches:
+                data = orjson.dumps(self._sums[key])
+                send(setting.output, data, key)
+            send(setting.changelog, data, key)
+        self._dirty.clear()
 
 
-def stateless(bootstrap: str, run: str, names: Names, until: int, meter: Meter) -> None:
-    """Parse, keep what is paid, and write another document."""
-    loop = ExactlyOnce(bootstrap, run, [names.source])
-    produce, consume = loop.producer.produce, loop.consumer.consume
-    loads, dumps = orjson.loads, orjson.dumps
-    output = names.output
-    loop.start()
-    done = pending = 0
-    due = time.monotonic() + COMMIT_INTERVAL_S
-    while done < until:
-        batch = checked(consume(BATCH, 0.02))
+class Stateless:
+    """W3: parse, keep what is paid, and write another document."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._output = setting.output
+        self.clients = Clients(setting, [f"{setting.source}-in"])
+
+    def take(self, batch: Batch) -> None:
+        send, output = self.clients.send, self._output
+        loads, dumps = orjson.loads, orjson.dumps
         for m in batch:
             order = loads(m.value())
             if order["paid"]:
                 invoice = {"total": order["price"] * order["quantity"], "user": order["user"]}
-                produce(output, dumps(invoice), m.key())
-        pending += len(batch)
-        if pending and (time.monotonic() >= due or done + pending >= until):
-            loop.commit()
-            meter.commit(pending)
-            done, pending = done + pending, 0
-            due = time.monotonic() + COMMIT_INTERVAL_S
+                send(output, dumps(invoice), m.key())
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
-LOOPS = {"word_count": word_count, "sum": running_sum, "stateless": stateless}
+def run(loop: WordCount | Sum | Stateless) -> None:
+    """Go on until SIGTERM."""
+    stopped = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    gc.set_threshold(COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
+    clients = loop.clients
+    clients.start()
+    pending = False
+    due = time.monotonic() + COMMIT_MS / 1000
+    while not stopped:
+        batch = checked(clients.consumer.consume(BATCH, 0.02))
+        if batch:
+            pending = True
+            loop.take(batch)
+        clients.producer.poll(0)
+        if pending and time.monotonic() >= due:
+            loop.flush()
+            clients.commit()
+            pending = False
+            due = time.monotonic() + COMMIT_MS / 1000
+
+
+LOOPS: dict[str, Callable[[Setting], WordCount | Sum | Stateless]] = {
+    "words": WordCount,
+    "sum": lambda setting: Sum(setting, windowed=False),
+    "windows": lambda setting: Sum(setting, windowed=True),
+    "stateless": Stateless,
+}
 
 
 @click.command()
-@click.argument("job", type=click.Choice(list(LOOPS)))
+@click.argument("kind", type=click.Choice(list(LOOPS)))
 @click.option("--bootstrap", required=True)
-@click.option("--run", "run_name", required=True, help="Group, and first part of the topics.")
-@click.option("--source", required=True, help="The input topic.")
-@click.option("--until", required=True, type=int, help="How many records to process.")
-def main(job: str, bootstrap: str, run_name: str, source: str, until: int) -> None:
-    """Run one loop until its input is drained, and print what it cost as JSON."""
-    meter = Meter()
-    LOOPS[job](bootstrap, run_name, Names.of(run_name, source), until, meter)
-    json.dump(meter.report(), sys.stdout)
+@click.option("--run", "name", required=True, help="Group, and first part of the topics.")
+@click.option("--source", required=True, help="The input topic, up to its end.")
+@click.option("--output", required=True)
+@click.option("--at-least-once", is_flag=True)
+@click.option("--every-update", is_flag=True, help="Hold nothing back.")
+@click.option("--combined", is_flag=True, help="Count before the repartition topic.")
+def main(
+    kind: str,
+    bootstrap: str,
+    name: str,
+    source: str,
+    output: str,
+    at_least_once: bool,
+    every_update: bool,
+    combined: bool,
+) -> None:
+    """Run one loop until SIGTERM."""
+    setting = Setting(
+        bootstrap,
+        name,
+        source,
+        output,
+        exactly_once=not at_least_once,
+        caches=not every_update,
+        combined=combined,
+    )
+    run(LOOPS[kind](setting))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The jobs as in `benchmarks.peers.apps`, with commits that do not ask which topics there are.
+"""The jobs as in `benchmarks.service`, with commits that do not ask which topics there are.
 
 For `benchmarks.question` alone: such an application does not notice that a topic was replaced.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from benchmarks.peers.apps import main
+from benchmarks.service import main
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.input_identity import InputIdentity
 

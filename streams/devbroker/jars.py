@@ -1,4 +1,4 @@
-"""Kafka's jars: fetched once per user and version with Maven, or with the Ivy inside pyspark."""
+"""Jars of Kafka: fetched once per user and version with Maven, or with the Ivy inside pyspark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.streams.devbroker.errors import JarsUnavailableError
@@ -19,36 +20,69 @@ from headrace.streams.devbroker.trust import trust_options
 KAFKA_VERSION = "4.3.1"
 _LOG4J_VERSION = "2.25.4"
 _COPY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-# The second is no dependency of the first: without it Kafka finds no place for its log.
-_ARTIFACTS = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION),
-)
 _FETCH_TIMEOUT_S = 900
 _TAIL_LINES = 15
 
 Report = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What is fetched together.
+
+    Args:
+        title: what people call it.
+        directory: its place in the cache, without the version.
+        version: its version.
+        megabytes: what comes over the network.
+        artifacts: group, name and version of each jar that is asked for; these bring others.
+    """
+
+    title: str
+    directory: str
+    version: str
+    megabytes: int
+    artifacts: tuple[tuple[str, str, str], ...]
+
+
+KAFKA = Library(
+    "Kafka",
+    "kafka",
+    KAFKA_VERSION,
+    45,
+    (
+        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        # No dependency of the first: without it Kafka finds no place for its log.
+        ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION),
+    ),
+)
+
+
 def kafka_jars(java: Java, *, report: Report) -> Path:
-    """Return the directory with Kafka's jars, fetching them first where it is missing.
+    """Return the directory with the broker's jars: see `jars_of`."""
+    return jars_of(KAFKA, java, report=report)
+
+
+def jars_of(library: Library, java: Java, *, report: Report) -> Path:
+    """Return the directory with a library's jars, fetching them first where it is missing.
 
     A fetch goes to a temporary directory that is renamed when complete, under a lock, so that
     neither an interruption nor a second process leaves half a set.
 
     Raises `JarsUnavailableError` when no tool is there or none succeeds.
     """
-    target = _cache_home() / "headrace" / f"kafka-{KAFKA_VERSION}"
+    target = cache_home() / "headrace" / f"{library.directory}-{library.version}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _locked(target.with_name(f"{target.name}.lock")):
         if not target.is_dir():
-            _fetch(java, target, report=report)
+            _fetch(library, java, target, report=report)
     return target
 
 
-def _cache_home() -> Path:
+def cache_home() -> Path:
+    """Where this user's caches are."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     # The standard asks to ignore a relative path.
     return Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
@@ -61,34 +95,35 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(java: Java, target: Path, *, report: Report) -> None:
+def _fetch(library: Library, java: Java, target: Path, *, report: Report) -> None:
     failures: list[str] = []
-    for name, command in _tools(java):
-        report(f"Fetching Kafka {KAFKA_VERSION} with {name} (some 45 MB, once per user)")
+    what, size = f"{library.title} {library.version}", f"some {library.megabytes} MB"
+    for name, command in _tools(library, java):
+        report(f"Fetching {what} with {name} ({size}, once per user)")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as work:
             libraries = Path(work, "lib")
-            failure = _run(command(Path(work)), java, Path(work), libraries)
+            failure = _run(library, command(Path(work)), java, Path(work), libraries)
             if failure is None:
                 libraries.rename(target)
                 return
         failures.append(f"{name}: {failure}")
-    raise JarsUnavailableError(_advice(failures, target))
+    raise JarsUnavailableError(_advice(library, failures, target))
 
 
-def _tools(java: Java) -> list[tuple[str, Callable[[Path], list[str]]]]:
+def _tools(library: Library, java: Java) -> list[tuple[str, Callable[[Path], list[str]]]]:
     tools: list[tuple[str, Callable[[Path], list[str]]]] = []
     if mvn := shutil.which("mvn"):
-        tools.append(("Maven", lambda work: _maven_command(mvn, work)))
+        tools.append(("Maven", lambda work: _maven_command(library, mvn, work)))
     if ivy := _ivy_jar():
-        tools.append(("Ivy", lambda work: _ivy_command(java, ivy, work)))
+        tools.append(("Ivy", lambda work: _ivy_command(library, java, ivy, work)))
     return tools
 
 
-def _maven_command(mvn: str, work: Path) -> list[str]:
+def _maven_command(library: Library, mvn: str, work: Path) -> list[str]:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, name, version in _ARTIFACTS
+        for group, name, version in library.artifacts
     )
     pom = work / "pom.xml"
     pom.write_text(
@@ -109,10 +144,10 @@ def _ivy_jar() -> Path | None:
     return found[-1] if found else None
 
 
-def _ivy_command(java: Java, ivy: Path, work: Path) -> list[str]:
+def _ivy_command(library: Library, java: Java, ivy: Path, work: Path) -> list[str]:
     dependencies = "".join(
         f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->default"/>'
-        for group, name, version in _ARTIFACTS
+        for group, name, version in library.artifacts
     )
     module = work / "ivy.xml"
     module.write_text(
@@ -130,7 +165,9 @@ def _trust(java: Java, work: Path) -> list[str]:
     return trust_options(work) if java.from_wheel else []
 
 
-def _run(command: list[str], java: Java, work: Path, libraries: Path) -> str | None:
+def _run(
+    library: Library, command: list[str], java: Java, work: Path, libraries: Path
+) -> str | None:
     """Run a tool; None if it left the jars, else why not, with the tail of what it said."""
     options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust(java, work)]).strip()
     environment = os.environ | {"JAVA_HOME": str(java.home), "MAVEN_OPTS": options}
@@ -151,7 +188,7 @@ def _run(command: list[str], java: Java, work: Path, libraries: Path) -> str | N
         return f"{command[0]} does not start: {error}"
     except subprocess.TimeoutExpired:
         return f"no end after {_FETCH_TIMEOUT_S} seconds"
-    missing = [name for name in _jar_names() if not libraries.joinpath(name).is_file()]
+    missing = [name for name in _jar_names(library) if not libraries.joinpath(name).is_file()]
     if result.returncode == 0 and not missing:
         return None
     lines = [line for line in result.stdout.splitlines() if line.strip()]
@@ -160,21 +197,21 @@ def _run(command: list[str], java: Java, work: Path, libraries: Path) -> str | N
     return f"it ended with status {result.returncode}{lack}. Its last words:\n{tail}"
 
 
-def _jar_names() -> list[str]:
-    return [f"{name}-{version}.jar" for _, name, version in _ARTIFACTS]
+def _jar_names(library: Library) -> list[str]:
+    return [f"{name}-{version}.jar" for _, name, version in library.artifacts]
 
 
-def _advice(failures: list[str], target: Path) -> str:
-    artifacts = ", ".join(":".join(artifact) for artifact in _ARTIFACTS)
+def _advice(library: Library, failures: list[str], target: Path) -> str:
+    artifacts = ", ".join(":".join(artifact) for artifact in library.artifacts)
     by_hand = f"or put {artifacts} with all they depend on into {target}"
     if not failures:
         return (
-            f"Kafka {KAFKA_VERSION} is not in the cache, and nothing is there to fetch it with: "
-            "no mvn on PATH and no pyspark in this Python.\n"
+            f"{library.title} {library.version} is not in the cache, and nothing is there to "
+            "fetch it with: no mvn on PATH and no pyspark in this Python.\n"
             f"Install Maven; or: pip install 'headrace[broker]'; {by_hand}"
         )
     return (
-        f"Kafka {KAFKA_VERSION} could not be fetched.\n"
+        f"{library.title} {library.version} could not be fetched.\n"
         + "\n".join(failures)
         + "\nCheck the network (mirrors and proxies: Maven's settings.xml) and start again; "
         + by_hand

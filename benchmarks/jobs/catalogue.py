@@ -1,0 +1,25 @@
+"""All jobs, and all topologies by their names."""
+
+from __future__ import annotations
+
+from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, windows, words
+from benchmarks.jobs.last_value import last_value
+
+_TUMBLING, _SLIDING = windows.JOBS
+
+JOBS = {
+    job.name: job
+    for job in (
+        *words.JOBS,
+        *sums.JOBS,
+        *orders.JOBS,
+        _TUMBLING,
+        *reduce.JOBS,
+        *joins.JOBS,
+        *sessions.JOBS,
+        *foreign_keys.JOBS,
+        _SLIDING,
+    )
+}
+
+TOPOLOGIES = {job.kind: job.topology for job in JOBS.values()} | {"last_value": last_value}

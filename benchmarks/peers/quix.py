@@ -1,0 +1,68 @@
+"""Quix Streams as a peer, in an environment of its own: it asks for another Kafka client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.peers.peer import COMMIT_MS, Order, Variant
+from headrace.streams.devbroker.jars import cache_home
+
+VERSION = "3.28.1"
+PROGRAM = Path(__file__).with_name("quix_app.py")
+KINDS = ("words", "sum", "stateless")
+INSTALL_TIMEOUT_S = 600
+TAIL = 400
+
+
+class QuixUnavailableError(Exception):
+    """It could not be installed."""
+
+
+class QuixPeer:
+    """Starts the application of Quix.
+
+    Args:
+        report: is told that it is installed.
+
+    Raises:
+        QuixUnavailableError: it could not be installed.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._python = _environment(report) / "bin" / "python"
+
+    def command(self, variant: Variant, order: Order) -> list[str]:
+        """The command that runs one job until SIGTERM."""
+        return [
+            *(str(self._python), str(PROGRAM), order.kind, order.bootstrap, order.run),
+            *(order.source, order.output, str(order.state)),
+            *(variant.guarantee, str(COMMIT_MS / 1000)),
+        ]
+
+
+def _environment(report: Callable[[str], None]) -> Path:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = cache_home() / "headrace" / f"quix-{VERSION}-python-{version}"
+    if (target / "installed").is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    report(f"Installing Quix Streams {VERSION} into an environment of its own (once per user)")
+    pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    with tempfile.TemporaryFile("w+") as said:
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(target)],
+            [*pip, f"quixstreams=={VERSION}"],
+        ):
+            try:
+                subprocess.run(
+                    command, check=True, stdout=said, stderr=said, timeout=INSTALL_TIMEOUT_S
+                )
+            except (subprocess.SubprocessError, OSError) as error:
+                said.seek(0)
+                raise QuixUnavailableError(f"{error}\n{said.read()[-TAIL:]}") from error
+    (target / "installed").touch()
+    return target

@@ -1,0 +1,104 @@
+"""What `make bench` runs, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.jobs.catalogue import JOBS
+from benchmarks.jobs.job import Job
+from benchmarks.peers.hand import LOOPS
+from benchmarks.peers.peer import Guarantee, Variant
+from benchmarks.peers.quix import KINDS
+
+QUICK_SHARE = 0.2
+LONG_JOBS = ("sum_100k", "stateless")
+LONG_RECORDS = 5_000_000
+WORKERS_JOBS = ("words", "sum_100k")
+"""Compared with two workers too."""
+BOTH_GUARANTEES = ("words", "sum_100k", "stateless", "windows")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much is run.
+
+    Args:
+        minutes: rounds after the first are left out when a job's share of it is over.
+        rounds: how often each variant runs.
+        share: of each job's default number of records.
+        long: whether there are long runs, on which a JVM gets warm.
+        latency_s: how long latency is measured.
+        restart_keys: sizes of state.
+    """
+
+    minutes: float
+    rounds: int
+    share: float
+    long: bool
+    latency_s: int
+    restart_keys: tuple[int, ...]
+
+
+FULL = Amount(27, 3, 1.0, True, 15, (1_000_000, 5_000_000))
+QUICK = Amount(4.5, 1, QUICK_SHARE, False, 5, (100_000,))
+QUICK_JOBS = ("words", "sum_100k", "stateless", "windows", "stream_table", "sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A job with so many records, and its variants in the order of a round."""
+
+    job: Job
+    title: str
+    records: int
+    variants: tuple[Variant, ...]
+    rounds: int
+
+
+def tasks(
+    amount: Amount, names: tuple[str, ...], records: int | None, rounds: int | None
+) -> Iterator[Task]:
+    """What is run, job by job.
+
+    Args:
+        amount: how much.
+        names: the jobs; none for all.
+        records: input records of each job, instead of the defaults.
+        rounds: how often each variant runs, instead of the default.
+    """
+    chosen = names or tuple(JOBS if amount is FULL else QUICK_JOBS)
+    for name in chosen:
+        job = JOBS[name]
+        count = records or int(job.records * amount.share)
+        variants = tuple(_variants(job, full=amount is FULL))
+        yield Task(job, job.title, count, variants, rounds or amount.rounds)
+    if amount.long and not names and records is None:
+        for name in LONG_JOBS:
+            job = JOBS[name]
+            long = (Variant("headrace"), Variant("kafka-streams"))
+            yield Task(job, f"{job.title}, long", LONG_RECORDS, long, 1)
+
+
+def _variants(job: Job, *, full: bool) -> Iterator[Variant]:
+    """Caches are on first, as they are by default; without state there are none to be on."""
+    yield from _compared(job, "exactly_once_v2", caches=True)
+    if job.kind in KINDS:
+        # Quix has no caches: it writes each update.
+        yield Variant("quix", caches=not job.stateful)
+    if full and job.name in BOTH_GUARANTEES:
+        yield from _compared(job, "at_least_once", caches=True)
+    if job.stateful and (full or job.name == "sum_100k") and job.kind in LOOPS:
+        yield from _compared(job, "exactly_once_v2", caches=False)
+    if full and job.name in WORKERS_JOBS:
+        yield Variant("headrace", workers=2)
+        yield Variant("kafka-streams", workers=2)
+
+
+def _compared(job: Job, guarantee: Guarantee, *, caches: bool) -> Iterator[Variant]:
+    yield Variant("headrace", guarantee, caches)
+    yield Variant("kafka-streams", guarantee, caches)
+    if job.kind in LOOPS:
+        yield Variant("by hand", guarantee, caches)
+        if job.kind == "words" and caches:
+            yield Variant("by hand", guarantee, caches, combined=True)

@@ -1,0 +1,134 @@
+"""What was measured, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from benchmarks.results import (
+    Comparison,
+    JobResult,
+    Latency,
+    Report,
+    Restart,
+    Run,
+    comparisons,
+)
+
+WIDTH = 150
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """All tables of a report, and the lines below them."""
+    found: list[RenderableType] = [ratio_table(comparisons(report.jobs)), run_table(report.jobs)]
+    if report.latency:
+        found.append(latency_table(report.latency))
+    if report.restarts:
+        found.append(restart_table(report.restarts))
+    noise = report.noise
+    found.append(
+        f"{report.machine}; {report.minutes:.0f} minutes; the fixed loop took "
+        f"{noise.median_ms:.0f} ms, up to {noise.spread:.0%} more than its best: "
+        "what differs by less than that is no difference"
+    )
+    return found
+
+
+def _table(title: str, *names: str, right: Sequence[str]) -> Table:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def ratio_table(compared: Sequence[Comparison]) -> Table:
+    """Headrace over each peer of the same settings."""
+    table = _table(
+        "Headrace over others, median (lowest-highest) of the rounds; more is better, less memory",
+        *("job", "settings", "over"),
+        right=("whole run", "middle of it", "per CPU-second", "memory"),
+    )
+    job = ""
+    for one in compared:
+        if one.title != job:
+            table.add_section()
+        table.add_row(
+            one.title if one.title != job else "",
+            one.settings,
+            one.other,
+            *(_ratio(r) for r in (one.whole, one.middle, one.per_cpu, one.memory)),
+        )
+        job = one.title
+    return table
+
+
+def _ratio(found: tuple[float, float, float]) -> str:
+    middle, low, high = found
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})" if low != high else f"{middle:.2f}"
+
+
+def run_table(results: Sequence[JobResult]) -> Table:
+    """The figures themselves, median of the rounds."""
+    table = _table(
+        "input records per second, median of the rounds",
+        *("job", "variant"),
+        right=("whole", "middle", "per CPU-s", "MiB", "broker CPU-s", "rounds", "output"),
+    )
+    for result in results:
+        title = f"{result.title}\n{result.records:,} records"
+        for series in result.series:
+            runs = [run for run in series.runs if run is not None]
+            if not runs:
+                table.add_row(title, series.name, *[""] * 5, "0", "[red]failed[/]")
+                continue
+            wrong = sum(bool(run.wrong) for run in runs)
+            failed = len(series.runs) - len(runs)
+            table.add_row(
+                title,
+                series.name,
+                f"{series.median(lambda run: run.whole_rate):,.0f}",
+                f"{series.median(lambda run: run.middle_rate):,.0f}",
+                f"{series.median(lambda run: run.records / run.cpu_s):,.0f}",
+                f"{series.median(lambda run: run.memory) / 2**20:,.0f}",
+                _broker(runs),
+                str(len(runs)),
+                f"[red]WRONG in {wrong}, failed {failed}[/]" if wrong or failed else "right",
+            )
+            title = ""
+        table.add_section()
+    return table
+
+
+def _broker(runs: Sequence[Run]) -> str:
+    known = [run.broker_cpu_s for run in runs if run.broker_cpu_s is not None]
+    return f"{sorted(known)[len(known) // 2]:.1f}" if known else ""
+
+
+def latency_table(found: Sequence[Latency]) -> Table:
+    """Latency in milliseconds."""
+    rate = found[0].per_s
+    table = _table(
+        f"latency in ms at {rate:,} records/s, exactly-once, read_committed",
+        "application",
+        right=("p50", "p90", "p99", "p99.9", "highest"),
+    )
+    for one in found:
+        values = (one.p50, one.p90, one.p99, one.p999, one.highest)
+        table.add_row(one.application, *(f"{value:.1f}" for value in values))
+    return table
+
+
+def restart_table(found: Sequence[Restart]) -> Table:
+    """Restarts in seconds."""
+    table = _table(
+        "restart after kill -9, seconds since the start of the process",
+        right=("keys", "local state", "init", "running", "first commit", "records restored"),
+    )
+    for one in found:
+        times = (f"{s:.2f}" for s in (one.initialised_s, one.running_s, one.committed_s))
+        table.add_row(f"{one.keys:,}", one.state, *times, f"{one.restored:,}")
+    return table
