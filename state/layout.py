@@ -28,18 +28,19 @@ Changes = Sequence[Change]
 _ROW = b"\x00"
 _INDEX = b"\x01"
 _AFTER = b"\x02"
-_SEQUENCE_BYTES = 4
+_WINDOW_SUFFIX_BYTES = TIMESTAMP.size + 4
+_SESSION_SUFFIX_BYTES = 2 * TIMESTAMP.size
 
 
 def window_start(row_key: bytes) -> int:
     """The start of the window in the key of a window store's row, in milliseconds."""
-    start: int = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size - _SEQUENCE_BYTES)[0]
+    start: int = TIMESTAMP.unpack_from(row_key, len(row_key) - _WINDOW_SUFFIX_BYTES)[0]
     return start
 
 
 def session_end(row_key: bytes) -> int:
     """The end of the session in the key of a session store's row, in milliseconds."""
-    end: int = TIMESTAMP.unpack_from(row_key, len(row_key) - 2 * TIMESTAMP.size)[0]
+    end: int = TIMESTAMP.unpack_from(row_key, len(row_key) - _SESSION_SUFFIX_BYTES)[0]
     return end
 
 
@@ -93,14 +94,16 @@ class _Plain:
 @dataclass(frozen=True, slots=True)
 class _Timed:
     time_of: Callable[[bytes], int]
+    time_from_end: int
+    """How many bytes before its end the time begins in a row's key."""
 
     def local(self, rows: Delta) -> Delta:
-        time_of, pack = self.time_of, TIMESTAMP.pack
+        begin = -self.time_from_end
+        end = begin + TIMESTAMP.size
         local: list[tuple[bytes, bytes | None]] = []
         for key, row in rows:
             local.append((_ROW + key, row))
-            entry = None if row is None else b""
-            local.append((_INDEX + pack(time_of(key)) + key, entry))
+            local.append((_INDEX + key[begin:end] + key, None if row is None else b""))
         return local
 
     def rows(self, changes: Changes) -> Delta:
@@ -115,8 +118,8 @@ class _Timed:
 
 LAYOUTS: Mapping[LayoutName, Layout] = {
     "plain": _Plain(),
-    "window": _Timed(window_start),
-    "session": _Timed(session_end),
+    "window": _Timed(window_start, _WINDOW_SUFFIX_BYTES),
+    "session": _Timed(session_end, _SESSION_SUFFIX_BYTES),
     "versioned": Versioned(),
 }
 

@@ -66,6 +66,7 @@ class TimedBuffer(Buffer):
         "_deleted_to",
         "_fresh",
         "_indexed",
+        "_known",
         "_layout",
         "_other",
         "_time_of",
@@ -94,6 +95,8 @@ class TimedBuffer(Buffer):
         """The times of rows that were written since the last commit, and their keys."""
         self._times: list[int] = []
         """The same times in their order."""
+        self._known = 0
+        """How many of the first dirty rows these two have; the others follow when asked for."""
         self._deleted_to = 0
         self.horizon = 0
         """The earliest time of rows that are still there, in milliseconds."""
@@ -117,21 +120,44 @@ class TimedBuffer(Buffer):
         if time < self.horizon:
             return
         super().put(key, value, timestamp)
-        keys = self._fresh.get(time)
-        if keys is None:
-            insort(self._times, time)
-            keys = self._fresh[time] = {}
-        keys[key] = None
+
+    def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> None:
+        """As `put`, where the caller knows that the row has not expired."""
+        super().put(key, value, timestamp)
 
     def forget(self, key: bytes) -> None:
         """Take back the writes of a row that is not in the committed store."""
         super().forget(key)
         time = self._time_of(key)
-        keys = self._fresh[time]
+        keys = self._fresh.get(time, {})
+        if key not in keys:
+            return
         del keys[key]
+        self._known -= 1
         if not keys:
             del self._fresh[time]
             del self._times[bisect_left(self._times, time)]
+
+    def _index_fresh(self) -> None:
+        """Find the rows by time that were written since somebody asked last."""
+        new = len(self.dirty) - self._known
+        if not new:
+            return
+        times = []
+        # A dictionary has its new keys at the end.
+        for key in islice(reversed(self.dirty), new):
+            time = self._time_of(key)
+            keys = self._fresh.get(time)
+            if keys is None:
+                times.append(time)
+                keys = self._fresh[time] = {}
+            keys[key] = None
+        if len(times) == 1:
+            insort(self._times, times[0])
+        else:
+            self._times.extend(times)
+            self._times.sort()
+        self._known = len(self.dirty)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
@@ -190,6 +216,7 @@ class TimedBuffer(Buffer):
         out; read them with `get`.
         """
         start_ms = max(start_ms, self.horizon)
+        self._index_fresh()
         times = self._times[bisect_left(self._times, start_ms) : bisect_left(self._times, end_ms)]
         fresh = [(time, key) for time in times for key in sorted(self._fresh[time])]
         last = None
@@ -203,6 +230,7 @@ class TimedBuffer(Buffer):
     def earliest(self, start_ms: int = 0) -> int | None:
         """The smallest time of all rows that is not before `start_ms`, or None without rows."""
         start_ms = max(start_ms, self.horizon)
+        self._index_fresh()
         on_disk = (
             time
             for time, key in self._indexed.by_time(start_ms, 2**63)
@@ -222,8 +250,13 @@ class TimedBuffer(Buffer):
 
     def oldest_written(self) -> int | None:
         """The smallest time of the rows that were written since the last commit."""
-        place = bisect_left(self._times, self.horizon)
-        return self._times[place] if place < len(self._times) else None
+        horizon = self.horizon
+        unknown = islice(reversed(self.dirty), len(self.dirty) - self._known)
+        oldest = min((t for t in map(self._time_of, unknown) if t >= horizon), default=None)
+        place = bisect_left(self._times, horizon)
+        if place == len(self._times):
+            return oldest
+        return self._times[place] if oldest is None else min(oldest, self._times[place])
 
     def expire(self, horizon: int) -> None:
         """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
@@ -238,8 +271,9 @@ class TimedBuffer(Buffer):
         )
         full = len(expired) == EXPIRED_PER_COMMIT
         self._deleted_to = expired[-1][0] if full else self.horizon
-        for _, key in expired:
-            self.clean.pop(key, None)
+        if self.clean:
+            for _, key in expired:
+                self.clean.pop(key, None)
         return self._layout.local([(key, None) for _, key in expired])
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
@@ -260,9 +294,11 @@ class TimedBuffer(Buffer):
             self._order.clear()
         self._fresh.clear()
         self._times.clear()
+        self._known = 0
 
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""
         super().discard()
         self._fresh.clear()
         self._times.clear()
+        self._known = 0

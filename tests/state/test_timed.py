@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import ABSENT, timestamped_rows
 from headrace.state.codec import TIMESTAMP
+from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
@@ -40,9 +41,16 @@ def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
 
 
 @settings(max_examples=400, deadline=None)
-@given(actions=ACTIONS, start=TIMES, end=TIMES)
+# The second row is new to the index, and the first one of the same time is not.
+@example(
+    actions=[("put", 97, 5, 5, 1), ("scan",), ("put", 98, 5, 5, 1), ("forget", 98, 5, 5)],
+    start=0,
+    end=12,
+    looks=2,
+)
+@given(actions=ACTIONS, start=TIMES, end=TIMES, looks=st.sampled_from([1, 4, 30]))
 def test_rows_are_found_by_time_until_they_expire(
-    actions: list[tuple[Any, ...]], start: int, end: int
+    actions: list[tuple[Any, ...]], start: int, end: int, looks: int
 ) -> None:
     state = MemoryTaskState([SPEC])
     buffer = TimedBuffer(
@@ -50,7 +58,7 @@ def test_rows_are_found_by_time_until_they_expire(
     )
     model: dict[bytes, tuple[int, int]] = {}
     horizon = 0
-    for action in actions:
+    for number, action in enumerate(actions, 1):
         if action[0] == "commit":
             commit(buffer, state)
         elif action[0] == "expire":
@@ -73,6 +81,10 @@ def test_rows_are_found_by_time_until_they_expire(
         if action[0] == "commit":
             stored = [key for key, _ in SPEC.rows.view(state.store("w")).scan()]
             assert stored == sorted(model)
+        written = [time for key in buffer.dirty if (time := session_end(key)) >= horizon]
+        assert buffer.oldest_written() == min(written, default=None)
+        if number % looks and number < len(actions):
+            continue  # what is looked for less often has more rows that are new
         found = sorted((time, key) for key, (time, _) in model.items())
         assert list(buffer.by_time(start, end)) == [f for f in found if start <= f[0] < end]
         assert buffer.earliest() == min((time for time, _ in found), default=None)

@@ -171,9 +171,11 @@ class RecentRows:
     def _sweep(self) -> None:
         """Let go of what has expired."""
         horizon = self._buffer.horizon
+        expired = horizon << _BITS
         self.count = 0
         for key, found in list(self._keys.items()):
-            found.cut(0, bisect_left(found.stamps, horizon << _BITS))
+            if found.stamps and found.stamps[0] < expired:
+                found.cut(0, bisect_left(found.stamps, expired))
             # That a key has no rows need not be read again as long as others may have some.
             if found.stamps or self._floor > horizon:
                 self.count += 1 + len(found.stamps)

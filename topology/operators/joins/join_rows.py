@@ -108,7 +108,7 @@ class SideRows:
         buffer, recent = self._buffer, self._recent or self._rows_in_memory()
         data, number = self.encode(key), self._next_sequence()
         row_key = data + KEPT.pack(timestamp, number)
-        buffer.put(row_key, value, timestamp)
+        buffer.put_unexpired(row_key, value, timestamp)
         recent.add(data, timestamp, number, buffer.dirty[row_key][0])
         return True
 
