@@ -241,3 +241,22 @@ class UnknownTimeError(NegativeTimestampError):
 
     def __str__(self) -> str:
         return f"{super().__str__()}; no record before it tells the time of its partition"
+
+
+class PartialError(BadRecordError):
+    """A repartition topic has a partial result that whoever reads it cannot take.
+
+    Args:
+        call: what it is a partial result of.
+    """
+
+    def __init__(self, call: str) -> None:
+        super().__init__(call)
+        self.call = call
+
+    def __str__(self) -> str:
+        return (
+            f"the record is a partial result of {self.call!r}, and no such call reads it, or it is "
+            "damaged; run the version that wrote it, with topology.optimization=none, until the "
+            "repartition topic is read to its end"
+        )

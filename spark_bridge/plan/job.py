@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.program import by_value
-from headrace.spark_bridge.program.combine import reaches_time, with_partials
+from headrace.spark_bridge.program.combine import with_partials
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.plan import SubPlan, optimized, plan_application
 from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.graph.optimizer import COMBINE
+from headrace.topology.graph.timed import reaches_time
 from headrace.topology.topology import Topology
 
 STATE_IN_MEMORY_BYTES = 512 << 20
@@ -54,6 +56,9 @@ class Application:
             TopologyError: the topology cannot run.
         """
         config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
+        # What is combined here, and how, is the caller's to say.
+        rewrites = tuple(name for name in config.topology_optimization if name != COMBINE)
+        config = replace(config, topology_optimization=rewrites)
         topology = optimized(topology, config)
         timed = reaches_time(topology)
         if any(node.name in timed and node.stores for node in topology.nodes):

@@ -14,6 +14,7 @@ from typing import Any, cast
 from headrace.topology import serdes
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import Aggregate, Node, Operator
+from headrace.topology.graph.timed import reaches_time
 from headrace.topology.topology import Topology
 
 
@@ -68,31 +69,3 @@ def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
 
 def _plus(key: Any, partial: int, count: int) -> int:  # noqa: ARG001
     return count + partial
-
-
-def reaches_time(topology: Topology) -> frozenset[str]:
-    """The nodes behind which something depends on when records come, by stream time."""
-    readers: dict[str, list[str]] = {}
-    by_topic = {
-        topic: node.name for node in topology.sources if node.internal for topic in node.topics
-    }
-    for node in topology.nodes:
-        for parent in node.parents:
-            readers.setdefault(parent, []).append(node.name)
-        topic = node.writes_topic
-        if node.internal and topic is not None:
-            readers.setdefault(node.name, []).append(by_topic[topic])
-    timed = {node.name for node in topology.nodes if node.is_timed}
-    reached = {name for name in readers if timed & _behind(name, readers)}
-    return frozenset(reached)
-
-
-def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
-    seen: set[str] = set()
-    waiting = list(readers.get(name, ()))
-    while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += readers.get(one, ())
-    return seen

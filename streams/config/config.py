@@ -45,7 +45,13 @@ from headrace.streams.settings import (
 )
 from headrace.topology import serdes, timestamps
 from headrace.topology.compile.codegen import CompileOptions
-from headrace.topology.graph.optimizer import BY_NAME, Rewrite, reuse_table_sources
+from headrace.topology.graph.optimizer import (
+    BY_NAME,
+    COMBINE,
+    DEFAULT,
+    Rewrite,
+    reuse_table_sources,
+)
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 
@@ -219,10 +225,11 @@ topics and groups are named after it
     )
     topology_optimization: tuple[str, ...] = setting(
         choices(*BY_NAME),
-        "Whether repartition topics that would carry the same records are shared, and whether the "
-        "compacted topic that a table is read from is its changelog too.",
-        default=(),
-        default_words="none",
+        "Whether repartition topics that would carry the same records are shared, whether the "
+        "compacted topic that a table is read from is its changelog too, and whether records are "
+        "counted before they are written to a repartition topic, as far as that changes nothing.",
+        default=DEFAULT,
+        default_words=COMBINE,
     )
     topology_change_accept: str | None = setting(
         text(),
@@ -332,9 +339,12 @@ topics and groups are named after it
     @property
     def rewrites(self) -> Sequence[Rewrite]:
         """Those of the topology, without one that would not keep the results here."""
-        chosen = [
-            rewrite for name, rewrite in BY_NAME.items() if name in self.topology_optimization
-        ]
+        names = set(self.topology_optimization)
+        # Results are held back with a cache alone, and a record that cannot be written is the
+        # handler's as long as it is one.
+        if not self.statestore_cache_max_bytes or self.production_exception_handler != "fail":
+            names.discard(COMBINE)
+        chosen = [rewrite for name, rewrite in BY_NAME.items() if name in names]
         reset = self.consumer_config("").get("auto.offset.reset")
         begins_late = reset not in ("earliest", "smallest", "beginning")
         if begins_late or timestamps.needed(None, self.default_timestamp_extractor) is not None:

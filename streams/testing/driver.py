@@ -38,6 +38,7 @@ from headrace.streams.testing.memory_worker import (
     create_topics,
     default_partitions,
 )
+from headrace.topology.graph.optimizer import COMBINE
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology
 
@@ -123,9 +124,9 @@ class TopologyTestDriver:
             all, or by name with 1 for the others. None is 4 where the topology repartitions, so
             that keys which do not meet are seen, and 1 where it does not.
         now: the time at the start: a datetime with a time zone, or milliseconds since 1970.
-        commit: "each_record" commits after each record of each topic, and reads each row back
-            from its bytes; "manual" commits when `commit` is called, or earlier where
-            ``statestore.uncommitted.max.bytes`` is reached.
+        commit: "each_record" commits after each record of each topic, reads each row back from its
+            bytes, and combines nothing before a repartition topic; "manual" commits when `commit`
+            is called, or earlier where ``statestore.uncommitted.max.bytes`` is reached.
         state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
         seed: decides where records without a key go, and in which order partitions are read.
 
@@ -379,9 +380,14 @@ class TopologyTestDriver:
 
 def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
     if commit == "each_record":
-        # Rows are read back from their bytes each time, as after a restart.
+        # Rows are read back from their bytes each time, as after a restart, and each record that
+        # follows from another comes on its own.
         return replace(
-            config, commit_interval_ms=0, max_poll_records=1, statestore_read_cache_max_bytes=0
+            config,
+            commit_interval_ms=0,
+            max_poll_records=1,
+            statestore_read_cache_max_bytes=0,
+            topology_optimization=tuple(n for n in config.topology_optimization if n != COMBINE),
         )
     if commit == "manual":
         return replace(config, commit_interval_ms=_NEVER_MS, commit_when_idle=False)

@@ -55,7 +55,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
     with attempt(gen, node, flow):
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
-        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+        _take_in(gen, node, flow, new, old)
         emit_kept(gen, node, node.store, new, exact=node.fold.makes)
         is_later = f"{flow.timestamp} > {old_timestamp}"
         if node.fold.asks_user:
@@ -72,6 +72,17 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         # A row that is not there needs no deleting.
         with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
             emit_update(gen, node, node.store, result, descend, kept=kept)
+
+
+def _take_in(gen: Generator, node: Aggregate, flow: Flow, new: str, old: str) -> None:
+    w, part = gen.writer, flow.partial
+    if part is None:
+        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+        return
+    with w.block(f"if {part} is None:"):
+        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
+    with w.block("else:"):
+        w.line(f"{new} = {part} if {old} is None else {old} + {part}")
 
 
 def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:

@@ -67,6 +67,8 @@ class Flow:
     """The value that was forwarded before, where a table tells it (see `graph.tells_old`)."""
     key_is_own: bool = False
     """Whether this application encoded the key's bytes, so that encoding it again gives them."""
+    partial: str | None = None
+    """The partial result that the record may be, or None where it is a record like any other."""
 
     def with_key(self, variable: str, *, is_set: bool = False) -> Flow:
         """The same record under a new key object."""

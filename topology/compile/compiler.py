@@ -63,6 +63,7 @@ from headrace.topology.graph.graph import (
     tells_old,
 )
 from headrace.topology.operators.versioned import OutOfOrder
+from headrace.topology.serdes import partials
 from headrace.topology.serdes.pairs import as_pair
 from headrace.topology.timestamps import Stamper
 
@@ -177,6 +178,7 @@ class Program:
             "OutOfOrder": OutOfOrder,
             "as_pair": as_pair,
             "looked_at": looked_at,
+            **partials.CALLED,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -338,6 +340,8 @@ class _Assembler:
             if isinstance(node, Operator):
                 self._make_operator(whole, node)
                 pending.append(f"operator_{gen.ordinal(node)}.pending")
+            elif isinstance(node, Sink) and node.combines is not None:
+                pending.append(f"partials_{gen.ordinal(node)}")
         whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
         return whole
 
@@ -394,6 +398,9 @@ class _Assembler:
                 elif isinstance(node, Operator):
                     with w.of(node):
                         w.line(f"operator_{gen.ordinal(node)}.flush()")
+                elif isinstance(node, Sink) and node.combines is not None:
+                    with w.of(node):
+                        sink.emit_flush(gen, node)
             w.line("return None")
 
     def _children(self, node: Node, flow: Flow) -> None:
@@ -476,7 +483,7 @@ class _Assembler:
         """Too deep to inline: the same variables become parameters."""
         names = (
             flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.old,
-            flow.timestamp, flow.headers,
+            flow.timestamp, flow.headers, flow.partial,
         )  # fmt: skip
         parameters = ", ".join(dict.fromkeys(name for name in names if name))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({parameters})")

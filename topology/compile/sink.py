@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from headrace.state.codec import partition_for_key
 from headrace.topology.compile.codegen import Flow, Generator
 from headrace.topology.compile.guarding import attempt
 from headrace.topology.graph.graph import Function, Sink
+from headrace.topology.serdes import partials
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
     """Write the send; the partition is left to the producer, which hashes the key's bytes."""
+    if node.combines is not None:
+        _emit_folded(gen, node, flow)
+    else:
+        _emit_single(gen, node, flow)
+
+
+def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
     w, i = gen.writer, gen.ordinal(node)
+    if node.internal:
+        # No header from elsewhere may make a partial result of a record.
+        flow = replace(flow, headers=f"{flow.headers} and unmarked({flow.headers})")
     options = gen.options
     key = gen.encoded_key(flow, node.key or options.default_key, node)
     value = gen.encoded_value(flow, node.value or options.default_value, node)
@@ -70,6 +83,49 @@ def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, 
         with w.block(f"for partition_{i} in {partitions}:"):
             record = f"partition_{i}, {flow.timestamp}, {flow.headers}"
             w.line(f"send(sent_topic_{i}, sent_value_{i}, sent_key_{i}, {record})")
+
+
+def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
+    """Write the fold of a record into the partial result of its key.
+
+    What the reader is to refuse or to leave out is written as it is: he says so, and counts it.
+    """
+    w, i = gen.writer, gen.ordinal(node)
+    serde = node.key or gen.options.default_key
+    kept, key = f"partial_{i}", f"partial_key_{i}"
+    w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
+    nulls = [f"{key} is None"] if not flow.key_is_set else []
+    nulls += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
+    fold = w.block("else:") if nulls else nullcontext()
+    if nulls:
+        with w.block(f"if {' or '.join(nulls)}:"):
+            known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
+            _emit_single(gen, node, known)
+    with fold:
+        w.line(f"{kept} = partials_{i}_get({key})")
+        with w.block(f"if {kept} is None:"):
+            w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
+        with w.block("else:"):
+            latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
+            w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
+
+
+def emit_flush(gen: Generator, node: Sink) -> None:
+    """Write the loop that sends the partial results."""
+    assert node.combines is not None
+    w, i = gen.writer, gen.ordinal(node)
+    topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
+    encode = gen.constant(f"encode_partial_{i}", partials.write_count)
+    inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
+    partition = "-1"
+    if inner is not None:
+        inner = gen.constant(f"inner_bytes_{i}", inner)
+        partition = f"hashed({inner}, key, partitions_of, {topic})"
+    w.line(f"folded = list(partials_{i}.items())")
+    w.line(f"partials_{i}.clear()")
+    with w.block("for key, (value, timestamp, headers) in folded:"):
+        headers = f"marked(headers, {node.combines.word!r})"
+        w.line(f"send({topic}, {encode}(value), key, {partition}, timestamp, {headers})")
 
 
 def hashed(

@@ -42,7 +42,7 @@ def emit(gen: Generator, node: Source) -> Flow:
     w.line("headers = m.headers()")
     _take_time(gen, node)
     with _decoding(gen, node):
-        return _decode(gen, node, flow)
+        return _decode(gen, node, _take_partial(gen, node, flow) if node.internal else flow)
 
 
 def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | None:
@@ -94,6 +94,25 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
         w.line("continue")
 
 
+def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
+    """Write what becomes of a partial result: whoever can take it does, others refuse it."""
+    w, i = gen.writer, gen.ordinal(node)
+    if not takes_partials(gen.sub, node):
+        with w.block("if headers:"):
+            w.line("refuse_partial(headers)")
+        return flow
+    w.line(f"partial_{i} = None")
+    with w.block("if headers:"):
+        w.line(f"partial_{i}, headers = taken_count(headers, value_bytes)")
+    return replace(flow, partial=f"partial_{i}")
+
+
+def takes_partials(sub: SubTopology, source: Source) -> bool:
+    """Whether partial results may stand in a repartition topic: one fold reads it, nobody else."""
+    children = sub.children(source.name)
+    return len(children) == 1 and children[0].combinable is not None
+
+
 def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = flow.key_serde, flow.value_serde
@@ -106,7 +125,10 @@ def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
         flow = replace(flow, key="key")
     if not node.internal or needs_value(gen, node, value_serde):
         decode = gen.constant(f"decode_value_{i}", decoder_of(value_serde))
-        w.line(f"value = None if value_bytes is None else {decode}(value_bytes)")
+        decoded = f"None if value_bytes is None else {decode}(value_bytes)"
+        if flow.partial is not None:
+            decoded = f"{flow.partial} if {flow.partial} is not None else {decoded}"
+        w.line(f"value = {decoded}")
         flow = replace(flow, value="value")
     return flow
 

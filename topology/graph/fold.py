@@ -38,6 +38,8 @@ class Fold(ABC):
     reads_value: ClassVar[bool] = True
     makes: ClassVar[type | None] = None
     """The class that every value has, where that is known."""
+    combines: ClassVar[bool] = False
+    """Whether partial results of it can be merged into a row as if they were its records."""
     source: ClassVar[str]
     """The new value in Python: of `key`, `value`, `old` (None without a row), and `functions`."""
 
@@ -84,6 +86,7 @@ class Counting(Fold):
     asks_user = False
     reads_value = False
     makes = int
+    combines = True
     source = "1 if {old} is None else {old} + 1"
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from headrace.topology.context.operator_spec import Bind, RowKind
 from headrace.topology.errors import Arguments
+from headrace.topology.graph.fold import Fold
 from headrace.topology.serdes import Serde
 
 Function = Callable[..., Any]
@@ -191,6 +192,11 @@ class Node:
         return False
 
     @property
+    def combinable(self) -> Fold | None:
+        """What it does to a row, if it may be done before a repartition topic as well."""
+        return None
+
+    @property
     def makes_windows(self) -> bool:
         """Whether the rows of its table are windows."""
         return False
@@ -327,6 +333,8 @@ class Sink(Node):
     internal: bool = False
     partitioner: Function | None = None
     """Called as ``partitioner(topic, key, value, partitions)`` (see `compile.sink`)."""
+    combines: Fold | None = None
+    """How it folds the records of a key until the next flush; None writes each of them."""
     arguments: Arguments = field(default_factory=dict, compare=False, repr=False)
     """Those of the step that it was added for."""
 

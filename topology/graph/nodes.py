@@ -217,6 +217,11 @@ class Aggregate(Node):
         return not self.fold.asks_user
 
     @property
+    def combinable(self) -> Fold | None:
+        """Its fold, if partial results of it can be merged."""
+        return self.fold if self.fold.combines else None
+
+    @property
     def word(self) -> str:
         """The call that made it."""
         return self.fold.word

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headrace.topology.graph.graph import G, Node, Sink, Source, by_name
+from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.graph import (
+    G,
+    Graph,
+    Node,
+    Sink,
+    Source,
+    SubTopology,
+    by_name,
+)
+from headrace.topology.graph.timed import reaches_time
 
 
 class Rewrite(Protocol):
@@ -97,6 +107,54 @@ def reuse_table_sources(topology: G) -> G:
     return topology if stores == topology.stores else replace(topology, stores=stores)
 
 
+def combine_before_repartition(topology: G) -> G:
+    """Count the records of a key before they are written to a repartition topic.
+
+    Until the next commit the counts stay in the memory of the task that would write the records;
+    then it writes one partial result for each key. That is right where one count reads the topic,
+    nobody else, and its results are held back until the commit too: nothing behind it depends on
+    stream time, and its store is cached.
+
+    Returns:
+        The same computation with fewer records in its repartition topics.
+
+    Example:
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> _ = builder.stream("in").group_by(lambda key, value: value).count(store="counts")
+        >>> [sink.combines for sink in combine_before_repartition(builder.build()).sinks]
+        [Counting()]
+    """
+    folds = {
+        source.topics[0]: fold
+        for sub in topology.sub_topologies
+        for source in sub.sources
+        if source.internal and (fold := _combinable(topology, sub, source)) is not None
+    }
+    nodes = tuple(_combining(node, folds) for node in topology.nodes)
+    return topology if nodes == topology.nodes else replace(topology, nodes=nodes)
+
+
+def _combinable(topology: Graph, sub: SubTopology, source: Source) -> Fold | None:
+    """The fold that alone reads a repartition topic, if what it is given may be folded before."""
+    children = sub.children(source.name)
+    if len(children) != 1 or any(node.is_timed or node.needs_record for node in sub.nodes):
+        return None
+    (reader,) = children
+    cached = all(store.spec.cached for store in sub.stores if store.name in reader.stores)
+    if not cached or reader.parents != (source.name,) or reader.name in reaches_time(topology):
+        return None
+    return reader.combinable
+
+
+def _combining(node: Node, folds: Mapping[str, Fold]) -> Node:
+    sink = node.as_sink
+    if sink is None or not sink.internal or sink.partitioner is not None:
+        return node
+    fold = folds.get(str(sink.topic))
+    return node if fold is None else replace(sink, combines=fold)
+
+
 def _can_restore(source: Source) -> bool:
     plain = source.timestamps is None and source.offset_reset in (None, "earliest")
     return plain and not source.internal and len(source.topics) == 1
@@ -120,11 +178,15 @@ def _reading(node: Node, instead: dict[str, str]) -> Node:
     return node if parents == node.parents else replace(node, parents=parents)
 
 
+COMBINE = "combine.before.repartition"
 BY_NAME: Mapping[str, Rewrite] = {
     "merge.repartition.topics": share_repartitions,
     "reuse.ktable.source.topics": reuse_table_sources,
+    COMBINE: combine_before_repartition,
 }
-"""Kafka Streams' names of them."""
+"""Kafka Streams' names of those that it has."""
+DEFAULT = (COMBINE,)
+"""Those that are applied where nobody names any."""
 REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 

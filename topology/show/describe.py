@@ -23,7 +23,7 @@ from headrace.topology.graph.graph import (
     Sink,
     SubTopology,
 )
-from headrace.topology.graph.optimizer import Rewrite, optimize
+from headrace.topology.graph.optimizer import BY_NAME, DEFAULT, Rewrite, optimize
 from headrace.topology.show.java_order import TreeSet, hash_order
 
 _DEFAULTS: Final = CompileOptions(
@@ -49,7 +49,8 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
 
     Args:
         code: whether the source is printed.
-        config: what it runs with; None stands for the defaults.
+        config: what it runs with; None stands for the defaults, and the text alone is then that of
+            the topology as it was built.
 
     Raises:
         TopologyError: it is none, such as settings that nobody has checked.
@@ -61,6 +62,8 @@ def describe(topology: Graph, *, code: bool = False, config: RunSettings | None 
                 f"config of an application; it was given a {type(config).__name__}"
             )
         topology = optimize(topology, config.rewrites)
+    elif code:
+        topology = optimize(topology, [BY_NAME[name] for name in DEFAULT])
     subs = topology.sub_topologies
     groups = {sub.id: f"  {_sub_topology(sub)}\n" for sub in subs}
     groups |= {store.id: _global_store(store) for store in topology.global_stores}
@@ -131,7 +134,9 @@ def _node(described: _Described) -> str:
         topics = ", ".join(hash_order(node.reads_topics, sized=True))
         return f"Source: {node.name} (topics: [{topics}]){feeds}"
     if node.as_sink is not None:
-        return f"Sink: {node.name} ({_target(node.as_sink)}){fed_by}"
+        combines = node.as_sink.combines
+        folded = "" if combines is None else f", combines: {combines.word}"
+        return f"Sink: {node.name} ({_target(node.as_sink)}{folded}){fed_by}"
     stores = ", ".join(hash_order(node.stores, sized=True))
     return f"Processor: {node.name} (stores: [{stores}]){feeds}{fed_by}"
 

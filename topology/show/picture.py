@@ -81,7 +81,7 @@ class _Drawn:
     def lane(self, number: int, name: str, nodes: tuple[Node, ...]) -> None:
         self.lanes[number] = name
         for node in nodes:
-            self._box(Box(node.name, "step", node.name, number))
+            self._box(Box(node.name, "step", _text(node), number))
             for topic in node.reads_topics:
                 self.arrows.append(Arrow(self._topic(topic), node.name))
             self.arrows += [Arrow(parent, node.name) for parent in node.parents]
@@ -97,6 +97,13 @@ class _Drawn:
     def _box(self, box: Box) -> str:
         self.boxes.setdefault(box.id, box)
         return box.id
+
+
+def _text(node: Node) -> str:
+    sink = node.as_sink
+    if sink is None or sink.combines is None:
+        return node.name
+    return f"{node.name} (combines: {sink.combines.word})"
 
 
 def _target(sink: Sink) -> str:

@@ -8,7 +8,6 @@ from headrace.streams import TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from headrace.topology.graph.optimizer import (
     REWRITES,
-    optimize,
     reuse_table_sources,
     share_repartitions,
 )
@@ -51,7 +50,7 @@ def test_repartitions_of_different_streams_stay_apart() -> None:
     stream.group_by(lambda _, v: v["a"], name="a").count(store="a")
     stream.group_by(lambda _, v: v["b"], name="b").count(store="b")
     topology = builder.build()
-    assert optimize(topology) is topology
+    assert share_repartitions(topology) is topology
 
 
 def test_a_rewrite_leaves_a_topology_alone_that_it_has_nothing_to_do_in() -> None:

@@ -1,0 +1,33 @@
+"""What in a topology depends on stream time, and so on when each record comes."""
+
+from __future__ import annotations
+
+from headrace.topology.graph.graph import Graph
+
+
+def reaches_time(topology: Graph) -> frozenset[str]:
+    """The nodes behind which something depends on when records come, by stream time."""
+    readers: dict[str, list[str]] = {}
+    by_topic = {
+        topic: node.name for node in topology.sources if node.internal for topic in node.topics
+    }
+    for node in topology.nodes:
+        for parent in node.parents:
+            readers.setdefault(parent, []).append(node.name)
+        topic = node.writes_topic
+        if node.internal and topic is not None:
+            readers.setdefault(node.name, []).append(by_topic[topic])
+    timed = {node.name for node in topology.nodes if node.is_timed}
+    reached = {name for name in readers if timed & _behind(name, readers)}
+    return frozenset(reached)
+
+
+def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(readers.get(name, ()))
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += readers.get(one, ())
+    return seen

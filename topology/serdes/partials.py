@@ -1,0 +1,88 @@
+"""The form of partial results in repartition topics.
+
+A task may fold records of a key before it writes them to a repartition topic. What it writes then
+is one record with the last of their headers, and one header more: the mark, which says what call
+the partial result is of. Whoever reads the topic takes single records and partial results as they
+come, so that folding ahead can be switched on and off while records are under way.
+
+The mark is reserved: a header of that name that comes with a record from elsewhere is no mark, and
+goes no further than to the repartition topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.topology.errors import PartialError, SerdeError
+from headrace.topology.serdes import long
+
+Headers = Sequence[tuple[str, "bytes | None"]]
+
+MARK = "headrace.partial"
+"""The name of the header; its value is the word of a fold."""
+
+
+def marked(headers: Headers | None, call: str) -> Headers:
+    """The headers of a partial result.
+
+    >>> marked([("trace", b"1")], "count")
+    [('trace', b'1'), ('headrace.partial', b'count')]
+    """
+    return [*unmarked(headers or ()), (MARK, call.encode())]
+
+
+def unmarked(headers: Headers) -> Headers:
+    """The same headers without a mark."""
+    return [one for one in headers if one[0] != MARK]
+
+
+def call_of(headers: Headers) -> str | None:
+    """What call a record is a partial result of; None where it is none."""
+    for name, call in headers:
+        if name == MARK:
+            return "" if call is None else call.decode(errors="replace")
+    return None
+
+
+def refuse_partial(headers: Headers) -> None:
+    """Let no partial result be taken for a record.
+
+    Raises:
+        PartialError: the headers are those of one.
+    """
+    call = call_of(headers)
+    if call is not None:
+        raise PartialError(call)
+
+
+def taken_count(headers: Headers, value: bytes | None) -> tuple[int | None, Headers | None]:
+    """Read a record for a count.
+
+    Returns:
+        How many records it stands for, None where it is one itself; and its headers.
+
+    Raises:
+        PartialError: it is a partial result of another call.
+
+    >>> taken_count(marked(None, "count"), write_count(3)), taken_count([("trace", b"1")], b"v")
+    ((3, None), (None, [('trace', b'1')]))
+    """
+    call = call_of(headers)
+    if call is None:
+        return None, headers
+    if call != "count" or value is None:
+        raise PartialError(call)
+    try:
+        count = long.deserialize(value)
+    except SerdeError as error:
+        raise PartialError(call) from error
+    return count, unmarked(headers) or None
+
+
+write_count = long.serialize
+"""The bytes of a partial count."""
+
+CALLED = {
+    function.__name__: function for function in (marked, refuse_partial, taken_count, unmarked)
+}
+"""What generated code calls, by name."""
