@@ -47,6 +47,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
+from headrace.topology.operators.combining import Partials
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.timestamps import Stamper
@@ -325,6 +326,12 @@ class Task:
     def held_back(self) -> int:
         """How many updates caches hold back."""
         return sum(map(len, self._bound.pending))
+
+    def send_partials(self) -> None:
+        """Send on what is folded before repartition topics."""
+        for held in self._bound.pending:
+            if isinstance(held, Partials) and held:
+                held.send()
 
     def flush(self) -> None:
         """Send on everything that caches hold back."""

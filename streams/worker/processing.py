@@ -23,6 +23,9 @@ from headrace.streams.worker_errors import RecordRefusedError
 HELD_BACK_BYTES = 250
 """What one held-back update costs, roughly; its value is counted with the uncommitted rows."""
 
+PARTIALS_S = 0.1
+"""How long records are folded before a repartition topic that is read without a commit."""
+
 
 class Processing:
     """See the module."""
@@ -47,6 +50,7 @@ class Processing:
         self._idle_windows = idle_windows
         self._clock = clock
         self._log = log
+        self._partials_due_s = 0.0
         self._pace = Pace(config.max_poll_records)
         self.uncommitted = 0
         """Records processed since the last commit."""
@@ -79,9 +83,24 @@ class Processing:
         if processed or punctuated:
             with self.blaming_inputs():
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
+        if not self._config.exactly_once:
+            self._send_partials(processed)
         self.uncommitted += processed
         self.processed += processed
         return processed
+
+    def _send_partials(self, processed: int) -> None:
+        """Send on what is folded before repartition topics: no commit is needed to read it there.
+
+        The next step goes on at once where this one has nothing to do, and soon where it has.
+        """
+        now_s = self._clock.monotonic_s()
+        if processed and now_s < self._partials_due_s:
+            return
+        self._partials_due_s = now_s + PARTIALS_S
+        with self.blaming_inputs(), self.working():
+            for task in self._tasks.running:
+                task.send_partials()
 
     def _process_some(self, task: Task) -> int:
         started = self._clock.monotonic_s()

@@ -62,6 +62,7 @@ from headrace.topology.graph.graph import (
     is_versioned,
     tells_old,
 )
+from headrace.topology.operators.combining import Partials
 from headrace.topology.operators.versioned import OutOfOrder
 from headrace.topology.serdes import partials
 from headrace.topology.serdes.pairs import as_pair
@@ -179,6 +180,7 @@ class Program:
             "as_pair": as_pair,
             "looked_at": looked_at,
             **partials.CALLED,
+            "Partials": Partials,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -341,7 +343,8 @@ class _Assembler:
                 self._make_operator(whole, node)
                 pending.append(f"operator_{gen.ordinal(node)}.pending")
             elif isinstance(node, Sink) and node.combines is not None:
-                pending.append(f"partials_{gen.ordinal(node)}")
+                self._gen.writer = whole
+                pending.append(sink.emit_partials(gen, node))
         whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
         return whole
 
@@ -400,7 +403,7 @@ class _Assembler:
                         w.line(f"operator_{gen.ordinal(node)}.flush()")
                 elif isinstance(node, Sink) and node.combines is not None:
                     with w.of(node):
-                        sink.emit_flush(gen, node)
+                        w.line(f"partials_{gen.ordinal(node)}.send()")
             w.line("return None")
 
     def _children(self, node: Node, flow: Flow) -> None:

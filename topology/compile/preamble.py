@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.topology.compile.codegen import Generator, Writer
 from headrace.topology.functions import place_of
-from headrace.topology.graph.graph import Aggregate, Sink, TableSource
+from headrace.topology.graph.graph import Aggregate, TableSource
 
 _OF_THE_TASK = (
     "send",
@@ -94,8 +94,3 @@ def _rows(gen: Generator) -> Iterator[_Binding]:
             yield _Binding(f"clean_{i}_get", (f"clean_{i}_get = {buffer}.clean.get",), buffer)
             yield _Binding(f"load_{i}", (f"load_{i} = {buffer}.load",), buffer)
             yield _Binding(f"pending_{i}", (f"pending_{i} = {{}}",))
-        elif isinstance(node, Sink) and node.combines is not None:
-            i = gen.ordinal(node)
-            held = f"partials_{i}"
-            yield _Binding(held, (f"{held} = {{}}",))
-            yield _Binding(f"{held}_get", (f"{held}_get = {held}.get",), held)

@@ -11,7 +11,6 @@ from headrace.state.codec import partition_for_key
 from headrace.topology.compile.codegen import Flow, Generator
 from headrace.topology.compile.guarding import attempt
 from headrace.topology.graph.graph import Function, Sink
-from headrace.topology.serdes import partials
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
@@ -110,22 +109,20 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
             w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
 
 
-def emit_flush(gen: Generator, node: Sink) -> None:
-    """Write the loop that sends the partial results."""
+def emit_partials(gen: Generator, node: Sink) -> str:
+    """Write the making of what holds the partial results; returns its name."""
     assert node.combines is not None
     w, i = gen.writer, gen.ordinal(node)
+    name = f"partials_{i}"
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
-    encode = gen.constant(f"encode_partial_{i}", partials.write_count)
+    told = f"send, {topic}, {node.combines.word!r}"
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
-    partition = "-1"
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)
-        partition = f"hashed({inner}, key, partitions_of, {topic})"
-    w.line(f"folded = list(partials_{i}.items())")
-    w.line(f"partials_{i}.clear()")
-    with w.block("for key, (value, timestamp, headers) in folded:"):
-        headers = f"marked(headers, {node.combines.word!r})"
-        w.line(f"send({topic}, {encode}(value), key, {partition}, timestamp, {headers})")
+        told += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
+    w.line(f"{name} = Partials({told})")
+    w.line(f"{name}_get = {name}.get")
+    return name
 
 
 def hashed(

@@ -110,8 +110,9 @@ def reuse_table_sources(topology: G) -> G:
 def combine_before_repartition(topology: G) -> G:
     """Count the records of a key before they are written to a repartition topic.
 
-    Until the next commit the counts stay in the memory of the task that would write the records;
-    then it writes one partial result for each key. That is right where one count reads the topic,
+    The counts stay in the memory of the task that would write the records until the next commit,
+    or for a moment where records are read without one; then it writes one partial result for each
+    key. That is right where one count reads the topic,
     nobody else, and its results are held back until the commit too: nothing behind it depends on
     stream time, and its store is cached.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import RecordError
-from headrace.topology import StreamsBuilder, Topology, serdes
+from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.topology.serdes.partials import MARK
 
 ON = "combine.before.repartition"
@@ -157,3 +158,41 @@ def test_a_partial_result_of_another_call_is_refused() -> None:
         append(driver, b"a", bytes(8), [(MARK, b"reduce")])
         with pytest.raises(RecordError, match="partial result of 'reduce'"):
             driver.run()
+
+
+def test_at_least_once_nobody_waits_for_a_commit() -> None:
+    """The commit comes every 30 s there, and what is in the topic is read without one."""
+    with driver_of(**{"processing.guarantee": "at_least_once"}) as driver:
+        send(driver, ["a a b"])
+        assert dict(driver.store("counts").items()) == {"a": 2, "b": 1}
+        assert len(moved(driver)) == 2
+
+
+def counted_windows() -> Topology:
+    """Updates of windows are counted, by keys that are windows."""
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=serdes.string, value=serdes.string)
+    seconds = TimeWindows(size=timedelta(seconds=1))
+    windows = clicks.group_by_key().windowed_by(seconds).count(store="per-second").to_stream()
+    key = serdes.time_windowed(serdes.string, size=timedelta(seconds=1))
+    by_window = windows.group_by(lambda window, _: window, key=key, name="by-word")
+    by_window.count(store="counts").to_stream().to("out")
+    return builder.build()
+
+
+def test_windows_as_keys_go_to_the_partitions_of_their_inner_keys() -> None:
+    found = []
+    for optimization in ("none", ON):
+        settings = {**EXACTLY_ONCE, "topology.optimization": optimization}
+        with TopologyTestDriver(
+            counted_windows(), settings, partitions=3, commit="manual"
+        ) as driver:
+            for number in range(40):
+                driver.input("clicks").send(f"k{number % 7}", "x", timestamp=number * 300)
+                if number % 9 == 0:
+                    driver.commit()
+            driver.commit()
+            places = {m.key(): m.partition() for m in moved(driver)}
+            found.append((places, sorted(counts(driver).items(), key=repr)))
+    assert found[0] == found[1]
+    assert len(set(found[0][0].values())) > 1
