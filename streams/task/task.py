@@ -47,7 +47,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
-from headrace.topology.operators.combining import Partials
+from headrace.topology.operators.combining import send_partials
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.timestamps import Stamper
@@ -310,9 +310,7 @@ class Task:
 
     def needs_commit(self) -> bool:
         """Whether anything happened since the last commit."""
-        if self.moved or not self.is_committed:
-            return True
-        return any(buffer.dirty for buffer in self._buffers.values())
+        return self.moved or not self.is_committed or any(b.dirty for b in self._buffers.values())
 
     def uncommitted_bytes(self) -> int:
         """Estimate the memory that uncommitted rows take."""
@@ -329,9 +327,7 @@ class Task:
 
     def send_partials(self) -> None:
         """Send on what is folded before repartition topics."""
-        for held in self._bound.pending:
-            if isinstance(held, Partials) and held:
-                held.send()
+        send_partials(self._bound.pending)
 
     def flush(self) -> None:
         """Send on everything that caches hold back."""
@@ -412,8 +408,7 @@ class Task:
         """The rows to write to local state: what changed, and what has expired."""
         rows: dict[str, LocalRows] = {}
         for store in self.spec.stores:
-            changed = self._buffers[store.name].local_rows(deltas.get(store.name, []))
-            if changed:
+            if changed := self._buffers[store.name].local_rows(deltas.get(store.name, [])):
                 rows[store.name] = changed
         return rows
 

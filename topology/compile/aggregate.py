@@ -55,7 +55,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
     with attempt(gen, node, flow):
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
-        _take_in(gen, node, flow, new, old)
+        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
         emit_kept(gen, node, node.store, new, exact=node.fold.makes)
         is_later = f"{flow.timestamp} > {old_timestamp}"
         if node.fold.asks_user:
@@ -74,20 +74,9 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
             emit_update(gen, node, node.store, result, descend, kept=kept)
 
 
-def _take_in(gen: Generator, node: Aggregate, flow: Flow, new: str, old: str) -> None:
-    w, part = gen.writer, flow.partial
-    if part is None:
-        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
-        return
-    with w.block(f"if {part} is None:"):
-        w.line(f"{new} = {_new_value(gen, node, flow, old)}")
-    with w.block("else:"):
-        w.line(f"{new} = {part} if {old} is None else {old} + {part}")
-
-
 def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:
     fold, i = node.fold, gen.ordinal(node)
-    return fold.source.format(
+    return fold.source_of(flow.partial).format(
         key=flow.key_object if fold.reads_key else None,
         value=flow.value_object if fold.reads_value else None,
         old=old,

@@ -62,9 +62,7 @@ from headrace.topology.graph.graph import (
     is_versioned,
     tells_old,
 )
-from headrace.topology.operators.combining import Partials
 from headrace.topology.operators.versioned import OutOfOrder
-from headrace.topology.serdes import partials
 from headrace.topology.serdes.pairs import as_pair
 from headrace.topology.timestamps import Stamper
 
@@ -174,13 +172,11 @@ class Program:
             "NullKeyError": NullKeyError,
             "FutureTimestampError": FutureTimestampError,
             "NegativeTimestampError": NegativeTimestampError,
-            "chosen": sink.chosen,
-            "hashed": sink.hashed,
+            **sink.CALLED,
+            **source.CALLED,
             "OutOfOrder": OutOfOrder,
             "as_pair": as_pair,
             "looked_at": looked_at,
-            **partials.CALLED,
-            "Partials": Partials,
         }
         exec(self._code, namespace)  # noqa: S102
         maker = OperatorMaker(self.sub_topology, self._options, environment)
@@ -343,8 +339,7 @@ class _Assembler:
                 self._make_operator(whole, node)
                 pending.append(f"operator_{gen.ordinal(node)}.pending")
             elif isinstance(node, Sink) and node.combines is not None:
-                self._gen.writer = whole
-                pending.append(sink.emit_partials(gen, node))
+                pending.append(sink.emit_partials(gen, node, whole))
         whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
         return whole
 

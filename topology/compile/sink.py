@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.state.codec import partition_for_key
-from headrace.topology.compile.codegen import Flow, Generator
+from headrace.topology.compile.codegen import Flow, Generator, Writer
 from headrace.topology.compile.guarding import attempt
 from headrace.topology.graph.graph import Function, Sink
+from headrace.topology.operators.combining import Partials
+from headrace.topology.serdes.partials import unmarked
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
@@ -109,10 +111,10 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
             w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
 
 
-def emit_partials(gen: Generator, node: Sink) -> str:
+def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     """Write the making of what holds the partial results; returns its name."""
     assert node.combines is not None
-    w, i = gen.writer, gen.ordinal(node)
+    i = gen.ordinal(node)
     name = f"partials_{i}"
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
     told = f"send, {topic}, {node.combines.word!r}"
@@ -147,3 +149,7 @@ def chosen(
     if partitions is None:
         return (-1,)
     return (partitions,) if isinstance(partitions, int) else tuple(partitions)
+
+
+CALLED = {"chosen": chosen, "hashed": hashed, "unmarked": unmarked, "Partials": Partials}
+"""What the lines call, by name."""

@@ -12,7 +12,11 @@ from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
 from headrace.topology.compile.needs import needs_key, needs_value
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
 from headrace.topology.graph.graph import AnySerde, Source, SubTopology
+from headrace.topology.serdes.partials import refuse_partial, taken_count
 from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
+
+CALLED = {"refuse_partial": refuse_partial, "taken_count": taken_count}
+"""What the lines call, by name."""
 
 
 def emit(gen: Generator, node: Source) -> Flow:

@@ -43,6 +43,14 @@ class Fold(ABC):
     source: ClassVar[str]
     """The new value in Python: of `key`, `value`, `old` (None without a row), and `functions`."""
 
+    def source_of(self, partial: str | None) -> str:
+        """The same where a variable has a partial result, or None where the record is single."""
+        if partial is None:
+            return self.source
+        assert self.combines, self
+        merged = f"{partial} if {{old}} is None else {{old}} + {partial}"
+        return f"({self.source}) if {partial} is None else {merged}"
+
     @property
     @abstractmethod
     def initial(self) -> Initial:

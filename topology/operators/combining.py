@@ -5,7 +5,7 @@ Hot path: the generated code folds each record into it, as into a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.topology.serdes.partials import marked, write_count
@@ -48,3 +48,10 @@ class Partials(dict[bytes, tuple[int, int, Any]]):
                 partition = self._partition_of(key)
             call = marked(headers, self._call)
             send(topic, write_count(count), key, partition, timestamp, call)
+
+
+def send_partials(pending: Iterable[object]) -> None:
+    """Send the partial results among what a task holds back."""
+    for held in pending:
+        if isinstance(held, Partials) and held:
+            held.send()

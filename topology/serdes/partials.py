@@ -81,6 +81,3 @@ def taken_count(headers: Headers, value: bytes | None) -> tuple[int | None, Head
 
 write_count = long.serialize
 """The bytes of a partial count."""
-
-CALLED = {function.__name__: function for function in (refuse_partial, taken_count, unmarked)}
-"""What generated code calls, by name."""
