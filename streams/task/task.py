@@ -310,7 +310,9 @@ class Task:
 
     def needs_commit(self) -> bool:
         """Whether anything happened since the last commit."""
-        return self.moved or not self.is_committed or any(b.dirty for b in self._buffers.values())
+        if self.moved or not self.is_committed:
+            return True
+        return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self) -> int:
         """Estimate the memory that uncommitted rows take."""

@@ -1,8 +1,7 @@
 """count, reduce and aggregate: fold a grouped stream into one row a key.
 
-Null keys follow the null-key policy and null values are left out, the result's timestamp is the
-larger one of the row's and the record's, and a result of None deletes the row (Kafka Streams:
-`KStreamAggregate`, `KStreamReduce`).
+Null keys follow the null-key policy, null values are left out, the result's timestamp is the later
+of the row's and the record's, and None deletes the row (`KStreamAggregate`, `KStreamReduce`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ def emit(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
 
 
 def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
-    w = gen.writer
     if flow.value_is_set:
         _fold(gen, node, flow, descend)
         return
-    with w.block(f"if {flow.value_or_bytes} is None:"):
-        w.line(f"dropped({node.name!r}, 'null value')")
-    with w.block("else:"):
+    with gen.writer.block(f"if {flow.value_or_bytes} is None:"):
+        gen.writer.line(f"dropped({node.name!r}, 'null value')")
+    with gen.writer.block("else:"):
         _fold(gen, node, flow, descend)
 
 
