@@ -410,7 +410,8 @@ class Task:
         """The rows to write to local state: what changed, and what has expired."""
         rows: dict[str, LocalRows] = {}
         for store in self.spec.stores:
-            if changed := self._buffers[store.name].local_rows(deltas.get(store.name, [])):
+            changed = self._buffers[store.name].local_rows(deltas.get(store.name, []))
+            if changed:
                 rows[store.name] = changed
         return rows
 

@@ -35,7 +35,7 @@ def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -
 def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(node.store)
-    row_key, new, timestamp = f"row_key_{i}", f"new_{i}", f"timestamp_{i}"
+    row_key, new, timestamp, kept = f"row_key_{i}", f"new_{i}", f"timestamp_{i}", None
     result = Flow(
         key=flow.key,
         key_bytes=row_key,
@@ -49,7 +49,6 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         key_is_own=True,
         value_is_set=not node.fold.asks_user,
     )
-    kept = None
     with attempt(gen, node, flow):
         w.line(f"{row_key} = {gen.encoded_key(flow, key_serde, node)}")
         old, old_timestamp = read_row(gen, node, node.store, row_key)
