@@ -60,7 +60,7 @@ def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
     name = f"bench-restart-{secrets.token_hex(3)}"
     source = f"{name}-in"
     place.create(source, f"{name}-output", partitions=partitions)
-    place.fill(source, [(b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)])
+    place.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(keys)))
 
     def start(state: Path) -> Service:
         # The identity is the pod's, not the disk's: a new disk must not wait for the old member.

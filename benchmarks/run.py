@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,15 +38,21 @@ from headrace.streams.devbroker.jars import KAFKA_VERSION
 RATE_PER_S = 1000
 THROUGHPUT_SHARE = 0.75
 """Of the time; the rest is for latency and restarts."""
+PEERS = ("headrace", "kafka-streams", "by hand", "quix")
 PLOTS = Path("docs/plots")
 
 
 def _throughput(
-    place: Cluster, chosen: list[Task], minutes: float, partitions: int, say: Say
+    place: Cluster,
+    chosen: list[Task],
+    wanted: Collection[str],
+    minutes: float,
+    partitions: int,
+    say: Say,
 ) -> Iterator[JobResult]:
-    peers = commands(say)
+    peers = {name: peer for name, peer in commands(say).items() if name in wanted}
     began, allowed_s = time.monotonic(), minutes * 60 * THROUGHPUT_SHARE
-    weights = [len(task.variants) * task.rounds for task in chosen]
+    weights = [task.weight_s for task in chosen]
     for number, task in enumerate(chosen):
         share = sum(weights[: number + 1]) / sum(weights)
         until_s = began + allowed_s * share
@@ -84,6 +90,7 @@ def _others(
 @click.command()
 @click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
 @click.option("--job", "names", multiple=True, type=click.Choice(list(JOBS)), help="Only these.")
+@click.option("--peer", "wanted", multiple=True, type=click.Choice(PEERS), help="Only these.")
 @click.option("--quick", is_flag=True, help="Fewer jobs, smaller, once: under five minutes.")
 @click.option("--records", type=int, help="Input records of each job, instead of the defaults.")
 @click.option("--rounds", type=int, help="How often everything runs.")
@@ -93,6 +100,7 @@ def _others(
 def main(
     bootstrap: str | None,
     names: tuple[str, ...],
+    wanted: tuple[str, ...],
     quick: bool,
     records: int | None,
     rounds: int | None,
@@ -110,7 +118,9 @@ def main(
     chosen = list(tasks(amount, names, records, rounds))
     noise_ms = [loop_ms()]
     with cluster(bootstrap) as place:
-        jobs = list(_throughput(place, chosen, amount.minutes, partitions, say.print))
+        jobs = list(
+            _throughput(place, chosen, wanted or PEERS, amount.minutes, partitions, say.print)
+        )
         latency: list[Latency] = []
         restarts: list[Restart] = []
         if not names:

@@ -46,5 +46,5 @@ def foreign_key(source: str, output: str) -> Topology:
 
 
 JOBS = (
-    Job("foreign_key", "W9 foreign-key join", 100_000, purchases, foreign_key, kind="foreign_key"),
+    Job("foreign_key", "W9 foreign-key join", 60_000, purchases, foreign_key, kind="foreign_key"),
 )

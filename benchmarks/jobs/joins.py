@@ -84,11 +84,11 @@ def stream_stream(source: str, output: str) -> Topology:
 
 
 JOBS = (
-    Job("stream_table", "W6 stream-table join", 500_000, clicks, stream_table, kind="stream_table"),
+    Job("stream_table", "W6 stream-table join", 300_000, clicks, stream_table, kind="stream_table"),
     Job(
         "stream_stream",
         "W7 stream-stream join",
-        300_000,
+        200_000,
         payments,
         stream_stream,
         kind="stream_stream",

@@ -64,4 +64,4 @@ def sessions(source: str, output: str) -> Topology:
     return builder.build()
 
 
-JOBS = (Job("sessions", "W8 sessions", 200_000, visits, sessions, kind="sessions"),)
+JOBS = (Job("sessions", "W8 sessions", 100_000, visits, sessions, kind="sessions"),)

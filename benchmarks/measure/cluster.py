@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +75,7 @@ class Cluster:
         for deleted in self.admin.delete_topics(names).values() if names else ():
             deleted.result(TIMEOUT_S)
 
-    def fill(self, topic: str, records: Sequence[Record]) -> None:
+    def fill(self, topic: str, records: Iterable[Record]) -> None:
         """Write records; equal keys go to one partition, those without a key to any."""
         producer = Producer(
             {

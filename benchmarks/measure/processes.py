@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 180.0
+TIMEOUT_S = 600.0
 
 Event = dict[str, Any]
 
