@@ -119,7 +119,7 @@ def measured(place: Cluster, rate: int, seconds: float, extra: Sequence[str] = (
     found = []
     for topology in ("stateless", "last_value"):
         ms = _latencies(place, topology, rate, seconds, options)
-        cuts = statistics.quantiles(ms, n=1000)
+        cuts = statistics.quantiles(ms, n=1000, method="inclusive")
         found.append(Latency(topology, rate, cuts[499], cuts[899], cuts[989], cuts[998], max(ms)))
     return found
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TURNS = 300_000
+TURNS = 1_000_000
 
 
 def loop_ms() -> float:
