@@ -14,7 +14,8 @@ from types import TracebackType
 from headrace.topology.errors import NoPairError, Part, SerdeError
 
 _CODED = re.compile(r"(?:(?:en|de)code|keep)_(key|value)_\d+\(")
-_NAME_CALLED = re.compile(r"(\w+)\(")
+_NAME_CALLED = re.compile(r"(?:chosen\()?(\w+)[(,]")
+"""A partitioner is called by `compile.sink.chosen`, which has it as its first argument."""
 _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 
 

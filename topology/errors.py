@@ -163,6 +163,18 @@ class NegativeTimestampError(BadRecordError):
         )
 
 
+def type_of(returned: object) -> str:
+    """Say what something is, without its content.
+
+    >>> type_of(1), type_of("a"), type_of(None)
+    ('an int', 'a str', 'None')
+    """
+    if returned is None:
+        return "None"
+    name = type(returned).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 class ReturnedError(BadRecordError):
     """A function returned what it must not.
 
@@ -215,6 +227,42 @@ class NoTimestampError(ReturnedError):
             f"a timestamp extractor returned {self.returned}; it must return an int of "
             "milliseconds since 1970, or a datetime with a time zone"
         )
+
+
+class NoPartitionError(ReturnedError):
+    """A partitioner returned what is no partition of the topic.
+
+    Args:
+        returned: what it was: a number, or else without its content.
+        topic: the topic that is written to.
+        partitions: how many partitions it has.
+    """
+
+    def __init__(self, returned: str, topic: str, partitions: int) -> None:
+        super().__init__(returned)
+        self.args = (returned, topic, partitions)
+        self.topic = topic
+        self.partitions = partitions
+
+    def __str__(self) -> str:
+        last = self.partitions - 1
+        has = "1 partition (0)" if last == 0 else f"{last + 1} partitions (0 to {last})"
+        return (
+            f"the partitioner returned {self.returned}, and {self.topic} has {has}; return one of "
+            "them as an int, several in a list, an empty list to write nowhere, or None for the "
+            "partition of the key"
+        )
+
+
+class NoTopicError(ReturnedError):
+    """A function that names the topic of a record returned something else than a name.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __str__(self) -> str:
+        return f"the function returned {self.returned} where a topic's name belongs; return a str"
 
 
 class FutureTimestampError(BadRecordError):

@@ -187,7 +187,8 @@ class Topology(Graph):
             key: serde of keys; None takes the setting ``default.key.serde``.
             value: serde of values; None takes the setting ``default.value.serde``.
             partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
-                partition, several, none, or None for that of the key.
+                partition, several in a list, an empty list to write nowhere, or None for that of
+                the key.
 
         Raises:
             TopologyError: a name is not legal, is taken or is not there.

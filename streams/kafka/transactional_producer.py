@@ -51,7 +51,9 @@ class TransactionalProducer(LiveProducer):
         try:
             self._client.begin_transaction()
         except KafkaException as cause:
-            error = cause
+            # A state that is only wrong for a begin tells nothing: the send itself is at fault.
+            if cause.args[0].code() != KafkaError._STATE:
+                error = cause
         self._raise(error, "send")
 
     def begin(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.topology.compile.compiler import Send
+from headrace.topology.errors import NoTopicError, type_of
 
 
 def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
@@ -15,14 +16,17 @@ def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
 
     Args:
         find: raises what is to be raised for a topic that does not exist.
+
+    Raises:
+        NoTopicError: a function returned something else than a name.
     """
     known: set[str] = set()
 
     def checked(topic: str, *record: Any) -> None:
         if topic not in known:
-            # What is no name the producer refuses, as it does for every sink.
-            if isinstance(topic, str):
-                find(topic)
+            if not isinstance(topic, str):
+                raise NoTopicError(type_of(topic))
+            find(topic)
             known.add(topic)
         send(topic, *record)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from headrace.state.codec import partition_for_key
 from headrace.topology.compile.codegen import Flow, Generator, Writer
 from headrace.topology.compile.guarding import attempt
+from headrace.topology.errors import NoPartitionError, NoTopicError, type_of
 from headrace.topology.graph.graph import Function, Sink
 from headrace.topology.operators.combining import Partials
 from headrace.topology.serdes.partials import unmarked
@@ -144,11 +146,38 @@ def chosen(
     value: Any,
     partitions_of: Callable[[str], int],
 ) -> Iterable[int]:
-    """The partitions that a user's function names: one, several, none, or -1 for its None."""
-    partitions = partitioner(topic, key, value, partitions_of(topic))
-    if partitions is None:
+    """The partitions that a user's function names: one, several, none, or -1 for its None.
+
+    The client would take -1 for no choice, and what is past the last one for its own failure.
+
+    Raises:
+        NoPartitionError: it names one that the topic does not have, or returns something else.
+        NoTopicError: the topic is no name.
+    """
+    if not isinstance(topic, str):
+        raise NoTopicError(type_of(topic))
+    count = partitions_of(topic)
+    named = partitioner(topic, key, value, count)
+    if named is None:
         return (-1,)
-    return (partitions,) if isinstance(partitions, int) else tuple(partitions)
+    if _is_number(named):
+        return (_one_of(named, topic, count),)
+    if isinstance(named, (str, bytes, Mapping)) or not isinstance(named, Iterable):
+        raise NoPartitionError(type_of(named), topic, count)
+    return tuple(_one_of(one, topic, count) for one in named)
+
+
+def _one_of(named: Any, topic: str, count: int) -> int:
+    if not _is_number(named):
+        raise NoPartitionError(type_of(named), topic, count)
+    number = operator.index(named)
+    if not 0 <= number < count:
+        raise NoPartitionError(str(number), topic, count)
+    return number
+
+
+def _is_number(named: Any) -> bool:
+    return hasattr(named, "__index__") and not isinstance(named, bool)
 
 
 CALLED = {"chosen": chosen, "hashed": hashed, "unmarked": unmarked, "Partials": Partials}

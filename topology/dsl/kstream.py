@@ -269,7 +269,8 @@ class KStream(Processing[K, V]):
             key: serde of keys; None takes that of the stream.
             value: serde of values; None takes that of the stream.
             partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
-                partition, several, none, or None for that of the key.
+                partition, several in a list, an empty list to write nowhere, or None for that of
+                the key.
             name: name of the node; None generates one.
 
         Raises:

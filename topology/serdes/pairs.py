@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.topology.errors import NoPairError
+from headrace.topology.errors import NoPairError, type_of
 
 
 def as_pair(returned: Any) -> Any:
@@ -21,7 +21,7 @@ def as_pair(returned: Any) -> Any:
     [1, 2]
     """
     if not isinstance(returned, (tuple, list)):
-        raise NoPairError(f"a {type(returned).__name__}")
+        raise NoPairError(type_of(returned))
     if len(returned) != 2:
-        raise NoPairError(f"a {type(returned).__name__} of {len(returned)}")
+        raise NoPairError(f"{type_of(returned)} of {len(returned)}")
     return returned

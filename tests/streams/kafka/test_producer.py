@@ -38,6 +38,7 @@ class Client:
     reports: list[Callable[[], None]] = field(default_factory=list)
     """What the next poll serves."""
     fails: dict[str, KafkaError] = field(default_factory=dict)
+    begins_fail: KafkaError | None = None
     waiting: int = 0
     """How many records no broker has."""
 
@@ -88,7 +89,9 @@ class Client:
     def __len__(self) -> int:
         return self.waiting
 
-    def begin_transaction(self) -> None: ...
+    def begin_transaction(self) -> None:
+        if self.begins_fail is not None:
+            raise KafkaException(self.begins_fail)
 
     def commit_transaction(self, timeout: float) -> None:
         self._call("commit_transaction")
@@ -204,6 +207,15 @@ def test_what_the_client_refuses_is_not_passed_over(
     bench.client.refuses = code
     with pytest.raises(error):
         SENDS[send](producer)
+
+
+def test_a_send_that_fails_in_a_sound_transaction_is_told_by_itself(bench: Bench) -> None:
+    producer = bench.transactional()
+    producer.begin()
+    bench.client.refuses = KafkaError._UNKNOWN_PARTITION
+    bench.client.begins_fail = KafkaError(KafkaError._STATE, "not valid in state InTransaction")
+    with pytest.raises(FatalClientError, match="Unknown partition"):
+        SENDS["a record"](producer)
 
 
 @pytest.mark.parametrize("kind", ["transactional", "plain"])

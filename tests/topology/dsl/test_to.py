@@ -73,7 +73,7 @@ def test_one_stream_can_be_written_to_several_topics() -> None:
 
 def test_a_topic_name_that_is_no_string_is_an_error_of_the_sink() -> None:
     driver = driver_of(lambda s: s.to(lambda k, v: v, name="chosen"))
-    with pytest.raises(RecordError, match="node chosen"):
+    with pytest.raises(RecordError, match=r"an int where a topic's name.*node chosen.*test_to\.py"):
         driver.input("in").send("a", 5)
 
 
@@ -90,3 +90,61 @@ def test_a_partitioner_says_where_records_go() -> None:
     found = sorted((record.value, record.partition) for record in driver.output("out").read_all())
     hashed = partition_for_key(b"k", 3)
     assert found == [("both", 0), ("both", 2), ("key's", hashed), ("one", 1)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"production.exception.handler": "continue"}])
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (99, "returned 99"),
+        (-1, "returned -1"),
+        (3, "returned 3"),
+        ([0, 3], "returned 3"),
+        ([None], "returned None"),
+        ("1", "returned a str"),
+        (0.0, "returned a float"),
+        (True, "returned a bool"),
+        ({0: 1}, "returned a dict"),
+    ],
+)
+def test_a_partitioner_that_names_no_partition_is_told_with_those_that_there_are(
+    named: Any, said: str, settings: dict[str, Any]
+) -> None:
+    """-1 too: None is what leaves the choice to the key."""
+
+    def function(*_: Any) -> Any:
+        return named
+
+    driver = driver_of(
+        lambda s: s.to("out", partitioner=function, name="write"), settings=settings, partitions=3
+    )
+    with pytest.raises(RecordError) as caught:
+        driver.input("in").send("a", "x", partition=2)
+    error = caught.value
+    assert f"the partitioner {said}, and out has 3 partitions (0 to 2)" in str(error)
+    assert (error.topic, error.partition, error.offset, error.node) == ("in", 2, 0, "write")
+    assert error.function is not None
+    assert "test_to.py" in error.function
+
+
+def test_of_a_topic_s_function_and_a_partitioner_the_one_at_fault_is_named() -> None:
+    def topic(key: Any, value: Any) -> str:
+        return "out"
+
+    def partition(*_: Any) -> int:
+        return 7
+
+    driver = driver_of(lambda s: s.to(topic, partitioner=partition))
+    with pytest.raises(RecordError) as caught:
+        driver.input("in").send("a", "x")
+    assert [place.name for place in caught.value.functions] == ["partition"]
+
+
+def test_numbers_of_other_kinds_are_partitions_too() -> None:
+    class Number:
+        def __index__(self) -> int:
+            return 2
+
+    driver = driver_of(lambda s: s.to("out", partitioner=lambda *a: iter([Number()])), partitions=3)
+    driver.input("in").send("a", "x")
+    assert [record.partition for record in driver.output("out").read_all()] == [2]
