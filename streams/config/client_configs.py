@@ -54,6 +54,9 @@ class ClientConfigs:
         """librdkafka's settings for the consumer of the input, a static member of the group."""
         chosen: ClientConfig = {
             **self._chosen_for_consumers(),
+            # All inputs wait in one line: what is fetched ahead of one is waited for by the others.
+            "queued.min.messages": 5_000,
+            "max.partition.fetch.bytes": 256 * 1024,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
             "session.timeout.ms": SESSION_TIMEOUT_MS,

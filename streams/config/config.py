@@ -176,6 +176,12 @@ topics and groups are named after it
     buffered_records_per_partition: int = setting(
         integer(1), "Queued records at which an input partition is paused.", default=10_000
     )
+    repartition_lag_max_records: int = setting(
+        integer(0),
+        "Unprocessed records in a partition of a repartition topic at which the tasks that write "
+        "to it pause; 0 never pauses them.",
+        default=50_000,
+    )
     repartition_purge_interval_ms: int = setting(
         duration(1),
         "Time between deletions of what was read from repartition topics.",

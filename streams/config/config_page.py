@@ -38,6 +38,10 @@ does a [backfill](backfill.md) of it.
 `consumer.heartbeat.interval.ms` is 500, or a third of the session where that is shorter. Workers
 hear of a rebalance with their next heartbeat, and nobody reads partitions that move until then.
 
+`consumer.queued.min.messages` is 5000 and `consumer.max.partition.fetch.bytes` 262144: records of
+all inputs wait in one line, and what is fetched ahead of one of them keeps the others waiting.
+Where brokers are far away, larger ones read faster.
+
 The runtime owns these; another value is refused:
 
 | setting | clients | only legal value | because |

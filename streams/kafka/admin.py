@@ -289,6 +289,26 @@ class LiveAdmin(Asking):
             for place in member.assignment.topic_partitions
         )
 
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What a group has committed, whatever is about to be; without what it never has."""
+        places = list(map(_client_place, partitions))
+
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            asked = [confluent_kafka.ConsumerGroupTopicPartitions(name, places) for name in some]
+            futures: dict[str, Future[Any]] = self._client.list_consumer_group_offsets(
+                asked, require_stable=False, request_timeout=self._request_s
+            )
+            return futures
+
+        found = self._ask("find the offsets of the group", [group], send)[group]
+        return {
+            TopicPartition(place.topic, place.partition): place.offset
+            for place in found.topic_partitions
+            if place.error is None and place.offset >= 0
+        }
+
 
 def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:
     found = {}

@@ -89,6 +89,11 @@ class TopicAdmin(Protocol):
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         """The partitions that a group's members have, or None while the group is not stable."""
 
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What a group has committed, whatever is about to be; without what it never has."""
+
 
 def prepare_topics(
     admin: TopicAdmin,

@@ -383,6 +383,13 @@ class FaultyAdmin(SimulatedAdmin):
         )
         return starts
 
+    def progress(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
+        """What the group has committed."""
+        found: dict[TopicPartition, int] = self._ask(
+            "end_offsets", partial(super().progress, group, list(partitions))
+        )
+        return found
+
     def delete_records(self, before: Any) -> None:
         """Delete the records before these offsets."""
         effect = partial(super().delete_records, dict(before))

@@ -6,9 +6,10 @@ What waits bounds what is asked for, and full queues are paused.
 from __future__ import annotations
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
+from headrace.streams.task.input_wait import LAG_WAIT_S, InputWait
 from headrace.streams.task.task import Task
+from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.tasks import Tasks
 
 
@@ -17,83 +18,60 @@ class Intake:
 
     Args:
         config: max.poll.records, buffered.records.per.partition and max.task.idle.ms.
+        backlog: says which tasks wait for those who read what they write.
     """
 
     def __init__(
-        self, config: StreamsConfig, consumer: Consumer, tasks: Tasks, *, clock: Clock
+        self,
+        config: StreamsConfig,
+        consumer: Consumer,
+        tasks: Tasks,
+        backlog: Backlog,
+        *,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._tasks = tasks
-        self._clock = clock
+        self._backlog = backlog
+        self._inputs = InputWait(config, consumer, clock=clock)
         self._paused: set[TopicPartition] = set()
-        self._waiting: dict[TaskId, float] = {}
-        """The tasks that wait for an empty input, and until when at most."""
-        self._idle_until_s: dict[TopicPartition, float] = {}
-        """Until when to wait for an input that had nothing more; kept until it has."""
 
     def room(self) -> int:
         """How many records to ask for: what waits already counts, and a poll is due in any case."""
         waiting = sum(
             task.queued_in(place)
             for task in self._tasks.running
+            # What is held is bounded by its own queues, and others are not to go short for it.
+            if not self._backlog.is_held(task)
             for place in task.inputs
             if place not in self._paused
         )
         return max(1, self._config.max_poll_records - waiting)
 
     def must_wait(self, task: Task) -> bool:
-        """Whether records with lower timestamps may come (Kafka Streams: `readyToProcess`).
+        """Whether a task is to wait for its own input, or for the readers of its output.
 
-        A task with several inputs waits for an empty one as long as the broker is known to have
-        more of it, or nothing is known of it yet; beyond that for max.task.idle.ms, from when the
-        input was first seen to have nothing. To be asked in each turn, whether the task has
-        records or not, as that time passes while it has none.
+        To be asked in each turn, whether the task has records or not.
         """
-        if self._config.max_task_idle_ms < 0 or len(task.inputs) < 2:
-            return False
-        looks = task.queued() or self._config.max_task_idle_ms > 0
-        wait_s = self._wait_s(task) if looks else 0.0
-        if wait_s <= 0:
-            self._waiting.pop(task.id, None)
-            return False
-        self._waiting[task.id] = self._clock.monotonic_s() + wait_s
-        return True
-
-    def _wait_s(self, task: Task) -> float:
-        """How long to wait for the empty inputs of a task; 0 where it can go on."""
-        empty = task.empty_inputs()
-        for place in task.inputs:
-            if place not in empty:
-                self._idle_until_s.pop(place, None)
-        if not empty:
-            return 0.0
-        # The position passes markers and aborted records: nothing will ever come of those.
-        positions = self._consumer.positions(empty)
-        now_s = self._clock.monotonic_s()
-        wait_s = 0.0
-        for place in empty:
-            next_offset = max(positions.get(place, 0), task.next_offset[place])
-            if self._consumer.lag(place, next_offset) != 0:
-                self._idle_until_s.pop(place, None)
-                wait_s = max(wait_s, _LAG_WAIT_S)
-            else:
-                idle_s = self._config.max_task_idle_ms / 1000
-                until_s = self._idle_until_s.setdefault(place, now_s + idle_s)
-                wait_s = max(wait_s, until_s - now_s)
-        return wait_s
+        # Both are asked: time passes for either while the other is waited for.
+        waits = self._inputs.must_wait(task)
+        return self._backlog.holds(task, self._inputs.is_waiting) or waits
 
     def wait_s(self) -> float | None:
         """How long a poll may wait for what tasks wait for; None where none waits."""
-        until_s = [self._waiting[t.id] for t in self._tasks.running if t.id in self._waiting]
-        return max(0.0, min(until_s) - self._clock.monotonic_s()) if until_s else None
+        running = self._tasks.running
+        held = any(map(self._backlog.is_held, running))
+        return LAG_WAIT_S if held else self._inputs.wait_s(running)
 
     def is_ready(self, task: Task) -> bool:
         """Whether a task has records, and did not have to wait when it was last asked for."""
-        return task.queued() > 0 and task.id not in self._waiting
+        return task.queued() > 0 and not (
+            self._inputs.is_waiting(task) or self._backlog.is_held(task)
+        )
 
     def hold_back(self, task: Task) -> None:
-        """Pause full queues of a task that waits for another input, so that it can arrive."""
+        """Pause full queues of a task that waits, so that what it waits for can arrive."""
         full = [
             place
             for place in task.inputs
@@ -121,12 +99,4 @@ class Intake:
     def keep_to_running(self) -> None:
         """Forget what was paused of tasks that do not run any more, and how long others wait."""
         self._paused = {p for p in self._paused if self._tasks.reader_of(p) is not None}
-        running = {task.id for task in self._tasks.running}
-        self._waiting = {t: s for t, s in self._waiting.items() if t in running}
-        self._idle_until_s = {
-            p: s for p, s in self._idle_until_s.items() if self._tasks.reader_of(p) is not None
-        }
-
-
-_LAG_WAIT_S = 0.005
-"""What a broker is known to have is there soon; markers pass without waking a poll."""
+        self._inputs.keep_to(self._tasks.running)

@@ -136,6 +136,12 @@ class Tasks:
         """All tasks of this worker."""
         return sorted(self._slots)
 
+    def has_all_of(self, sub_topology: int) -> bool:
+        """Whether all tasks of a sub-topology are this worker's."""
+        own = sum(task_id.sub_topology == sub_topology for task_id in self._slots)
+        leads = [lead for lead, plan in self._by_lead.items() if plan.id == sub_topology]
+        return own == sum(self._partitions[lead] for lead in leads)
+
     @property
     def are_waiting(self) -> bool:
         """Whether a task waits for what the cluster or another worker will say."""

@@ -361,3 +361,10 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
         """All of them: the only member has everything."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
+
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What a group has committed."""
+        known = self._cluster.offsets.get(group, {})
+        return {place: known[place].offset for place in partitions if place in known}

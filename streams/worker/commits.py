@@ -12,6 +12,7 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.seams.clients import Clock, Consumer, Probe
 from headrace.streams.task.task import Task
+from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.upkeep.retention import RetentionGuard
@@ -37,6 +38,7 @@ class Commits:
         transactions: Transactions,
         membership: Membership,
         processing: Processing,
+        backlog: Backlog,
         effort: Effort,
         timing: CommitTiming,
         requested: threading.Event,
@@ -54,6 +56,7 @@ class Commits:
         self._transactions = transactions
         self._membership = membership
         self._processing = processing
+        self._backlog = backlog
         self._effort = effort
         self._timing = timing
         self._requested = requested
@@ -88,6 +91,9 @@ class Commits:
         if not dirty:
             self._timing.nothing_to_commit()
             return False
+        if not processed and self._backlog.wants_commit():
+            return True
+        requested = requested or self._backlog.is_awaited(dirty)
         return requested or self._timing.is_due(dirty, processed=processed)
 
     def uncommitted(self) -> dict[str, object]:

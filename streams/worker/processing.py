@@ -14,6 +14,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.records.blame import refused_record
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.task.task import Task
+from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.window_idle import IdleWindows
@@ -37,6 +38,7 @@ class Processing:
         transactions: Transactions,
         *,
         intake: Intake,
+        backlog: Backlog,
         effort: Effort,
         idle_windows: IdleWindows,
         clock: Clock,
@@ -46,6 +48,7 @@ class Processing:
         self._tasks = tasks
         self._transactions = transactions
         self._intake = intake
+        self._backlog = backlog
         self._effort = effort
         self._idle_windows = idle_windows
         self._clock = clock
@@ -66,7 +69,9 @@ class Processing:
             How many records it was.
         """
         processed = 0
-        for task in self._effort.in_turn(self._tasks.running):
+        running = self._backlog.nearest_first(self._tasks.running)
+        feeding = sum(map(self._feeds, running))
+        for task in self._effort.in_turn(running):
             must_wait = self._intake.must_wait(task)
             if not task.queued():
                 continue
@@ -75,7 +80,7 @@ class Processing:
                 continue
             self._idle_windows.busy(task)
             self._transactions.begin()
-            processed += self._process_some(task)
+            processed += self._process_some(task, feeding if self._backlog.feeds(task) else 1)
             self._intake.take_again(task)
             if self._effort.ends_turn(task):
                 break
@@ -102,11 +107,21 @@ class Processing:
             for task in self._tasks.running:
                 task.send_partials()
 
-    def _process_some(self, task: Task) -> int:
+    def _feeds(self, task: Task) -> bool:
+        return self._backlog.feeds(task) and self._intake.is_ready(task)
+
+    def _process_some(self, task: Task, sharing: int) -> int:
+        """Process a chunk of records; tasks that fill what others read share one in a turn.
+
+        Else many of them would write much before anybody looks how far the readers are behind.
+        """
+        sharing = max(1, sharing)
         started = self._clock.monotonic_s()
         with self.blaming_inputs(), self.working():
-            count = task.process(1 if self._effort.is_careful else self._pace.chunk)
-            self._pace.learn(count, self._clock.monotonic_s() - started)
+            share = -(-self._pace.chunk // sharing)
+            count = task.process(1 if self._effort.is_careful else share)
+            self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
+            self._backlog.has_read(task, count)
             if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count

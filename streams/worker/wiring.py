@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import cached_property
+from functools import cached_property, partial
 
 from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
@@ -11,6 +11,8 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
+from headrace.streams.plan.flow import flow_of
+from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
@@ -140,7 +142,24 @@ class _Wiring:
 
     @cached_property
     def intake(self) -> Intake:
-        return Intake(self._config, self._seams.consumer, self.tasks, clock=self._seams.clock)
+        seams = self._seams
+        return Intake(self._config, seams.consumer, self.tasks, self.backlog, clock=seams.clock)
+
+    @cached_property
+    def backlog(self) -> Backlog:
+        seams = self._seams
+        return Backlog(
+            self._config,
+            flow_of(self._application.plans),
+            seams.consumer,
+            self.tasks,
+            partitions=self._partitions,
+            end_offsets=seams.admin.end_offsets,
+            committed=partial(seams.admin.progress, self._config.application_id),
+            background=seams.background("headrace-lag"),
+            clock=seams.clock,
+            log=seams.log,
+        )
 
     # -- what it does --------------------------------------------------------------------------
 
@@ -157,6 +176,7 @@ class _Wiring:
             self.tasks,
             self.transactions,
             intake=self.intake,
+            backlog=self.backlog,
             effort=self.effort,
             idle_windows=IdleWindows(
                 idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
@@ -183,6 +203,7 @@ class _Wiring:
             transactions=self.transactions,
             membership=self.membership,
             processing=self.processing,
+            backlog=self.backlog,
             effort=self.effort,
             timing=self.timing,
             requested=self._commit_requested,

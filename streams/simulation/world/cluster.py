@@ -188,3 +188,11 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         if found.joining or not found.members:
             return None
         return frozenset(place for m in found.members.values() for place in m.partitions)
+
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What the group has committed."""
+        found = self._cluster.group
+        assert group == found.name
+        return {p: found.offsets[p].offset for p in partitions if p in found.offsets}

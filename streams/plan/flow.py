@@ -1,0 +1,75 @@
+"""Which sub-topologies read what others write, over repartition topics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.streams.plan.plan import SubPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """See the module.
+
+    Args:
+        feeds: by sub-topology, the repartition topics from which no way leads back to it.
+        writers: the sub-topologies that write each of these topics.
+        depths: by sub-topology, how many of them lie between it and the last results.
+    """
+
+    feeds: Mapping[int, tuple[str, ...]]
+    writers: Mapping[str, tuple[int, ...]]
+    depths: Mapping[int, int]
+
+
+def flow_of(plans: Sequence[SubPlan]) -> Flow:
+    """Follow the repartition topics of an application.
+
+    Those of a circle, as joins by foreign keys have it, are left out: whoever waited there for
+    what is ahead could wait for itself.
+    """
+    readers: dict[str, list[int]] = {}
+    for plan in plans:
+        for topic in plan.topics.repartition_sources:
+            readers.setdefault(topic.name, []).append(plan.id)
+    written = {plan.id: plan.topics.repartition_sinks for plan in plans}
+    behind = {
+        sub: {reader for topic in topics for reader in readers.get(topic, ())}
+        for sub, topics in written.items()
+    }
+    reached = {sub: _reached(behind, sub) for sub in written}
+    feeds = {
+        sub: tuple(
+            topic
+            for topic in dict.fromkeys(topics)
+            if not any(sub == r or sub in reached[r] for r in readers.get(topic, (sub,)))
+        )
+        for sub, topics in written.items()
+    }
+    ahead = {s: {r for t in topics for r in readers[t]} for s, topics in feeds.items()}
+    return Flow(
+        feeds,
+        {
+            topic: tuple(sub for sub in feeds if topic in feeds[sub])
+            for topics in feeds.values()
+            for topic in topics
+        },
+        {sub: _depth(ahead, sub) for sub in feeds},
+    )
+
+
+def _reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
+    """The sub-topologies that get something of what one of them makes."""
+    found: set[int] = set()
+    waiting = list(behind[sub])
+    while waiting:
+        reader = waiting.pop()
+        if reader not in found:
+            found.add(reader)
+            waiting += behind[reader]
+    return found
+
+
+def _depth(ahead: Mapping[int, Collection[int]], sub: int) -> int:
+    return max((1 + _depth(ahead, reader) for reader in ahead[sub]), default=0)
