@@ -60,8 +60,8 @@ NO_PAIRS = [
     ({"a": 1, "b": 2}, "a dict"),
     ({"b", "a"}, "a set"),
     (b"ab", "a bytes"),
-    (None, "a NoneType"),
-    (5, "a int"),
+    (None, "None"),
+    (5, "an int"),
     ((1, 2, 3), "a tuple of another length than two"),
     ([1], "a list of 1"),
 ]
