@@ -19,7 +19,7 @@ ORDER = """
 state/
 topology/arguments.py topology/blame.py topology/errors.py topology/first_result.py \
     topology/functions.py topology/java_names.py topology/naming.py topology/timestamps.py \
-    topology/windows.py
+    topology/windows.py topology/words.py
 topology/serdes/
 topology/context/
 topology/processors/

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import hinting
+from headrace.topology.words import require_word
 
 Face = TypeVar("Face", bound=type)
 
@@ -25,6 +26,12 @@ _WITH_VALUES = "Callable[["
 _OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1}
 """Values for functions that are called with the key besides where ``with_key`` says so."""
 _ALIASES = {"TimestampExtractor": 2, "Function": 4}
+_WORDS = {
+    "OffsetReset": ("earliest", "latest"),
+    "LateMatch": ("emit", "drop"),
+    "Emit": ("on_window_update", "on_window_close"),
+}
+"""What the annotations stand for that are a set of words; `Literal`s stand further up."""
 _TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
 """What they are given is called for what it does or says, so a generator would never run."""
 _CONSTANTS = {
@@ -51,7 +58,13 @@ def checked(face: Face) -> Face:
 
 def _is_looked_at(parameter: inspect.Parameter) -> bool:
     words = str(parameter.annotation)
+    if _words_of(parameter) is not None:
+        return True
     return "Callable[" in words or "Serde" in words or any(name in words for name in _ALIASES)
+
+
+def _words_of(parameter: inspect.Parameter) -> tuple[str, ...] | None:
+    return _WORDS.get(str(parameter.annotation).partition(" | ")[0])
 
 
 def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
@@ -77,7 +90,10 @@ def _check(
     method: Callable[..., Any], parameter: inspect.Parameter, value: Any, given: Mapping[str, Any]
 ) -> None:
     words = str(parameter.annotation)
-    if "Serde" in words and "Callable[" not in words:
+    allowed = _words_of(parameter)
+    if allowed is not None:
+        require_word(f"{method.__name__}() at {_place()}: {parameter.name}", value, allowed)
+    elif "Serde" in words and "Callable[" not in words:
         refuse_other_than_serde(value, f"{parameter.name}=", method.__name__)
     elif "Callable[" in words or any(name in words for name in _ALIASES):
         if isinstance(value, str) and "str" in words:

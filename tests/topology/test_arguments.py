@@ -8,13 +8,30 @@ import operator
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, get_args
 
 import pytest
 
-from headrace.topology import KStream, KTable, Materialized, StreamsBuilder, Topology, serdes
+from headrace.topology import (
+    JoinWindows,
+    KStream,
+    KTable,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Topology,
+    arguments,
+    serdes,
+)
 from headrace.topology.errors import TopologyError
+from headrace.topology.graph.graph import OffsetReset
+from headrace.topology.operators.joins.stream_join import LateMatch
+from headrace.topology.operators.windows.windowed import Emit
 from headrace.topology.processors.stores import Stores
+from headrace.topology.serdes.schema_registry import MemoryRegistry
+
+MINUTE = timedelta(minutes=1)
 
 
 @dataclass
@@ -269,3 +286,37 @@ def test_topics_that_lead_on_or_back_on_purpose_are_taken(write: Callable[[Any],
     builder = StreamsBuilder()
     write(builder)
     builder.build()
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (
+            lambda s: StreamsBuilder().stream("in", offset_reset="newest"),
+            "offset_reset must be 'earliest' or 'latest', not 'newest' .did you mean 'latest'",
+        ),
+        (lambda s: StreamsBuilder().table("in", offset_reset="Latest"), "did you mean 'latest'"),
+        (lambda s: Topology().add_source("s", "in", offset_reset="none"), "offset_reset must be"),
+        (
+            lambda s: s.group_by_key().windowed_by(
+                SessionWindows(inactivity_gap=MINUTE), emit="on_close"
+            ),
+            "did you mean 'on_window_close'",
+        ),
+        (
+            lambda s: s.left_join(s, pow, JoinWindows(time_difference=MINUTE), late_match="emits"),
+            "late_match must be 'emit' or 'drop', not 'emits' .did you mean 'emit'",
+        ),
+        (lambda s: MemoryRegistry("backward"), "did you mean 'BACKWARD'"),
+    ],
+)
+def test_a_word_that_an_argument_does_not_take_is_refused(
+    refused: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises(TopologyError, match=said):
+        refused(stream())
+
+
+def test_the_words_are_those_that_types_tell() -> None:
+    kinds = (OffsetReset, LateMatch, Emit)
+    assert [get_args(kind) for kind in kinds] == list(arguments._WORDS.values())

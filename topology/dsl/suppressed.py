@@ -16,6 +16,7 @@ from headrace.topology.graph.draft import Draft, Step
 from headrace.topology.graph.node import Node
 from headrace.topology.java_names import Hinting
 from headrace.topology.windows import duration_ms
+from headrace.topology.words import require_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +52,7 @@ class BufferConfig(metaclass=Hinting):
         for name, bound in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
             if bound is not None and bound < 0:
                 raise TopologyError(f"{name} must be at least 0, not {bound}")
-        if self.when_full not in ("emit_early", "shut_down"):
-            raise TopologyError(
-                f"when_full must be 'emit_early' or 'shut_down', not {self.when_full!r}"
-            )
+        require_word("when_full", self.when_full, ("emit_early", "shut_down"))
 
     @property
     def is_strict(self) -> bool:

@@ -64,10 +64,6 @@ class TimeWindowedKStream(Generic[K, V]):
         emit: Emit,
         late: Late[K, V] | None,
     ) -> None:
-        if emit not in ("on_window_update", "on_window_close"):
-            raise TopologyError(
-                f"emit must be 'on_window_update' or 'on_window_close', not {emit!r}"
-            )
         if isinstance(windows, UnlimitedWindows) and emit == "on_window_close":
             raise TopologyError(
                 "unlimited windows are never closed, so nothing would be emitted; leave out emit="

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
-from typing import Any, Generic, Literal, NoReturn
+from typing import Any, Generic, Literal, NoReturn, get_args
 from uuid import UUID
 
 import msgspec
@@ -46,6 +46,7 @@ from headrace.topology.serdes.schema_registry import (
     SchemaRegistry,
     incompatibility,
 )
+from headrace.topology.words import require_word
 
 __all__ = ["FileRegistry", "MemoryRegistry", "SchemaRegistry", "registered", "serde"]
 
@@ -411,6 +412,7 @@ def registered(
     Raises:
         TopologyError: the schema is none.
     """
+    require_word("subject_name", subject_name, get_args(SubjectName))
     own = None if schema is None else _parse(schema)
     if subject is None and subject_name == "record-name" and own is not None:
         subject = own.full_name

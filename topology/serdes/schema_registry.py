@@ -25,9 +25,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from headrace.topology.errors import SchemaRefusedError, SchemaUnknownError
+from headrace.topology.words import require_word
 
 Compatibility = Literal[
     "NONE",
@@ -164,6 +165,9 @@ class MemoryRegistry:
     compatibility: Compatibility = "BACKWARD"
     _content: _Content = field(default_factory=_Content, repr=False)
 
+    def __post_init__(self) -> None:
+        require_word("compatibility", self.compatibility, get_args(Compatibility))
+
     def register(self, subject: str, schema: str, /) -> int:
         """Add a version to a subject, if it is not there yet, and return the schema's id."""
         return self._content.register(subject, schema, self.compatibility)
@@ -188,6 +192,9 @@ class FileRegistry:
 
     path: Path
     compatibility: Compatibility = "BACKWARD"
+
+    def __post_init__(self) -> None:
+        require_word("compatibility", self.compatibility, get_args(Compatibility))
 
     def register(self, subject: str, schema: str, /) -> int:
         """Add a version to a subject, if it is not there yet, and return the schema's id."""

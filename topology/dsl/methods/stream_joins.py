@@ -439,8 +439,6 @@ class StreamJoins(Generic[K, V]):
                 "a join of two streams takes JoinWindows: how far apart in time records of both "
                 f"may lie; it was given {windows!r}"
             )
-        if options["late_match"] not in ("emit", "drop"):
-            raise TopologyError(f"late_match is 'emit' or 'drop', not {options['late_match']!r}")
         kept = materialized(options.pop("store"))
         join = StreamJoin(kind=kind, joiner=joiner, windows=windows, store=kept, **options)
         return self._stream(add_stream_join(self._edge, other._edge, join))
