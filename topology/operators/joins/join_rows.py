@@ -112,6 +112,10 @@ class SideRows:
         recent.add(data, timestamp, number, buffer.dirty[row_key][0])
         return True
 
+    def is_past(self, timestamp: int) -> bool:
+        """Whether a record of this time comes too late to be kept."""
+        return timestamp < self._buffer.horizon
+
     def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
         """Times and values of a key's records, both bounds included, by time, then as they came."""
         buffer = self._buffer

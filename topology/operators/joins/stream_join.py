@@ -122,7 +122,10 @@ class _Keep(AtOnce):
             return
         if rows.is_told:
             rows.is_told = False
-        elif not rows.add(key, value, timestamp):
+            is_late = rows.is_past(timestamp)
+        else:
+            is_late = not rows.add(key, value, timestamp)
+        if is_late:
             if self._late is None:
                 self._drop("late")
             else:

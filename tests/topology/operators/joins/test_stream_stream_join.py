@@ -766,3 +766,33 @@ def test_what_does_not_go_together_is_refused() -> None:
         join("table", pair)
     with pytest.raises(TopologyError, match="retention"):
         join(stream, pair, within(10), store=Materialized(retention=5 * MS))
+
+
+@pytest.mark.parametrize("late_match", ["emit", "drop"])
+@pytest.mark.parametrize(
+    ("kind", "side"), [("left", "left"), ("outer", "left"), ("outer", "right")]
+)
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_is_too_late_to_be_kept_is_late_with_its_null_result_too(
+    kind: Kind, side: str, taken: bool, late_match: str
+) -> None:
+    builder = StreamsBuilder()
+    left = builder.stream("left", key=serdes.string, value=serdes.string)
+    right = builder.stream("right", key=serdes.string, value=serdes.string)
+    options: dict[str, Any] = {"late_match": late_match, "name": "j"}
+    if taken:
+        options["late"] = lambda stream: stream.to("late-left")
+    if taken and kind == "outer":
+        options["other_late"] = lambda stream: stream.to("late-right")
+    windows = JoinWindows(time_difference=timedelta(milliseconds=10))
+    getattr(left, f"{kind}_join")(right, pair, windows, **options).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.input(side).send("a", "SOON", timestamp=500)
+    driver.input(side).send("a", "LATE", timestamp=100)
+    (result,) = driver.output("out", key=serdes.string).read_all()
+    assert "LATE" in str(result.value)
+    if taken:
+        late = driver.output(f"late-{side}", key=serdes.string, value=serdes.string).read()
+        assert (late.value, late.timestamp) == ("LATE", 100)
+    else:
+        assert [reason for _, reason in driver.dropped] == ["late"]
