@@ -245,7 +245,7 @@ def _milliseconds(time: Any) -> int:
     if time.__class__ is int:
         return _possible(time)
     if not isinstance(time, datetime):
-        raise NoTimestampError(f"a {type(time).__name__}")
+        raise NoTimestampError(type_of(time))
     # One without a zone would be read in that of the machine at hand.
     if time.tzinfo is None:
         raise NoTimestampError("a datetime without a time zone")

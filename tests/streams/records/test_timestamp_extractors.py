@@ -214,7 +214,7 @@ def raises(record: InputRecord, partition_time: int) -> int:
     ("extractor", "message"),
     [
         (raises, "a user function raised KeyError"),
-        (lambda record, _: None, "a timestamp extractor returned a NoneType"),
+        (lambda record, _: None, "a timestamp extractor returned None"),
         (lambda record, _: 1.5, "a timestamp extractor returned a float"),
         (lambda record, _: datetime(1970, 1, 1), "returned a datetime without"),
     ],
@@ -273,7 +273,7 @@ def test_without_an_extractor_the_code_does_nothing_for_one() -> None:
     ("returned", "said"),
     [
         (1.5, "a float"),
-        (None, "a NoneType"),
+        (None, "None"),
         ("2020", "a str"),
         (datetime(2020, 1, 1), "a datetime without a time zone"),
     ],
