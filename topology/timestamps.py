@@ -30,6 +30,7 @@ from headrace.topology.errors import (
     NegativeTimestampError,
     NoTimestampError,
     UnknownTimeError,
+    type_of,
 )
 
 Headers = Sequence[tuple[str, "bytes | None"]] | None
