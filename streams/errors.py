@@ -7,7 +7,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 |---|---|---|
 | `ConfigError`, `MissingTopicError`, `MisconfiguredTopicError` | nobody | stop, do not restart |
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
-| `ProcessorFailedError` | the supervisor | as after a crash: stop this worker, start it again |
+| `ProcessorFailedError` | nobody | stop, do not restart |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
 | `BackfillOpenError` | nobody | stop, do not restart |
 | `AccessError` (in `headrace.streams.contact.access_errors`) | nobody | stop, do not restart |
@@ -162,8 +162,8 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
 class ProcessorFailedError(StreamsError):
     """A processor failed where no record is at hand: in `init`, or in a punctuator.
 
-    The worker does not catch it: it stops, and nothing of what the processor did is committed. The
-    supervisor starts it again, as after a crash.
+    Nobody catches it: nothing of what the processor did is committed, and a restart would meet the
+    same code again.
 
     Args:
         message: what failed, without the text of an error that may quote a record.

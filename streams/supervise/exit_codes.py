@@ -20,6 +20,7 @@ from headrace.streams.errors import (
     LocalStateError,
     MisconfiguredTopicError,
     MissingTopicError,
+    ProcessorFailedError,
     RecordError,
 )
 from headrace.streams.loading import ApplicationError
@@ -88,6 +89,9 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.TOPICS, "after following the message"),
     Ending(RecordError, "a record cannot be processed", ExitCode.RECORD,
            "after [dealing with the record](#bad-records)"),
+    Ending(ProcessorFailedError,
+           "a processor fails outside of any record: when it is made, in `init`, in a punctuator",
+           ExitCode.RECORD, "after correcting the code"),
     Ending(IdentityError, "another live worker has this identity", ExitCode.IDENTITY,
            "after giving each its own"),
     Ending(OffsetLostError, "the next offset is not on the broker any more", ExitCode.OFFSETS,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.streams.errors import FatalClientError, RecordError, StreamsError
+from headrace.streams.errors import (
+    FatalClientError,
+    ProcessorFailedError,
+    RecordError,
+    StreamsError,
+)
 from headrace.streams.supervise import exit_codes
 from headrace.streams.supervise.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
 from headrace.streams.worker_errors import AbortableError, TaskMigratedError
@@ -50,3 +55,10 @@ def test_only_crashes_are_started_again() -> None:
     assert all(is_crash(code) for code in (-9, -11, -15, 1, 9, 77, 255))
     not_again = set(ExitCode) - {ExitCode.CRASHED, ExitCode.CLIENT}
     assert not any(is_crash(code) for code in not_again)
+
+
+def test_a_processor_that_fails_without_a_record_is_not_started_again() -> None:
+    """Its code would fail the same way, and what service managers restart is none of it."""
+    code = exit_code_of(ProcessorFailedError("a user function raised KeyError", node="n"))
+    assert code is ExitCode.RECORD
+    assert not is_crash(code)
