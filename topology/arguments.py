@@ -63,6 +63,13 @@ def _is_looked_at(parameter: inspect.Parameter) -> bool:
     return "Callable[" in words or "Serde" in words or any(name in words for name in _ALIASES)
 
 
+def _is_a_must(parameter: inspect.Parameter) -> bool:
+    """Whether a function has to be given, so that None is none."""
+    words = str(parameter.annotation)
+    is_function = "Callable[" in words or any(name in words for name in _ALIASES)
+    return is_function and parameter.default is not None and not words.endswith("| None")
+
+
 def _words_of(parameter: inspect.Parameter) -> tuple[str, ...] | None:
     return _WORDS.get(str(parameter.annotation).partition(" | ")[0])
 
@@ -77,7 +84,7 @@ def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Calla
         given = {**given, **given.get("options", {})}
         for name, value in given.items():
             if name in signature.parameters:
-                if value is not None:
+                if value is not None or _is_a_must(signature.parameters[name]):
                     _check(method, signature.parameters[name], value, given)
             elif name in ("key", "value"):
                 refuse_other_than_serde(value, f"{name}=", method.__name__)
@@ -226,6 +233,8 @@ def _described(value: Any) -> str:
         return f"{value.__qualname__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
     if isinstance(value, type):
         return f"the class {value.__qualname__}"
+    if value is None:
+        return "None"
     name = getattr(value, "__qualname__", None)
     return str(name) if callable(value) and name else f"a {type(value).__name__}"
 

@@ -320,3 +320,26 @@ def test_a_word_that_an_argument_does_not_take_is_refused(
 def test_the_words_are_those_that_types_tell() -> None:
     kinds = (OffsetReset, LateMatch, Emit)
     assert [get_args(kind) for kind in kinds] == list(arguments._WORDS.values())
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (lambda s: s.map_values(None), r"map_values\(\) at .*: mapper"),
+        (lambda s: s.map(None), r"map\(\) at .*: mapper"),
+        (lambda s: s.filter(None), "predicate"),
+        (lambda s: s.for_each(None), r"for_each\(\)"),
+        (lambda s: s.group_by(None), "group_by"),
+        (lambda s: s.group_by_key().reduce(None), "reducer"),
+        (lambda s: s.group_by_key().aggregate(None, lambda k, v, a: a), "initializer"),
+        (lambda s: s.group_by_key().aggregate(int, None), "aggregator"),
+        (lambda s: s.join(s.to_table(), None), "joiner"),
+        (lambda s: s.to_table().filter(None), "predicate"),
+        (lambda s: s.to_table().join(s.to_table(), None), "joiner"),
+    ],
+)
+def test_none_is_no_function_where_one_has_to_be_given(
+    refused: Callable[[Any], Any], said: str
+) -> None:
+    with pytest.raises(TopologyError, match=f"{said}.* must be a function, and not None"):
+        refused(stream())
