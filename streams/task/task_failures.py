@@ -19,9 +19,17 @@ from headrace.topology.errors import (
     RegistryError,
     ReturnedError,
     SerdeError,
+    TopologyError,
 )
 
-_TOLD = (BadRecordError, SerdeError, RegistryError, RecordTooLargeError, HandlerFailedError)
+_TOLD = (
+    BadRecordError,
+    SerdeError,
+    RegistryError,
+    TopologyError,
+    RecordTooLargeError,
+    HandlerFailedError,
+)
 """What says itself what happened, and quotes no record."""
 
 Suspects = Callable[[], Suspect]

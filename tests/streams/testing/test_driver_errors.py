@@ -508,3 +508,15 @@ def test_what_cannot_be_made_for_a_task_is_named_with_its_node(step: str) -> Non
     assert caught.value.node == "step"
     assert caught.value.function == placed(Third.__init__, "Third.__init__")
     assert "payload" not in str(caught.value)
+
+
+def test_our_own_words_on_a_store_that_is_not_there_are_told() -> None:
+    class Asks(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None:
+            self.context.store("nostore")
+
+    builder = StreamsBuilder()
+    builder.stream("in").process(Asks).to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError, match=r"nostore.*node"):
+        driver.input("in").send("k", 1)
