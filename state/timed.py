@@ -45,21 +45,19 @@ class RowCache(Protocol):
 class TimedBuffer(Buffer):
     """A `Buffer` with an index by time.
 
-        >>> from headrace.state.codec import TIMESTAMP
-        >>> from headrace.state.codec import decode_timestamped
-    from headrace.state.layout import LAYOUTS
-        >>> from headrace.state.memory import MemoryTaskState
-        >>> from headrace.state.spec import StoreSpec
-        >>> spec = StoreSpec("w", kind="memory", layout="window")
-        >>> committed = MemoryTaskState([spec]).store("w")
-        >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
-        >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
-        >>> rows.put(key, b"row", 7)
-        >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
-        ([5], 5)
-        >>> rows.expire(6)
-        >>> rows.get(key)
-        (None, -1)
+    >>> from headrace.state.codec import TIMESTAMP
+    >>> from headrace.state.memory import MemoryTaskState
+    >>> from headrace.state.spec import StoreSpec
+    >>> spec = StoreSpec("w", kind="memory", layout="window")
+    >>> committed = MemoryTaskState([spec]).store("w")
+    >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
+    >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
+    >>> rows.put(key, b"row", 7)
+    >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
+    ([5], 5)
+    >>> rows.expire(6)
+    >>> rows.get(key)
+    (None, -1)
     """
 
     __slots__ = (

@@ -287,10 +287,11 @@ class StreamJoin:
                 sides.waiting.append((timestamp, is_left, key, value))
         if keeps:
             sides.times[is_left] = max(sides.times[is_left], timestamp)
-            if timestamp >= self._horizon(sides, is_left):
-                sides.kept[is_left].append((timestamp, key, value))
-            elif is_left in self._late:
+        if timestamp < self._horizon(sides, is_left):
+            if is_left in self._late:
                 self._late[is_left].emit(task, key, value, timestamp)
+        elif keeps:
+            sides.kept[is_left].append((timestamp, key, value))
 
     def _horizon(self, sides: Sides, is_left: bool) -> int:
         windows = self._windows

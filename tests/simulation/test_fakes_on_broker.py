@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from tests.simulation.worlds import Heard, RealWorld, SimulatedWorld, World, error_of, until
 from tests.support.topics import Topics
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 Seen = list[Any]
 

@@ -18,7 +18,7 @@ from tests.simulation.seeds import run_block
 pytestmark = pytest.mark.slow
 
 IN_MEMORY = 1_800
-ON_ROCKSDB = 180
+ON_ROCKSDB = 120
 BLOCK = 50
 
 Found = tuple[dict[int, list[str]], Counter[tuple[str, str]]]

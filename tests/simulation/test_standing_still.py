@@ -70,6 +70,7 @@ def real(topics: Topics) -> Iterator[RealWorld]:
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_session_ends_after_one_long_silence_as_on_a_broker(
     real: RealWorld, tmp_path: Path
 ) -> None:

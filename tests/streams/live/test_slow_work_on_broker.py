@@ -53,6 +53,7 @@ def test_a_record_that_outlasts_its_transaction_is_named_with_the_setting(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_record_that_outlasts_the_time_between_polls_is_named_with_the_setting(
     topics: Topics, tmp_path: Path
 ) -> None:

@@ -65,8 +65,8 @@ def serves(counted: Counted) -> bool:
     ("how", "guarantee"),
     [
         ("killed", "exactly_once_v2"),
-        ("killed", "at_least_once"),
-        ("silent", "exactly_once_v2"),
+        pytest.param("killed", "at_least_once", marks=pytest.mark.long),
+        pytest.param("silent", "exactly_once_v2", marks=pytest.mark.long),
         pytest.param("silent", "at_least_once", marks=pytest.mark.long),
     ],
 )
