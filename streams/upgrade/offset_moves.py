@@ -200,7 +200,8 @@ class Move:
         if found.processed_to is None and found.counted and found.has_begun:
             says.append(
                 "nothing says how far its records are counted: see that it is up to here, "
-                "and no further"
+                "and no further; the times that windows had reached are gone with the old offset: "
+                "records too late for those that were closed open them again"
             )
         return "; ".join(says)
 

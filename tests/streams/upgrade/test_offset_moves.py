@@ -221,3 +221,10 @@ def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: b
     plan = MovePlan.of(found, {PLACE: Target("offset", 30)}, {})
     assert plan.left_without == ([place] if is_left else [])
     assert ("stay in-1." in "\n".join(lines(plan))) is is_left
+
+
+def test_an_offset_without_a_past_says_that_the_times_of_windows_are_gone() -> None:
+    gone = "the times that windows had reached are gone with the old offset"
+    assert gone in str(Move(at(None), 40))
+    assert gone not in str(Move(at(30), 40))
+    assert gone not in str(Move(at(None, counted=Counted()), 40))
