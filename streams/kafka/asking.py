@@ -39,7 +39,12 @@ GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 _PASSING = frozenset(
-    {KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED, KafkaError._NOENT}
+    {
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError._NOENT,
+        KafkaError._DESTROY,  # another thread replaced the client that was asked
+    }
 )
 _STALE = frozenset(
     {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,17 @@ def admin(
         lambda *_: made.pop(0) if len(made) > 1 else made[0],
     )
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
+
+
+def test_what_was_asked_of_a_client_that_another_thread_replaced_is_asked_again() -> None:
+    """The client goes with its last reference, and with it the answers that are still to come."""
+    nowhere = LiveAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=3)
+    other = LiveAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
+    replaced = Timer(0.5, lambda: vars(nowhere).update(_client=vars(other)["_client"]))
+    replaced.start()
+    with pytest.raises(FatalClientError, match=r"for \d s.*raise task\.timeout\.ms"):
+        nowhere.describe(["in"])
+    replaced.join()
 
 
 def test_an_offset_that_is_none_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
