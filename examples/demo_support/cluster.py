@@ -24,6 +24,8 @@ from confluent_kafka.cimpl import NewTopic
 from headrace import serdes
 
 _TIMEOUT_S = 30
+_SLICE_S = 0.03
+"""How long a client gathers records: all of it passes at a topic's end."""
 _OFFSETS: Any = _admin.OffsetSpec  # type: ignore[attr-defined]
 
 
@@ -166,7 +168,7 @@ class Cluster:
             while unfinished:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{topic} could not be read to its end")
-                for message in consumer.consume(1000, 0.5):
+                for message in consumer.consume(1000, _SLICE_S):
                     error = message.error()
                     if error is None:
                         deadline = time.monotonic() + _TIMEOUT_S
@@ -196,6 +198,7 @@ class Cluster:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.queue.backoff.ms": 2,
+                "fetch.wait.max.ms": 10,
             }
         )
 

@@ -13,7 +13,9 @@ KILL_FROM = 0.4
 """The part of the lines that is committed before the kill, besides the first results."""
 KILLS_MAX = 5
 _LOOK_S = 0.01
-_CATCH_S = 0.2
+_CATCH_S = 0.5
+_ARRIVED_S = 0.05
+"""How long what a held process has sent, maybe a commit, takes to the broker."""
 _STALLED_S = 90
 _DEAD_S = 0.3
 _FEW = 1_000
@@ -127,19 +129,27 @@ class CountingRun:
         """
         while not self._is_done(app):
             enough = self._seen >= KILL_FROM * self.lines
-            if enough and self._has_results() and self._catch_open_transaction():
+            if enough and self._has_results() and self._catch_open_transaction(app):
                 return True
         return False
 
     def _has_results(self) -> bool:
         return any(self.cluster.ends(self.names.word_counts, stable=True).values())
 
-    def _catch_open_transaction(self) -> bool:
+    def _catch_open_transaction(self, app: AppProcess) -> bool:
+        """Hold the process where a transaction is open; else it would be over before the kill."""
         until_s = time.monotonic() + _CATCH_S
         while time.monotonic() < until_s:
-            if any(map(self.cluster.open_records, (self.names.word_counts, self.names.words))):
+            app.hold()
+            time.sleep(_ARRIVED_S)
+            if self._has_open_records():
                 return True
+            app.let_go()
+            time.sleep(_LOOK_S)
         return False
+
+    def _has_open_records(self) -> bool:
+        return any(map(self.cluster.open_records, (self.names.word_counts, self.names.words)))
 
     def _note_the_dead(self, app: AppProcess) -> None:
         # What was on its way to the brokers arrives; after that nobody moves anything.

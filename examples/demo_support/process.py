@@ -47,6 +47,14 @@ class AppProcess:
                 f"the word count ended with status {status}; the end of {self.log}:\n{self._tail()}"
             )
 
+    def hold(self) -> None:
+        """Let the process stand still until it is killed or let go."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def let_go(self) -> None:
+        """Let a process that was held go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """End the process at once, as a power cut would end it: it has no time for anything."""
         self._process.kill()
