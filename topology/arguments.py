@@ -166,6 +166,37 @@ def _check_function(
         )
 
 
+def why_not_called_as(called: str, count: int, function: Any) -> str | None:
+    """Say what is wrong with a function that is given elsewhere, as the rest of a sentence.
+
+    Args:
+        called: how it is called, such as ``handler(failure)``.
+        count: with how many values that is.
+
+    Returns:
+        None where it can be called so, or nobody can tell.
+
+    >>> print(why_not_called_as("handler(failure)", 1, len))
+    None
+    """
+    if _is_coroutine(function):
+        return (
+            f"would never run: {_described(function)} is a coroutine function, and nothing awaits "
+            "it; write a plain function, in which asyncio.run() can call others"
+        )
+    if inspect.isgeneratorfunction(function):
+        return (
+            f"would never run: {_described(function)} is a generator function, and nothing asks "
+            "for what it yields; write it without yield, with return"
+        )
+    if not _takes(function, count):
+        return (
+            f"is called as {called}, and {_described(function)} takes {_parameters(function)}; "
+            f"give it {count} parameter{'' if count == 1 else 's'}"
+        )
+    return None
+
+
 def _is_coroutine(function: Any) -> bool:
     candidates = [function]
     if not isinstance(function, type) and not inspect.isroutine(function):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.streams.errors import RecordError
 from headrace.streams.global_tables.global_rows import Row, row_of
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.records.handlers import Continue, Failure, Handlers
+from headrace.streams.records.handlers import Continue, Failure, HandlerFailedError, Handlers
 from headrace.streams.seams.clients import Log, ReceivedMessage
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
@@ -74,8 +74,8 @@ class RowErrors:
         )
         try:
             answer = self._handlers.answer(failure)
-        except Exception as handler_error:
-            raise _refused(plan, record, error) from handler_error
+        except HandlerFailedError as handler_error:
+            raise _refused(plan, record, handler_error) from handler_error
         if not isinstance(answer, Continue):
             raise _refused(plan, record, error) from error
         self._drop(plan.source, "it cannot be decoded")
@@ -98,9 +98,9 @@ class RowErrors:
 
 
 def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> RecordError:
-    known = isinstance(error, (SerdeError, RegistryError, NullKeyError))
+    known = isinstance(error, (SerdeError, RegistryError, NullKeyError, HandlerFailedError))
     what = str(error) if known else f"a serde raised {type(error).__name__}"
-    return RecordError(
+    refused = RecordError(
         f"a record of a global table is no row: {what}",
         topic=str(record.topic()),
         partition=record.partition(),
@@ -110,3 +110,6 @@ def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> Rec
         store=plan.store.name,
         hint=_HINT,
     )
+    if isinstance(error, HandlerFailedError):
+        refused.functions = error.places
+    return refused

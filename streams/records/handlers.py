@@ -22,7 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.streams.settings import Kind
+from headrace.topology.arguments import why_not_called_as
 from headrace.topology.compile.compiler import Headers, Part
+from headrace.topology.errors import type_of
+from headrace.topology.functions import Place, place_of
 
 Stage = Literal["deserialization", "processing", "production"]
 
@@ -184,8 +187,7 @@ class Handlers:
         """Ask the handler.
 
         Raises:
-            TypeError: it answers with something else.
-            Exception: whatever it raises.
+            HandlerFailedError: it raises, or answers with something else.
         """
         handler = self.of(failure.stage)
         if handler == "fail":
@@ -194,22 +196,119 @@ class Handlers:
             topic = self.dead_letter_topic
             return Continue(() if topic is None else (failure.dead_letter(topic),))
         assert callable(handler)
-        answer = handler(failure)
+        try:
+            answer = handler(failure)
+        except Exception as error:
+            raise self.failed(failure, f"raised {type(error).__name__}") from error
         if answer == "continue":
             return Continue()
         if answer == "fail":
             return Fail()
-        if not isinstance(answer, (Continue, Fail)):
-            raise TypeError(f"a handler must answer Continue or Fail, not {type(answer).__name__}")
-        return answer
+        wrong = _wrong_answer(answer)
+        if wrong is not None:
+            raise self.failed(failure, f"returned {wrong}", _ANSWERS)
+        right: Continue | Fail = answer
+        return right
+
+    def failed(self, failure: Failure, did: str, advice: str = "") -> HandlerFailedError:
+        """The error to raise for what the handler of a failure has done."""
+        return HandlerFailedError(failure, did, advice, place_of(self.of(failure.stage)))
+
+
+class HandlerFailedError(Exception):
+    """A handler failed itself, or answered what is no answer; becomes a `RecordError`.
+
+    Args:
+        failure: what it was asked about.
+        did: what it did, without what it was given or returned.
+        advice: what to do instead.
+        place: where it stands.
+    """
+
+    def __init__(self, failure: Failure, did: str, advice: str, place: Place | None) -> None:
+        what = f"the {failure.stage}.exception.handler {did}"
+        then = advice and f"; {advice}"
+        super().__init__(f"{what} for {type(failure.error).__name__}{then}")
+        self.places = () if place is None else (place,)
+
+
+_ANSWERS = (
+    "return Continue(), Continue((failure.dead_letter(\"some-topic\"),)), Fail(), 'continue' or "
+    "'fail'"
+)
+
+
+def _wrong_answer(answer: object) -> str | None:
+    """What is wrong with an answer, without its content."""
+    if isinstance(answer, Fail):
+        return None
+    if isinstance(answer, Continue):
+        wrong = _wrong_letters(answer.dead_letters)
+        return None if wrong is None else f"Continue with {wrong}"
+    if isinstance(answer, str):
+        return "a str that is neither 'continue' nor 'fail'"
+    if isinstance(answer, DeadLetter):
+        return "a DeadLetter by itself"
+    if answer in (Continue, Fail):
+        return f"the class {answer.__name__}"
+    return type_of(answer)
+
+
+def _wrong_letters(letters: object) -> str | None:
+    if not isinstance(letters, (tuple, list)):
+        return f"{type_of(letters)} for its dead letters"
+    for letter in letters:
+        if not isinstance(letter, DeadLetter):
+            return f"{type_of(letter)} among its dead letters"
+        wrong = _wrong_part(letter)
+        if wrong is not None:
+            return f"a dead letter whose {wrong}"
+    return None
+
+
+def _wrong_part(letter: DeadLetter) -> str | None:
+    for name, part in (("key", letter.key), ("value", letter.value)):
+        if part is not None and not isinstance(part, bytes):
+            return f"{name} is {type_of(part)} where bytes or None belong"
+    topic, timestamp, headers = letter.topic, letter.timestamp, letter.headers
+    if not isinstance(topic, str) or not topic:
+        is_ = "empty" if topic == "" else type_of(topic)
+        return f"topic is {is_} where the name of a topic belongs"
+    if type(timestamp) is not int or not 0 <= timestamp < 2**63:
+        is_ = "out of range" if type(timestamp) is int else type_of(timestamp)
+        return f"timestamp is {is_} where milliseconds since 1970 belong"
+    if not isinstance(headers, (tuple, list)) or not all(map(_is_header, headers)):
+        return "headers are no list of pairs of a str and bytes"
+    return None
+
+
+def _is_header(pair: object) -> bool:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return False
+    return isinstance(pair[0], str) and (pair[1] is None or isinstance(pair[1], bytes))
 
 
 def handler() -> Kind:
     """How a handler is given in the settings."""
 
     def parse(value: object) -> object:
-        if callable(value) or value in ("fail", "continue"):
+        if isinstance(value, str) and value in ("fail", "continue"):
             return value
-        raise ValueError(f"must be 'fail', 'continue' or a function, not {value!r}")
+        if not callable(value):
+            raise ValueError(f"must be 'fail', 'continue' or a function, not {value!r}")
+        wrong = _why_not_asked(value)
+        if wrong is not None:
+            raise ValueError(wrong)
+        return value
 
     return Kind("`fail`, `continue`, or a function", parse)
+
+
+def _why_not_asked(given: Callable[..., Any]) -> str | None:
+    if given is Continue or given is Fail:
+        word = "continue" if given is Continue else "fail"
+        return f"is given the class {given.__name__}; write {word!r} for that"
+    if type(given) is type and not issubclass(given, (Continue, Fail, str)):
+        name = given.__name__
+        return f"is given the class {name}, which is made and not asked; give an object, {name}()"
+    return why_not_called_as("handler(failure)", 1, given)

@@ -18,6 +18,7 @@ from headrace.streams.records.handlers import (
     Continue,
     DeadLetter,
     Failure,
+    HandlerFailedError,
     Handlers,
     NodeRecord,
     Stage,
@@ -33,10 +34,6 @@ _REASONS: dict[Stage, str] = {
     "processing": "the node failed",
     "production": "it cannot be written",
 }
-
-
-class HandlerFailedError(Exception):
-    """A handler failed itself, or answered what is no answer; becomes a `RecordError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +115,8 @@ class RecordErrors:
     def _answer(self, failure: Failure, message: Any) -> object:
         try:
             return self.handlers.answer(failure)
-        except Exception as error:
-            what = f"the {failure.stage}.exception.handler raised {type(error).__name__}"
-            wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
-            wrong.__cause__ = error
-            self.refuse(wrong, failure.node, message)
+        except HandlerFailedError as error:
+            self.refuse(error, failure.node, message)
 
     def _send(self, letter: DeadLetter, failure: Failure, message: Any) -> None:
         headers = list(letter.headers) or None
@@ -130,11 +124,6 @@ class RecordErrors:
             self.send(letter.topic, letter.value, letter.key, -1, letter.timestamp, headers)
         except RecordTooLargeError as error:
             self.refuse(error, failure.node, message)
-        except (TypeError, ValueError) as error:
-            what = f"the {failure.stage}.exception.handler made a dead letter of other than bytes"
-            wrong = HandlerFailedError(f"{what} for {type(failure.error).__name__}")
-            wrong.__cause__ = error
-            self.refuse(wrong, failure.node, message)
 
     def _note(self, failure: Failure, answer: Continue) -> None:
         self.dropped(failure.node, _REASONS[failure.stage])

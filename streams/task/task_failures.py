@@ -11,7 +11,7 @@ from headrace.state.errors import StoreCorruptedError
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
 from headrace.streams.records.blame import Suspect, error_in_ranges
-from headrace.streams.records.record_errors import HandlerFailedError
+from headrace.streams.records.handlers import HandlerFailedError
 from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
 from headrace.topology.errors import (
     BadRecordError,
@@ -49,11 +49,15 @@ def raise_for(
     elif record is None:
         # A punctuator by stream time runs behind the record that has made it due.
         record = spec.program.current(sys._getframe())
-    cause = spec.program.explain(error, node, record)
+    # A handler that failed at bytes nobody could decode is no error of their serde.
+    is_handler_s = isinstance(error, (HandlerFailedError, RecordTooLargeError))
+    cause = error if is_handler_s else spec.program.explain(error, node, record)
     failure = _record_error(spec, suspect, cause, node, record)
     likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
-    raised = error.__cause__ if isinstance(error, HandlerFailedError) else error
-    failure.functions = spec.program.called(raised, node, likely=likely)
+    if isinstance(error, HandlerFailedError):
+        failure.functions = error.places
+    else:
+        failure.functions = spec.program.called(error, node, likely=likely)
     raise failure from cause
 
 

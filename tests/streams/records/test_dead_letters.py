@@ -136,6 +136,13 @@ def test_a_dead_letter_that_is_too_large_stops_the_application() -> None:
     assert driver.committed_offsets("in") == {0: 0}
 
 
+def test_a_dead_letter_of_what_cannot_be_decoded_is_told_as_too_large_too() -> None:
+    driver = TopologyTestDriver(divided(), CONTINUE)
+    driver.cluster.create(DEAD).config["max.message.bytes"] = "10"
+    with pytest.raises(RecordError, match=f"larger than .* of 10 of {DEAD}"):
+        driver.input("in").send_bytes(b"a key of many bytes", b"no number")
+
+
 def test_without_the_topic_nothing_is_written() -> None:
     settings = {**CONTINUE, "errors.dead.letter.queue.topic.name": None}
     driver = TopologyTestDriver(divided(), settings)
