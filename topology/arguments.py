@@ -141,29 +141,53 @@ def _check_function(
 ) -> None:
     if name == "supplier" and not callable(function):
         return  # what makes no processors is refused as such
-    if not callable(function):
-        raise TopologyError(
-            f"{method.__name__}() at {_place()}: {name} must be a function, and not "
-            f"{_described(function)}"
-        )
-    if _is_coroutine(function):
-        raise TopologyError(
-            f"{method.__name__}() at {_place()}: {_described(function)} is a coroutine function, "
-            "which would never run, as nothing awaits it; write a plain function, in which "
-            "asyncio.run() can call others"
-        )
+    called_as = None if count is None else _called_as(method, name)
+    refuse_other_than_function(function, method.__name__, name, count, called_as)
     if method.__name__ in _TO_NO_END and inspect.isgeneratorfunction(function):
         raise TopologyError(
             f"{method.__name__}() at {_place()}: {_described(function)} is a generator function, "
             "which would never run, as nothing asks for what it yields; write it without yield"
         )
-    if count is not None and not _takes(function, count):
-        called = _called_as(method, name) or f"{count} value{'' if count == 1 else 's'}"
+
+
+def refuse_other_than_function(
+    function: Any, method: str, name: str, count: int | None, called_as: str | None = None
+) -> None:
+    """Raise if something is given for a function that cannot be called as it will be.
+
+    Args:
+        function: what was given.
+        method: what was called with it.
+        name: of the argument.
+        count: how many arguments it will be called with; None where that depends.
+        called_as: the call as it is written, if there is one to show.
+
+    Raises:
+        TopologyError: it is no function, a coroutine function, or takes others.
+    """
+    where = f"{method}() at {_place()}"
+    if not callable(function):
+        raise TopologyError(f"{where}: {name} must be a function, and not {_described(function)}")
+    if _is_coroutine(function):
         raise TopologyError(
-            f"{method.__name__}() at {_place()}: {name} is called as {called}, and "
-            f"{_described(function)} takes {_parameters(function)}; give it {count} "
-            f"parameter{'' if count == 1 else 's'}"
+            f"{where}: {_described(function)} is a coroutine function, which would never run, as "
+            "nothing awaits it; write a plain function, in which asyncio.run() can call others"
         )
+    if count is not None and not _takes(function, count):
+        called = f"as {called_as}" if called_as else f"with {_counted(count, 'argument')}"
+        raise TopologyError(
+            f"{where}: {name} is called {called}, and {_described(function)} takes "
+            f"{_parameters(function)}; give it {_counted(count, 'parameter')}"
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> _counted(0, "argument"), _counted(1, "argument")
+    ('no arguments', '1 argument')
+    """
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 def why_not_called_as(called: str, count: int, function: Any) -> str | None:

@@ -145,6 +145,25 @@ class BufferFullError(BadRecordError):
         )
 
 
+class MisuseError(BadRecordError):
+    """A processor asked of its context or a store what cannot be; the text says what, and no more.
+
+    What is raised is a `TypeError`, `ValueError` or `RuntimeError` as well.
+    """
+
+
+class MisuseTypeError(MisuseError, TypeError):
+    """It was given something of another type."""
+
+
+class MisuseValueError(MisuseError, ValueError):
+    """It was given something that it does not take."""
+
+
+class MisuseTimeError(MisuseError, RuntimeError):
+    """It was called when it cannot be."""
+
+
 class NegativeTimestampError(BadRecordError):
     """A record has a timestamp before 1970, or none; Kafka Streams refuses it too.
 

@@ -132,8 +132,8 @@ def test_whatever_takes_a_value_is_taken(function: Callable[..., Any]) -> None:
     ("refused", "said"),
     [
         (lambda s: s.filter(lambda value: True), FILTER),
-        (lambda s: s.map_values(lambda key, value: value), "called as 1 value, .*give it 1 par"),
-        (lambda s: s.map_values(lambda value: value, with_key=True), "2 values"),
+        (lambda s: s.map_values(lambda key, value: value), "called with 1 argument, .*give it 1"),
+        (lambda s: s.map_values(lambda value: value, with_key=True), "with 2 arguments, .* 2 p"),
         (lambda s: s.map_values(Adder().method), "Adder.method"),
         (lambda s: s.map_values(functools.partial(lambda a: a, 1)), "takes \\(\\)"),
         (lambda s: s.for_each(lambda: None), "for_each"),

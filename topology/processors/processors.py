@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
+from headrace.topology.arguments import refuse_other_than_function
 from headrace.topology.context.number import Number
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_facts import TaskFacts, TimeKind
-from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.errors import (
+    LAST_TIME_MS,
+    MisuseTimeError,
+    MisuseTypeError,
+    MisuseValueError,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from headrace.topology.context.context import Headers, OperatorContext, Receive
@@ -62,8 +69,11 @@ class Record(Generic[K_co, V_co]):
 
     # Written out as it runs for each record: a generated one takes three times as long.
     def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        if not 0 <= timestamp <= LAST_TIME_MS:
-            _refuse_timestamp(timestamp)
+        try:
+            if not 0 <= timestamp <= LAST_TIME_MS:
+                _refuse_time(timestamp)
+        except TypeError:
+            _refuse_time(timestamp)
         set_key, set_value, set_timestamp, set_headers = _SET_RECORD
         set_key(self, key)
         set_value(self, value)
@@ -102,8 +112,11 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
     # Written out as it runs for each record: a generated one takes three times as long.
     def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        if not 0 <= timestamp <= LAST_TIME_MS:
-            _refuse_timestamp(timestamp)
+        try:
+            if not 0 <= timestamp <= LAST_TIME_MS:
+                _refuse_time(timestamp)
+        except TypeError:
+            _refuse_time(timestamp)
         set_key, set_value, set_timestamp, set_headers = _SET_FIXED_KEY_RECORD
         set_key(self, key)
         set_value(self, value)
@@ -132,9 +145,14 @@ _SET_RECORD = _setters(Record)
 _SET_FIXED_KEY_RECORD = _setters(FixedKeyRecord)
 
 
-def _refuse_timestamp(timestamp: int) -> None:
+def _refuse_time(timestamp: Any) -> None:
+    if not isinstance(timestamp, int):
+        raise MisuseTypeError(
+            f"the timestamp of a record is {type_of(timestamp)}; give an int of milliseconds since "
+            "1970"
+        )
     wrong = "negative" if timestamp < 0 else f"larger than {LAST_TIME_MS}"
-    raise ValueError(
+    raise MisuseValueError(
         f"the timestamp {timestamp} is {wrong}; a record's time is milliseconds since 1970"
     )
 
@@ -262,12 +280,19 @@ class ProcessingContext:
             What ends it again.
 
         Raises:
+            TopologyError: the callback is no function of one value.
+            TypeError: the interval or the start is of another type.
             ValueError: the interval is not whole milliseconds and at least one, or there is no
                 such kind.
         """
+        if not isinstance(interval, timedelta):
+            raise MisuseTypeError(f"an interval is a timedelta, and not {type_of(interval)}")
+        refuse_other_than_function(callback, "schedule", "callback", 1, "callback(now_ms)")
         interval_ms, rest = divmod(interval, _MS)
         if rest or interval_ms < 1:
-            raise ValueError(f"an interval is whole milliseconds and at least one, not {interval}")
+            raise MisuseValueError(
+                f"an interval is whole milliseconds and at least one, not {interval}"
+            )
         start_ms = None if start is None else _to_ms(start)
         due = self._due_number()
         if kind == "stream_time":
@@ -275,7 +300,9 @@ class ProcessingContext:
         elif kind == "wall_clock":
             due.value = self._first_by_wall_clock(due.value, interval_ms, start_ms)
         else:
-            raise ValueError(f"no kind of time {kind!r}; there are 'stream_time' and 'wall_clock'")
+            raise MisuseValueError(
+                f"no kind of time {kind!r}; there are 'stream_time' and 'wall_clock'"
+            )
         schedule = Schedule(self.node, interval_ms, callback, due)
         self._facts.schedule(kind, schedule)
         return schedule
@@ -311,19 +338,28 @@ class ProcessingContext:
         self._forward = self._operator.forward
 
     def _not_yet(self, *record: Any) -> None:  # noqa: ARG002
-        raise RuntimeError(
+        raise MisuseTimeError(
             f"processor {self.node!r} forwards in init(), before anything runs; forward in "
             "process() or in a punctuator"
         )
 
     def _child(self, name: str) -> Receive:
+        if self._scheduled >= 0:
+            return self._not_yet
         found = self._operator.children.get(name)
         if found is None:
             children = ", ".join(self._operator.children) or "none"
-            raise ValueError(
-                f"processor {self.node!r} has no child {name!r} to forward to; it has {children}"
+            raise MisuseValueError(
+                f"processor {self.node!r} has no child of the name that forward(to=...) was given, "
+                f"which may be a record's; it has {children}"
             )
-        return self._not_yet if self._scheduled >= 0 else found
+        return found
+
+    def _refuse(self, given: object, wanted: type, advice: str) -> NoReturn:
+        kind = f"the class {given.__qualname__}" if isinstance(given, type) else type_of(given)
+        raise MisuseTypeError(
+            f"processor {self.node!r} forwards {kind}, and no {wanted.__name__}; {advice}"
+        )
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
@@ -345,7 +381,7 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
             ValueError: no node of that name follows.
         """
         if not isinstance(record, Record):
-            raise TypeError(f"processor {self.node!r} forwards {type(record)}, and no Record")
+            self._refuse(record, Record, "pass on the one that came, or Record(key, value, time)")
         headers = record.headers
         receive = self._forward if to is None else self._child(to)
         receive(
@@ -372,10 +408,8 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_cont
             ValueError: no node of that name follows.
         """
         if not isinstance(record, FixedKeyRecord):
-            raise TypeError(
-                f"processor {self.node!r} of process_values forwards {type(record)}, and no "
-                "FixedKeyRecord; use process() to change keys"
-            )
+            advice = "pass on what record.with_value(...) makes, or use process() to change keys"
+            self._refuse(record, FixedKeyRecord, advice)
         headers = record.headers
         receive = self._forward if to is None else self._child(to)
         receive(
@@ -423,6 +457,11 @@ class FixedKeyProcessor(Generic[KIn_contra, VIn_contra, VOut_co]):
 def _to_ms(time: datetime | int) -> int:
     if isinstance(time, int):
         return time
+    if not isinstance(time, datetime):
+        raise MisuseTypeError(
+            f"start must be a datetime with a time zone, or an int of milliseconds since 1970, and "
+            f"not {type_of(time)}"
+        )
     if time.tzinfo is None:
-        raise ValueError(f"{time} has no time zone; give it one, such as timezone.utc")
+        raise MisuseValueError(f"{time} has no time zone; give it one, such as timezone.utc")
     return round(time.timestamp() * 1000)

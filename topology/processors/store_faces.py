@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from headrace.state.buffer import Buffer
 from headrace.state.codec import prefix_end
 from headrace.topology.context.number import Number
-from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.errors import LAST_TIME_MS, MisuseTypeError, MisuseValueError, type_of
 from headrace.topology.serdes._serde import Serde
 
 K = TypeVar("K")
@@ -65,7 +65,9 @@ class Rows:
             ValueError: the key is None.
         """
         if key is None:
-            raise ValueError(f"store {self.name!r} was given None as a key; its rows have keys")
+            raise MisuseValueError(
+                f"store {self.name!r} was given None as a key; its rows have keys"
+            )
         return (serde or self.key).serialize(key)
 
     def time(self, time: int) -> int:
@@ -74,10 +76,16 @@ class Rows:
         Raises:
             ValueError: no record has it.
         """
-        if 0 <= time <= LAST_TIME_MS:
-            return time
+        try:
+            if 0 <= time <= LAST_TIME_MS:
+                return time
+        except TypeError:
+            raise MisuseTypeError(
+                f"store {self.name!r} was given {type_of(time)} as a time; times are ints of "
+                "milliseconds since 1970"
+            ) from None
         wrong = "before 1970" if time < 0 else f"larger than {LAST_TIME_MS}"
-        raise ValueError(
+        raise MisuseValueError(
             f"store {self.name!r} was given the time {time}, {wrong}; times are milliseconds since "
             "1970"
         )
@@ -259,7 +267,7 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
     def put(self, key: K, value: V | None) -> None:
         """Refuse: what is written here would be lost, as the store is restored from its topic."""
         del key, value
-        raise TypeError(
+        raise MisuseTypeError(
             f"store {self.name!r} is kept from a topic and cannot be written; write to the topic"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,12 +22,13 @@ from headrace.topology import (
     TopologyError,
     serdes,
 )
-from tests.support.operators import HEADERS, pairs
+from tests.support.operators import HEADERS, driver_of, pairs
 from tests.support.topologies import EXACTLY_ONCE
 
 STRINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 SEEN = Stores.key_value("seen", key=serdes.string, value=serdes.long)
 SECOND = timedelta(seconds=1)
+NOW: Any = datetime(2020, 1, 1, tzinfo=UTC)
 ANYTHING: Any = 5
 
 AnyContext = ProcessorContext[Any, Any]
@@ -266,24 +267,76 @@ def failing(act: Callable[[AnyRecord, AnyContext], object]) -> RecordError:
     return raised.value
 
 
+def at(seconds: object) -> Any:
+    return lambda r, c: c.schedule(SECOND, print, kind="wall_clock", start=seconds)
+
+
+def by(interval: Any, callback: Any = print, kind: Any = "stream_time") -> Any:
+    return lambda r, c: c.schedule(interval, callback, kind=kind)
+
+
 @pytest.mark.parametrize(
     ("act", "kind", "message"),
     [
-        (lambda r, c: c.forward(r, to="nobody"), ValueError, "has no child 'nobody'.* has write"),
-        (lambda r, c: c.forward(("k", "v")), TypeError, "no Record"),
+        (
+            lambda r, c: c.forward(r, to=r.value),
+            ValueError,
+            "no child of the name .*; it has write",
+        ),
+        (lambda r, c: c.forward(("k", "v")), TypeError, "'act' forwards a tuple, and no Record; p"),
+        (lambda r, c: c.forward("v"), TypeError, "forwards a str, and no Record; pass on the one"),
+        (lambda r, c: c.forward(None), TypeError, "forwards None, and no Record"),
+        (lambda r, c: c.forward(Record), TypeError, "forwards the class Record, and no Record"),
         (lambda r, c: c.forward(r.with_timestamp(-1)), ValueError, "-1 is negative"),
+        (lambda r, c: c.forward(r.with_timestamp(None)), TypeError, "record is None; give an int"),
+        (lambda r, c: c.forward(Record("k", "v", NOW)), TypeError, "a datetime; give an int of m"),
         (lambda r, c: c.store("seen"), TopologyError, "not connected with a store 'seen'"),
-        (lambda r, c: c.schedule(timedelta(0), print, kind="stream_time"), ValueError, "interval"),
-        (lambda r, c: c.schedule(SECOND, print, kind="sun_dial"), ValueError, "no kind of time"),
+        (by(timedelta(0)), ValueError, "an interval is whole milliseconds and at least one"),
+        (by(5), TypeError, "an interval is a timedelta, and not an int"),
+        (by(SECOND, kind="sun_dial"), ValueError, "no kind of time 'sun_dial'"),
+        (by(SECOND, None), TopologyError, "callback must be a function, and not None"),
+        (by(SECOND, lambda: 0), TopologyError, r"called as callback\(now_ms\), and .* takes \(\)"),
+        (at(datetime(2020, 1, 1)), ValueError, "2020-01-01 00:00:00 has no time zone"),
+        (at("now"), TypeError, "start must be a datetime .*, and not a str"),
     ],
 )
-def test_a_mistake_of_a_processor_is_said_with_its_node(
+def test_a_mistake_of_a_processor_is_said_with_its_node_and_place(
     act: Any, kind: type[Exception], message: str
 ) -> None:
     error = failing(act)
     assert (error.node, error.offset) == ("act", 0)
-    assert type(error.__cause__) is kind
-    assert re.search(message, str(error.__cause__))
+    assert isinstance(error.__cause__, kind)
+    assert re.search(message, str(error))
+    assert error.function is not None
+    assert error.function.startswith("tests/topology/processors/test_processor_api.py:")
+
+
+def test_records_of_process_values_are_made_of_the_one_that_came() -> None:
+    for wrong in ("v", Record("k", "v", 0)):
+        driver = driver_of(lambda s, wrong=wrong: s.process_values(lambda r, c: c.forward(wrong)))
+        said = "forwards a (str|Record), and no FixedKeyRecord; .* or use process() to change keys"
+        with pytest.raises(RecordError, match=said.replace("()", r"\(\)")):
+            driver.input("in").send("k", 1)
+
+
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (lambda c: c.forward(Record("k", "v", 0)), "forwards in init"),
+        (lambda c: c.forward(Record("k", "v", 0), to="nobody"), "forwards in init"),
+        (lambda c: c.schedule(timedelta(0), print, kind="wall_clock"), "an interval is whole"),
+        (lambda c: c.store("seen"), "not connected with a store 'seen'"),
+    ],
+)
+def test_a_mistake_in_init_is_said_with_its_node_and_place(init: Any, message: str) -> None:
+    class Wrong(Processor[Any, Any, Any, Any]):
+        def init(self, context: AnyContext) -> None:
+            init(context)
+
+    topology = Topology().add_source("read", "in").add_processor("wrong", Wrong, "read")
+    where = r".*node wrong, function \S+test_processor_api.py:\d+ Wrong.init, task 0_0"
+    with pytest.raises(ProcessorFailedError, match=f"{message}{where}"):
+        TopologyTestDriver(topology, STRINGS).run()
 
 
 def test_an_error_behind_forward_is_that_of_the_node_below() -> None:
@@ -480,17 +533,6 @@ def test_an_error_in_init_is_said_with_its_node_and_nothing_is_processed() -> No
     with pytest.raises(ProcessorFailedError, match=where) as raised:
         driver.input("in").send("k", "v")
     assert "secret" not in str(raised.value)
-
-
-def test_forwarding_in_init_is_refused() -> None:
-    class Hasty(Processor[Any, Any, Any, Any]):
-        def init(self, context: AnyContext) -> None:
-            context.forward(Record("k", "v", 0))
-
-    topology = Topology().add_source("read", "in").add_processor("hasty", Hasty, "read")
-    with pytest.raises(ProcessorFailedError) as raised:
-        TopologyTestDriver(topology, STRINGS).run()
-    assert "forwards in init()" in str(raised.value.__cause__)
 
 
 def test_an_error_in_close_is_logged_and_keeps_nothing_from_ending() -> None:
