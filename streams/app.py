@@ -162,6 +162,11 @@ class KafkaStreams:
         return self._topology
 
     @property
+    def settings(self) -> Mapping[str, object]:
+        """The settings as they were given; secrets are wrapped."""
+        return self._settings
+
+    @property
     def plans(self) -> tuple[SubPlan, ...]:
         """What runs, as it was compiled: its sub-topologies and their topics."""
         return self._plans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -172,3 +173,35 @@ def test_the_tutorial_works_as_it_is_written(topics: Topics, tmp_path: Path) -> 
 def _sums(newcomer: Newcomer) -> dict[str, int]:
     said = newcomer.run("results.py")
     return {customer: int(cents) for customer, cents in map(str.split, said.splitlines())}
+
+
+def test_the_line_that_tries_the_word_count_prints_its_counts() -> None:
+    (line,) = re.findall(r"^echo .* \| headrace try .*$", (ROOT / "README.md").read_text(), re.M)
+    command = line.replace("headrace try", f"{sys.executable} -m headrace try")
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    counts = {r["key"]: r["value"] for r in map(json.loads, done.stdout.splitlines())}
+    assert counts == {"a": 2, "rose": 2, "is": 1}
+
+
+def test_the_guides_orders_on_a_file_print_what_it_shows(tmp_path: Path) -> None:
+    page = (ROOT / "docs/getting-started.md").read_text()
+    (orders,) = re.findall(r"^```json\n(.*?)^```$", page, re.M | re.S)
+    (shown,) = re.findall(r"^```text\n(\{\"key.*?)^```$", page, re.M | re.S)
+    (tmp_path / "orders.jsonl").write_text(orders)
+    for name, code in blocks("docs/getting-started.md"):
+        if name == "revenue.py":
+            (tmp_path / name).write_text(code)
+    command = re.search(r"`headrace (try revenue:app [^`]*)`", page)
+    assert command
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *command[1].split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, expected = ([json.loads(line) for line in t.splitlines()] for t in (done.stdout, shown))
+    for record in [*said, *expected]:
+        del record["timestamp"]
+    assert said == expected

@@ -39,6 +39,7 @@ streams/contact/
 streams/seams/
 streams/kafka/
 streams/records/
+streams/lines/
 streams/config/
 streams/plan/
 streams/deployed/

@@ -37,6 +37,10 @@ _COMMANDS: Final = {
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
     "topics": ("headrace.streams.cli.topics:topics", "Create topics, and set their configs."),
+    "try": (
+        "headrace.streams.cli.try_app:try_app",
+        "Run an application on files, without Kafka.",
+    ),
 }
 
 

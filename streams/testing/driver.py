@@ -180,6 +180,21 @@ class TopologyTestDriver:
 
     # -- the ends of the topology --------------------------------------------------------------
 
+    @property
+    def input_topics(self) -> Sequence[str]:
+        """The topics that the topology reads, without those that it makes itself."""
+        return self._names.inputs
+
+    @property
+    def output_topics(self) -> Sequence[str]:
+        """The topics that it writes, with those so far whose names it chose by a record."""
+        return self._names.outputs(self.cluster.topics)
+
+    @property
+    def chooses_outputs(self) -> bool:
+        """Whether a function of the topology names an output for each record."""
+        return self._names.chooses_outputs
+
     def input(
         self,
         topic: str,

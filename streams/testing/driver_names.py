@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -43,11 +43,33 @@ class Names:
         for plan in self._globals:
             if topic == plan.topic:
                 return plan.key, plan.value
-        names = sorted(
-            {name for source in self._sources for name in source.topics}
-            | {plan.topic for plan in self._globals}
+        raise LookupError(
+            f"the topology does not read {topic!r}; it reads {', '.join(self.inputs)}"
         )
-        raise LookupError(f"the topology does not read {topic!r}; it reads {', '.join(names)}")
+
+    @property
+    def inputs(self) -> list[str]:
+        """The topics that it reads, without its own internal ones."""
+        sources = {name for source in self._sources for name in source.topics}
+        return sorted(sources | {plan.topic for plan in self._globals})
+
+    def outputs(self, existing: Iterable[str]) -> list[str]:
+        """The topics that it writes for others, those included whose names it chose by a record.
+
+        Args:
+            existing: the cluster's topics.
+        """
+        named = {s.topic for s in self._sinks if isinstance(s.topic, str) and not s.internal}
+        if not self.chooses_outputs:
+            return sorted(named)
+        own = f"{self._config.application_id}-"
+        inputs = self.inputs
+        return sorted(named | {t for t in existing if t not in inputs and not t.startswith(own)})
+
+    @property
+    def chooses_outputs(self) -> bool:
+        """Whether a function names an output for each record."""
+        return any(callable(sink.topic) for sink in self._sinks)
 
     def written(self, topic: str, existing: Container[str]) -> Serdes:
         """The serdes that a topic is written with; internal ones go by their full names.

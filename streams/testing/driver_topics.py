@@ -114,7 +114,9 @@ class TestInput(Generic[K, V]):
             SerdeError: the serdes refuse the key or the value; nothing was written.
             StreamsError: what stopped the worker.
         """
-        self._write(self._encoded(key, value), timestamp, headers, partition)
+        self.append(
+            *self._encoded(key, value), timestamp=timestamp, headers=headers, partition=partition
+        )
         self._run()
 
     def send_many(self, records: Iterable[tuple[K | None, V | None]]) -> None:
@@ -124,7 +126,7 @@ class TestInput(Generic[K, V]):
             records: pairs of a key and a value.
         """
         for encoded in [self._encoded(key, value) for key, value in records]:
-            self._write(encoded, None, None, None)
+            self.append(*encoded)
         self._run()
 
     def send_bytes(
@@ -137,28 +139,40 @@ class TestInput(Generic[K, V]):
         partition: int | None = None,
     ) -> None:
         """Write one record of bytes that no serde has made, and run the topology."""
-        self._write((key, value), timestamp, headers, partition)
+        self.append(key, value, timestamp=timestamp, headers=headers, partition=partition)
         self._run()
 
-    def _encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
-        with about("key"):
-            key_bytes = None if key is None else self._key.serialize(key)
-        with about("value"):
-            value_bytes = None if value is None else self._value.serialize(value)
-        return key_bytes, value_bytes
+    @property
+    def key_serde(self) -> Serde[K]:
+        """What keys are written with."""
+        return self._key
 
-    def _write(
+    @property
+    def value_serde(self) -> Serde[V]:
+        """What values are written with."""
+        return self._value
+
+    def append(
         self,
-        encoded: tuple[bytes | None, bytes | None],
-        timestamp: Time | None,
-        headers: Headers | None,
-        partition: int | None,
-    ) -> None:
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+    ) -> tuple[TopicPartition, int]:
+        """Write one record of bytes, and leave the topology as it is; `run` then takes all.
+
+        Returns:
+            Where the record stands: its partition and its offset.
+
+        Raises:
+            ValueError: there is no such partition.
+        """
         count = len(self._cluster.topics[self._topic].logs)
         if partition is not None and not 0 <= partition < count:
             raise ValueError(f"topic {self._topic!r} has {count} partitions, and no {partition}")
-        key, value = encoded
-        self._cluster.append(
+        message = self._cluster.append(
             self._topic,
             value,
             key,
@@ -166,6 +180,14 @@ class TestInput(Generic[K, V]):
             self._time_ms() if timestamp is None else to_ms(timestamp),
             headers,
         )
+        return message.place, message.offset()
+
+    def _encoded(self, key: K | None, value: V | None) -> tuple[bytes | None, bytes | None]:
+        with about("key"):
+            key_bytes = None if key is None else self._key.serialize(key)
+        with about("value"):
+            value_bytes = None if value is None else self._value.serialize(value)
+        return key_bytes, value_bytes
 
     def _time_ms(self) -> int:
         time_ms = self._now_ms() + self._sent * self._step_ms

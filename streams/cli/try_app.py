@@ -1,0 +1,213 @@
+"""The command `headrace try`: a whole application on a cluster in memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.errors import RecordError
+
+if TYPE_CHECKING:
+    from headrace.streams.testing.driver import TopologyTestDriver
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A file that stands for a topic."""
+
+    topic: str
+    file: str
+
+    @contextmanager
+    def opened(self) -> Iterator[TextIO]:
+        """Its lines."""
+        if self.file == STANDARD_INPUT:
+            yield sys.stdin
+        else:
+            with Path(self.file).open(encoding="utf-8") as file:
+                yield file
+
+
+def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Given, ...]:
+    found = []
+    for text in texts:
+        topic, equals, file = text.partition("=")
+        if not topic or not equals or not file:
+            raise click.BadParameter(f"{text!r} is not TOPIC=FILE; FILE is - for standard input")
+        if file != STANDARD_INPUT and not Path(file).is_file():
+            raise click.BadParameter(f"there is no file {file}")
+        found.append(Given(topic, file))
+    if sum(given.file == STANDARD_INPUT for given in found) > 1:
+        raise click.BadParameter("standard input is one topic's only")
+    return tuple(found)
+
+
+@click.command("try")
+@target_argument
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="TOPIC=FILE",
+    callback=_given,
+    help="Records of an input topic, a line each; - is standard input. May be repeated.",
+)
+@click.option(
+    "--show",
+    "shown",
+    multiple=True,
+    metavar="TOPIC",
+    help="An output topic to print; may be repeated.  [default: all outputs]",
+)
+@click.option(
+    "--each", is_flag=True, help="Commit after each record, so that every update is printed."
+)
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Of each topic.  [default: 4 where keys move]"
+)
+@settings_option
+def try_app(
+    target: str,
+    inputs: tuple[Given, ...],
+    shown: tuple[str, ...],
+    *,
+    each: bool,
+    partitions: int | None,
+    settings: dict[str, Any],
+) -> None:
+    """Run a whole application in this process, on files in place of topics, without Kafka.
+
+    A line of a file is a value in JSON (or the text itself, where the topic holds text), or a whole
+    record: {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}. What comes out is
+    printed in the same form. All input is there before the application begins, as when it reads
+    topics from their beginnings; each key comes out once, unless --each asks for every update.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        from headrace.streams.testing.driver import TopologyTestDriver
+
+        app = load(target, settings)
+        driver = TopologyTestDriver(
+            app.topology,
+            app.settings,
+            partitions=partitions,
+            now=round(time.time() * 1000),
+            commit="each_record" if each else "manual",
+        )
+        with driver:
+            trial = Trial(driver)
+            trial.check(inputs, shown)
+            trial.fill(inputs)
+            trial.run()
+            for line in trial.outputs(shown):
+                click.echo(line)
+            for line in trial.summary():
+                click.echo(line, err=True)
+
+
+@dataclass(slots=True)
+class Trial:
+    """One run of an application over files."""
+
+    driver: TopologyTestDriver
+    _places: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    """File and line of each record, by topic, partition and offset."""
+
+    def check(self, inputs: Sequence[Given], shown: Sequence[str]) -> None:
+        """Refuse topics that the application does not have.
+
+        Raises:
+            UsageError: there is none of a name, or nothing to read.
+        """
+        sources, sinks = self.driver.input_topics, self.driver.output_topics
+        for given in inputs:
+            _refuse_unknown(given.topic, sources, "read")
+        for topic in shown:
+            if not self.driver.chooses_outputs:
+                _refuse_unknown(topic, sinks, "write")
+        if not inputs:
+            options = " ".join(f"--input {name}=FILE" for name in sources)
+            raise click.UsageError(f"there is nothing to read; give: {options}")
+
+    def fill(self, inputs: Iterable[Given]) -> None:
+        """Write the files into their topics.
+
+        Raises:
+            LineError: a line is no record of its topic.
+        """
+        from headrace.streams.lines.record_lines import LineError, read_records
+
+        for given in inputs:
+            topic = self.driver.input(given.topic)
+            count = len(self.driver.cluster.topics[given.topic].logs)
+            with given.opened() as lines:
+                for record in read_records(
+                    lines, given.file, key=topic.key_serde, value=topic.value_serde
+                ):
+                    if record.partition is not None and record.partition >= count:
+                        reason = f"partition {record.partition} of {count}; see --partitions"
+                        raise LineError(given.file, record.line, reason)
+                    place = topic.append(
+                        record.key,
+                        record.value,
+                        timestamp=record.timestamp,
+                        headers=record.headers,
+                        partition=record.partition,
+                    )
+                    where = f"{given.file}, line {record.line}"
+                    self._places[given.topic, place[0].partition, place[1]] = where
+
+    def run(self) -> None:
+        """Process all of it.
+
+        Raises:
+            StreamsError: what stopped the application.
+        """
+        try:
+            self.driver.commit()
+        except RecordError as error:
+            where = self._places.get((error.topic, error.partition, error.offset))
+            if where is not None:
+                click.echo(f"At {where}:", err=True)
+            raise
+
+    def outputs(self, shown: Sequence[str]) -> Iterator[str]:
+        """What came out, a line a record."""
+        from headrace.streams.lines.record_lines import record_line
+
+        topics = shown or self.driver.output_topics
+        for topic in topics:
+            for record in self.driver.output(topic).read_all():
+                yield record_line(
+                    record.key,
+                    record.value,
+                    timestamp=record.timestamp,
+                    partition=record.partition,
+                    headers=record.headers or (),
+                    more={"topic": topic} if len(topics) > 1 else None,
+                )
+
+    def summary(self) -> Iterator[str]:
+        """What is not to be seen in the outputs."""
+        for (node, reason), count in sorted(self.driver.dropped.items()):
+            yield f"Left out: {count} at {node} ({reason})"
+
+
+def _refuse_unknown(topic: str, known: Sequence[str], verb: str) -> None:
+    if topic in known:
+        return
+    near = get_close_matches(topic, known, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"those are: {', '.join(known)}"
+    raise click.UsageError(f"{topic} is no topic that the application {verb}s; {meant}")

@@ -1,0 +1,1 @@
+"""Records as lines of JSON: what commands read from files and print."""

@@ -1,0 +1,130 @@
+"""Keys and values as JSON documents: what people write into files and read on terminals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
+
+BASE64 = "base64"
+"""The one field of an object that stands for bytes that are no text."""
+
+
+def to_document(value: object) -> Any:
+    """A key or value as what JSON can say of it.
+
+    Args:
+        value: what a serde gave back.
+
+    Returns:
+        Numbers, text, lists and dicts. Bytes are the text that they hold in UTF-8, or an object
+        with the field ``base64``; what JSON knows nothing of is its `repr`.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Order:
+        ...     id: bytes
+        ...     price: float
+        >>> to_document(Order(b"a-1", 2.5))
+        {'id': 'a-1', 'price': 2.5}
+        >>> to_document(b"\\xff")
+        {'base64': '/w=='}
+    """
+    return msgspec.to_builtins(_without_bytes(value), str_keys=True, enc_hook=_otherwise)
+
+
+def _without_bytes(value: object) -> object:
+    """The bytes in plain containers as text; msgspec would write all of them in base64."""
+    if isinstance(value, bytes):
+        return _text_of(value)
+    if isinstance(value, list):
+        return [_without_bytes(item) for item in value]
+    if isinstance(value, dict):
+        return {_name_of(name): _without_bytes(item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        items = [_without_bytes(item) for item in value]
+        return items if names is None else dict(zip(names, items, strict=True))
+    fields = getattr(type(value), "__dataclass_fields__", None)
+    if fields is None:
+        fields = getattr(type(value), "__struct_fields__", None)
+    if fields is not None:
+        return {name: _without_bytes(getattr(value, name)) for name in fields}
+    return value
+
+
+def _text_of(data: bytes) -> object:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        return {BASE64: base64.b64encode(data).decode()}
+
+
+def _name_of(name: object) -> object:
+    return name.decode(errors="replace") if isinstance(name, bytes) else name
+
+
+def _otherwise(value: object) -> object:
+    dump = getattr(value, "model_dump", None)  # as pydantic's models have it
+    return _without_bytes(dump()) if callable(dump) else repr(value)
+
+
+def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
+    """The bytes that a producer would write for a JSON document.
+
+    The serde writes what it can: numbers, text, dicts for JSON and Avro. A serde of its user's
+    class takes no dict; where it reads JSON, the document itself is the bytes.
+
+    Args:
+        document: what JSON gave, other than null.
+        serde: the topic's.
+
+    Raises:
+        SerdeError: the serde takes neither.
+
+    Example:
+        >>> from headrace import serdes
+        >>> to_bytes(7, serdes.long)
+        b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x07'
+        >>> to_bytes({"id": 1}, serdes.json)
+        b'{"id":1}'
+        >>> to_bytes("a-1", serdes.bytes)
+        b'a-1'
+    """
+    value = _raw(document) if _takes_bytes(serde) else document
+    try:
+        return serde.serialize(value)
+    except SerdeError as refused:
+        if not isinstance(document, dict | list):
+            raise
+        data = msgspec.json.encode(document)
+        try:
+            read = serde.deserialize(data)
+        except SerdeError as unread:
+            raise SerdeError(f"{refused}; and its JSON is no such value: {unread}") from refused
+        if isinstance(read, int | float):  # eight bytes are a number, whatever they mean
+            raise
+        return data
+
+
+def _takes_bytes(serde: Serde[Any]) -> bool:
+    try:
+        return isinstance(serde.deserialize(b""), bytes)
+    except SerdeError:
+        return False
+
+
+def _raw(document: Any) -> bytes:
+    if isinstance(document, str):
+        return document.encode()
+    if isinstance(document, dict) and document.keys() == {BASE64}:
+        import base64
+
+        return base64.b64decode(document[BASE64])
+    return msgspec.json.encode(document)

@@ -1,0 +1,164 @@
+"""`headrace try`: whole applications on files, in one process."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.streams.cli.main import main
+
+HEAD = """
+from dataclasses import dataclass
+from datetime import timedelta
+from headrace import JoinWindows, KafkaStreams, StreamsBuilder, TimeWindows, serdes
+
+builder = StreamsBuilder()
+"""
+TAIL = """
+settings = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
+app = KafkaStreams(builder.build(), settings)
+"""
+WORDS = """
+(
+    builder.stream("lines", value=serdes.string)
+    .flat_map_values(str.split)
+    .group_by(lambda _, word: word, key=serdes.string, name="by-word")
+    .count(store="counts")
+    .to_stream()
+    .to("counts")
+)
+"""
+ORDERS = """
+@dataclass(frozen=True)
+class Order:
+    user: str
+    amount: float
+
+orders = builder.stream("orders", key=serdes.long, value=serdes.json_of(Order))
+users = builder.table("users", key=serdes.string, value=serdes.json)
+(
+    orders.select_key(lambda _, order: order.user)
+    .join(users, lambda order, user: {"amount": order.amount, "city": user["city"]},
+          key=serdes.string, value=serdes.json_of(Order))
+    .to("placed", key=serdes.string, value=serdes.json)
+)
+(
+    orders.group_by_key().windowed_by(TimeWindows(size=timedelta(seconds=10)))
+    .count().to_stream().to("per-window")
+)
+"""
+FAILS = """
+builder.stream("in", value=serdes.json).map_values(lambda v: 1 / v).to("out")
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    def run(program: str, *arguments: str, text: str | None = None, **files: str) -> Result:
+        app = tmp_path / f"app_{uuid.uuid4().hex}.py"
+        app.write_text(HEAD + program + TAIL)
+        inputs = []
+        for topic, lines in files.items():
+            file = tmp_path / f"{topic}.jsonl"
+            file.write_text(lines)
+            inputs += ["--input", f"{topic}={file}"]
+        command = ["try", f"{app}:app", *inputs, *arguments]
+        return CliRunner().invoke(main, command, input=text, catch_exceptions=False)
+
+    return run
+
+
+def printed(done: Result) -> list[dict[str, Any]]:
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_words_of_standard_input_are_counted(run: Any) -> None:
+    done = run(WORDS, "--input", "lines=-", text="to be or\nnot to be\n")
+    assert {r["key"]: r["value"] for r in printed(done)} == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+def test_each_update_is_printed_where_it_is_asked_for(run: Any) -> None:
+    done = run(WORDS, "--each", lines="to be\nto do\n")
+    counts = [r["value"] for r in printed(done) if r["key"] == "to"]
+    assert counts == [1, 2]
+
+
+def test_inputs_are_read_in_the_order_of_their_times(run: Any) -> None:
+    """As the application reads topics that are full: the table's row of that time is found."""
+    order = '{"key": 7, "value": {"user": "ann", "amount": 2.5}, "timestamp": 2000}\n'
+    user = '{"key": "ann", "value": {"city": "Bern"}, "timestamp": 1000}\n'
+    done = run(ORDERS, orders=order, users=user)
+    found = {record["topic"]: record for record in printed(done)}
+    assert found["placed"]["key"] == "ann"
+    assert found["placed"]["value"] == {"amount": 2.5, "city": "Bern"}
+    assert found["placed"]["timestamp"] == 2000
+    window = {"start_ms": 0, "end_ms": 10_000}
+    assert found["per-window"]["key"] == {"key": 7, "window": window}
+
+
+def test_one_output_is_printed_as_it_can_be_read_again(run: Any) -> None:
+    order = '{"key": 7, "value": {"user": "ann", "amount": 2.5}, "timestamp": 2000}\n'
+    done = run(ORDERS, "--show", "per-window", "--partitions", "1", orders=order)
+    (record,) = printed(done)
+    assert set(record) == {"key", "value", "timestamp", "partition"}
+    assert record["partition"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "there is nothing to read; give: --input in=FILE"),
+        (["--input", "in"], "'in' is not TOPIC=FILE"),
+        (["--input", "in=nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["--input", "in=-", "--input", "in=-"], "standard input is one topic's only"),
+        (["--input", "inn=-"], "inn is no topic that the application reads; did you mean in?"),
+        (["--input", "in=-", "--show", "x"], "x is no topic that the application writes; those"),
+    ],
+)
+def test_what_was_written_wrong_is_said(run: Any, arguments: list[str], said: str) -> None:
+    done = run(FAILS, *arguments, text="")
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_a_line_that_is_none_is_named_by_its_file_and_number(run: Any) -> None:
+    done = run(FAILS, **{"in": "1\n{\n"})
+    assert done.exit_code != 0
+    assert "in.jsonl, line 2: is no JSON" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_partition_that_is_not_there_is_named(run: Any) -> None:
+    done = run(FAILS, "--partitions", "2", **{"in": '{"value": 1, "partition": 2}\n'})
+    assert "in.jsonl, line 1: partition 2 of 2; see --partitions" in done.stderr
+
+
+def test_a_record_that_fails_is_named_by_its_line(run: Any) -> None:
+    done = run(FAILS, **{"in": "4\n\n2\n0\n1\n"})
+    assert done.exit_code != 0
+    assert "in.jsonl, line 4:" in done.stderr
+    assert "KSTREAM-MAPVALUES" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_left_out_is_said(run: Any) -> None:
+    late = '{"key": 1, "value": {"user": "a", "amount": 1}, "timestamp": %d}\n'
+    program = ORDERS.replace(
+        "TimeWindows(size=timedelta(seconds=10))",
+        "TimeWindows(size=timedelta(seconds=10), grace=timedelta(0))",
+    )
+    done = run(program, "--partitions", "1", orders=late % 100_000 + late % 5)
+    assert done.exit_code == 0, done.output
+    assert "Left out: 1 at " in done.stderr
+
+
+def test_topics_that_a_function_names_are_printed_too(run: Any) -> None:
+    program = 'builder.stream("in", value=serdes.json).to(lambda k, v: f"to-{v}")\n'
+    done = run(program, **{"in": "1\n2\n"})
+    assert {r["topic"]: r["value"] for r in printed(done)} == {"to-1": 1, "to-2": 2}
