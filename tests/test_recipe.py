@@ -106,4 +106,5 @@ def test_what_is_deployed_of_it_is_compared() -> None:
     assert not changes(_deployed(_topology()), _deployed(_topology(n=5)))
     (other,) = changes(_deployed(_topology()), _deployed(_topology(op="count")))
     assert other.refused
-    assert "made by every nth and would be read by count" in other.what
+    assert "filled by every nth in the version that started last" in other.what
+    assert "is filled by count now" in other.what

@@ -95,7 +95,9 @@ def _compare(app: KafkaStreams) -> int:
             "reset, has been stopped for longer than the brokers keep offsets, or the topic that "
             "it reads first was deleted, and the description with it."
         )
-    found = [] if before is None else changes(before, deployed.present)
+    found = []
+    if before is not None:
+        found = changes(before, deployed.present, application_id=config.application_id)
     refused = [str(change) for change in found if change.refused]
     records = CommittedRecords(
         partial(LIVE.make_reader, config, clock), clock=clock, timeout_s=timeout_s

@@ -86,6 +86,7 @@ class DeployedTopology:
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         self._accepted = config.topology_change_accept
+        self._application_id = config.application_id
         self._group = topology_group(config.application_id)
         self._place = next(TopicPartition(t, 0) for p in plans for t in p.topics.sources)
         self._present = Deployment.of(plans, config)
@@ -129,7 +130,7 @@ class DeployedTopology:
             return
         if before is None or before == self._present:
             return
-        found = changes(before, self._present)
+        found = changes(before, self._present, application_id=self._application_id)
         for change in found:
             warns = change.refused or change.lets_go
             say = self._log.warning if warns else self._log.info

@@ -49,12 +49,15 @@ class Change:
         return f"{self.what}: {self.way_out}"
 
 
-def changes(before: Deployment, after: Deployment) -> list[Change]:
+def changes(
+    before: Deployment, after: Deployment, *, application_id: str = "<application.id>"
+) -> list[Change]:
     """Compare what is deployed with what is about to start.
 
     Args:
         before: what the last version that started has stored.
         after: what the program makes now.
+        application_id: what the names of its topics begin with.
 
     Returns:
         What is different, what is refused first.
@@ -63,20 +66,20 @@ def changes(before: Deployment, after: Deployment) -> list[Change]:
         >>> from headrace.streams.deployed.deployment import DeployedTopic, Deployment
         >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
         >>> print(*changes(one, Deployment()))
-        repartition topic by-word-repartition is not read any more, and records that are still in \
-it are lost: let the deployed version read it to its end, with its input stopped
+        repartition topic <application.id>-by-word-repartition is not read any more, and records \
+that are still in it are lost: let the deployed version read it to its end, with its input stopped
     """
-    found = [*_store_changes(before.stores, after.stores)]
-    found += _topic_changes(before.topics, after.topics)
+    found = [*_store_changes(before.stores, after.stores, application_id)]
+    found += _topic_changes(before.topics, after.topics, application_id)
     return sorted(found, key=lambda change: not change.refused)
 
 
 def _store_changes(
-    before: Sequence[DeployedStore], after: Sequence[DeployedStore]
+    before: Sequence[DeployedStore], after: Sequence[DeployedStore], application_id: str
 ) -> Iterator[Change]:
     gone, new, both = _by_name(before, after)
     for old, same in both:
-        yield from _differences(old, same)
+        yield from _differences(old, same, application_id)
     for was, now in changed_joins(before, after):
         gone = [store for store in gone if store.name not in was.names]
         new = [store for store in new if store.name not in now.names]
@@ -84,20 +87,34 @@ def _store_changes(
     for old, renamed in _pairs(gone, new):
         yield Change(
             True,
-            f"store {old.name} is called {renamed.name} now, so its state begins empty",
+            f"store {old.name} is called {renamed.name} now, so its state begins empty"
+            f"{_or_with_older(renamed, application_id)}",
             _way_back(old),
         )
     for old in gone:
-        kept = f"; its topic <application.id>-{old.name}-changelog stays" if old.logged else ""
+        kept = f"; its topic {_changelog(old, application_id)} stays" if old.logged else ""
         yield Change(
             False, f"store {old.name} is gone{kept}", "headrace reset --all-internal deletes it"
         )
     for fresh in new:
         yield Change(
             False,
-            f"store {fresh.name} is new and begins empty, behind what is committed already",
+            f"store {fresh.name} is new and begins empty{_or_with_older(fresh, application_id)}, "
+            "behind what is committed already",
             "reset the application if it is to hold all of the input",
         )
+
+
+def _changelog(store: DeployedStore, application_id: str) -> str:
+    return f"{application_id}-{store.name}-changelog"
+
+
+def _or_with_older(store: DeployedStore, application_id: str) -> str:
+    """The description is that of the last version alone; topics of others may be there still."""
+    if not store.logged or store.source:
+        return ""
+    topic = _changelog(store, application_id)
+    return f", or with the rows that an older version has left in {topic}"
 
 
 def _join_change(was: JoinStores, now: JoinStores) -> Change:
@@ -123,7 +140,7 @@ def _way_back(old: DeployedStore) -> str:
     return f'give the join the name that is deployed, store="{join[0]}"'
 
 
-def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+def _differences(old: DeployedStore, new: DeployedStore, application_id: str) -> Iterator[Change]:
     name = old.name
     if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
         yield Change(
@@ -139,13 +156,9 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
             f"{new.layout} one",
             "name the store anew, or reset the application",
         )
-    for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
-        if one != other:
-            yield Change(
-                _exclude(one, other),
-                f"the {what} of store {name} were written by serde {one} and are read by {other}",
-                "see that it reads the old bytes, else keep the serde or name the store anew",
-            )
+    yield from _serde_changes(
+        f"store {name}", old, new, "name the store anew, or reset the application"
+    )
     yield from _step_changes(old, new)
     yield from _schema_changes(f"store {name}", old, new)
     if old.logged != new.logged:
@@ -164,7 +177,7 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
         yield Change(
             False,
             f"store {name} is restored from the topic that it is read from; its topic "
-            f"<application.id>-{name}-changelog is not written any more",
+            f"{_changelog(old, application_id)} is not written any more",
             "headrace reset --all-internal deletes it",
         )
     elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
@@ -182,34 +195,49 @@ def _differences(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
         )
 
 
+_READ_TO_ITS_END = "let the deployed version read it to its end, with its input stopped"
+
+
 def _topic_changes(
-    before: Sequence[DeployedTopic], after: Sequence[DeployedTopic]
+    before: Sequence[DeployedTopic], after: Sequence[DeployedTopic], application_id: str
 ) -> Iterator[Change]:
     gone, new, both = _by_name(before, after)
     for old, same in both:
-        if old.shape != same.shape:
-            yield Change(
-                _exclude(old.key, same.key) or _exclude(old.value, same.value),
-                f"repartition topic {old.name} was written with serdes {' and '.join(old.shape)} "
-                f"and is read with {' and '.join(same.shape)}",
-                "see that these read the old bytes, else let the deployed version read it to its "
-                "end, with its input stopped",
-            )
-        yield from _schema_changes(f"repartition topic {old.name}", old, same)
+        where = f"repartition topic {application_id}-{old.name}"
+        yield from _serde_changes(where, old, same, _READ_TO_ITS_END)
+        yield from _schema_changes(where, old, same)
     for old, renamed in _pairs(gone, new):
         yield Change(
             True,
-            f"repartition topic {old.name} is called {renamed.name} now, and records that are "
-            "still in the old one are lost",
+            f"repartition topic {application_id}-{old.name} is called {renamed.name} now, and "
+            "records that are still in the old one are lost",
             f'give the step the name that is deployed, name="{old.name}"',
         )
     for old in gone:
         yield Change(
             True,
-            f"repartition topic {old.name} is not read any more, and records that are still in it "
-            "are lost",
-            "let the deployed version read it to its end, with its input stopped",
+            f"repartition topic {application_id}-{old.name} is not read any more, and records "
+            "that are still in it are lost",
+            _READ_TO_ITS_END,
         )
+
+
+def _serde_changes(
+    where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic, else_: str
+) -> Iterator[Change]:
+    """Serdes that are called otherwise; of some it is known that they do not read each other."""
+    for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
+        if one == other:
+            continue
+        told = f"the {what} of {where} were written by serde {one} and are read by {other}"
+        if _exclude(one, other):
+            # Other bytes are other keys, though they can be read.
+            then = "does not find them" if what == "keys" else "cannot read their bytes"
+            yield Change(True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}")
+        else:
+            yield Change(
+                False, told, f"see that it reads the old bytes, else keep {one}, or {else_}"
+            )
 
 
 _TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
@@ -222,8 +250,10 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
     if before and after and before != after and old.layout == new.layout:
         yield Change(
             True,
-            f"the rows of store {old.name} were made by {before} and would be read by {after}",
-            _ANEW,
+            f"store {old.name} was filled by {before} in the version that started last, and is "
+            f"filled by {after} now, which would misread the rows that the other has written",
+            f"go back to {before}, {_ANEW}; if that version has written no row, such as one that "
+            "was started and failed, accept the change",
         )
         return
     unsaid = dict(new.unsaid)

@@ -175,6 +175,49 @@ def test_a_store_that_is_new_or_gone_is_told() -> None:
     refused, (told,) = _changes(both, _count(store="counts"))
     assert refused == []
     assert "largest is gone; its topic <application.id>-largest-changelog stays" in told
+    found = changes(
+        _deployment(both), _deployment(_count(store="counts")), application_id="word-count"
+    )
+    assert "its topic word-count-largest-changelog stays" in str(found[0])
+
+
+def test_the_topics_are_called_by_their_names_where_a_start_says_it() -> None:
+    cluster, log = _Offsets(), EventLog()
+    for stores in (("a", "b"), ("a",)):
+        builder = StreamsBuilder()
+        lines = _lines(builder).group_by_key()
+        for store in stores:
+            lines.count(store=store)
+        deployed = DeployedTopology(CONFIG, plan_application(builder.build(), CONFIG), cluster, log)
+        deployed.check()
+        assert deployed.keep()
+    assert "its topic a-b-changelog stays" in str(log.events)
+
+
+def test_a_store_that_was_there_before_the_last_version_does_not_begin_empty() -> None:
+    """Its topic is still there, and has what was counted before the last version."""
+    _, (gone, back) = _changes(_reduced("sums"), _count(store="counts"))
+    assert "store sums is gone" in gone
+    older = "or with the rows that an older version has left in <application.id>-counts-changelog"
+    assert f"store counts is new and begins empty, {older}, behind what" in back
+    (refused,), _ = _changes(_count(store="sums"), _count(store="counts"))
+    assert f"now, so its state begins empty, {older}: give" in refused
+    unlogged = Materialized("counts", logged=False)
+    _, (_, back) = _changes(_reduced("sums"), _count(store=unlogged))
+    assert "is new and begins empty, behind what" in back
+
+
+def test_the_way_back_from_another_fold_says_what_is_known_of_the_rows() -> None:
+    """A version that started and failed is the last one, and has written none."""
+    refused = _changes(_reduced("s"), _count(store="s"))[0][-1]
+    assert refused.startswith("store s was filled by reduce in the version that started last, and")
+    assert "is filled by count now" in refused
+    assert "if that version has written no row, such as one that was started and failed" in refused
+    assert "were made by" not in refused
+
+
+def _reduced(store: str) -> Write:
+    return lambda builder: _lines(builder).group_by_key().reduce(max, store=store)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +228,10 @@ def test_a_store_that_is_new_or_gone_is_told() -> None:
 def test_rows_of_another_serde_are_refused(changed: dict[str, Any], said: str) -> None:
     (refused,), _ = _changes(_count(store="counts"), _count(store="counts", **changed))
     assert f"the {said} of store counts were written by serde" in refused
-    assert refused.split(" are read by ")[1].startswith("json")
+    assert refused.split(" are read by ")[1].startswith("json, which ")
+    old = "string" if said == "keys" else "long"
+    assert f": keep serdes.{old} there, or name the store anew, or reset the appl" in refused
+    assert "see that it reads" not in refused
 
 
 def test_whether_a_serde_of_the_users_own_reads_the_old_bytes_is_theirs_to_know() -> None:
@@ -202,7 +248,7 @@ def test_whether_a_serde_of_the_users_own_reads_the_old_bytes_is_theirs_to_know(
         _by_word("by-word", value=serdes.string), _by_word("by-word", value=own)
     )
     assert refused == []
-    assert "is read with string and tolerant" in told[0]
+    assert "written by serde string and are read by tolerant: see that it reads the" in told[0]
 
 
 def test_another_default_serde_counts_where_the_program_says_none() -> None:
@@ -254,13 +300,16 @@ def test_a_repartition_topic_whose_number_shifts_is_refused() -> None:
         return written
 
     (refused,), _ = _changes(write(False), write(True))
-    assert "repartition topic KSTREAM-REPARTITION-0000000001-repartition is called" in refused
+    assert (
+        "repartition topic <application.id>-KSTREAM-REPARTITION-0000000001-repartition is called"
+        in refused
+    )
     assert "records that are still in the old one are lost" in refused
 
 
 def test_a_repartition_topic_that_is_gone_is_refused_until_it_is_read() -> None:
     (refused,), _ = _changes(_by_word("by-word"), _count(store="counts"))
-    assert "by-word-repartition is not read any more" in refused
+    assert "<application.id>-by-word-repartition is not read any more" in refused
     assert "read it to its end" in refused
 
 
@@ -268,7 +317,11 @@ def test_records_between_two_steps_keep_their_serdes() -> None:
     (refused,), _ = _changes(
         _by_word("by-word", value=serdes.string), _by_word("by-word", value=serdes.json)
     )
-    assert "was written with serdes string and string and is read with string and json" in refused
+    assert refused == (
+        "the values of repartition topic <application.id>-by-word-repartition were written by "
+        "serde string and are read by json, which cannot read their bytes: keep serdes.string "
+        "there, or let the deployed version read it to its end, with its input stopped"
+    )
 
 
 def test_a_repartition_topic_that_is_new_is_no_matter() -> None:
@@ -364,13 +417,13 @@ def test_other_windows_are_refused(before: Any, after: Any, said: str) -> None:
 )
 def test_another_fold_over_the_same_windows_is_refused(windows: Any) -> None:
     found = _refused(_windowed(windows), _windowed(windows, "reduce"))
-    assert "the rows of store s were made by count in " in found
-    assert "would be read by reduce in " in found
+    assert "store s was filled by count in " in found
+    assert "is filled by reduce in " in found
 
 
 def test_sliding_windows_instead_of_tumbling_ones_are_refused() -> None:
     before, after = TimeWindows(size=MINUTE), SlidingWindows(time_difference=MINUTE)
-    assert "made by count in windows" in _refused(_windowed(before), _windowed(after))
+    assert "filled by count in windows" in _refused(_windowed(before), _windowed(after))
 
 
 def test_another_fold_of_a_whole_stream_is_refused() -> None:
@@ -379,7 +432,8 @@ def test_another_fold_of_a_whole_stream_is_refused() -> None:
         stream.group_by_key().reduce(max, store="s")
 
     found = _refused(lambda b: _counted(b, value=serdes.json), reduced)
-    assert found.startswith("the rows of store s were made by count and would be read by reduce")
+    assert found.startswith("store s was filled by count in the version that started last, and is ")
+    assert "is filled by reduce now, which would misread the rows that the other" in found
 
 
 def _counted(builder: StreamsBuilder, **options: Any) -> None:
