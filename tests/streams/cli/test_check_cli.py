@@ -73,7 +73,7 @@ def test_of_steps_that_let_fewer_records_go_on_all_that_lacks_a_name_is_told(
 ) -> None:
     done = _checked(tmp_path, KEYS.format(steps=FEWER.format(named="")), "--strict")
     assert done.exit_code == 1, done.output
-    assert "write key_serde=serdes.string at the step that writes them" in done.output
+    assert "at the step that writes them: key_serde=serdes.json, which they have now" in done.output
     for what, argument in (("store", "store"), ("repartition topic", "name")):
         (line,) = [one for one in done.output.splitlines() if one.startswith(f"{what} KSTREAM")]
         assert line.endswith(f'write deduplicate({argument}="...")')

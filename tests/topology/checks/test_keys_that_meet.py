@@ -474,6 +474,51 @@ def test_new_keys_behind_a_named_serde_are_told_of_where_nobody_names_theirs(
         TopologyTestDriver(builder.build(), other_default)
 
 
+def returning(kind: Any) -> Callable[..., Any]:
+    def function(key: Any, value: Any) -> Any:
+        return value
+
+    function.__annotations__["return"] = kind
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [
+        (owner, "key=serdes.string by what the function of "),
+        (
+            lambda k, v: v,
+            "key=serdes.json, which they have now, or key=serdes.string, if they are of the t",
+        ),
+        (
+            returning(int),
+            r"key=serdes.long by what the function of \S+ says to return, or key=serde",
+        ),
+        (returning("int"), "key=serdes.long by what"),
+        (returning(bytes), "key=serdes.bytes by what"),
+        (returning("Unknown"), "key=serdes.json, which they have now"),
+        (returning(dict), "key=serdes.json, which they have now"),
+    ],
+)
+def test_of_new_keys_that_serde_is_proposed_first_which_theirs_may_be(
+    function: Any, advice: str
+) -> None:
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=serdes.string, value=serdes.json)
+    orders.select_key(function).to("out")
+    said = f"name the serde of the new keys at the step that writes them: {advice}"
+    with pytest.warns(KeySerdeWarning, match=said):
+        TopologyTestDriver(builder.build())
+
+
+def test_the_first_of_a_pair_is_the_new_key() -> None:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serdes.string)
+    lines.map(returning(tuple[float, int])).to("out")
+    with pytest.warns(KeySerdeWarning, match=r"key=serdes.double by what the function of \S+ says"):
+        TopologyTestDriver(builder.build())
+
+
 def test_a_program_that_names_no_serde_is_left_alone() -> None:
     builder = StreamsBuilder()
     builder.stream("in").select_key(owner).group_by_key().count().to_stream().to("out")
