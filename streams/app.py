@@ -151,6 +151,9 @@ class KafkaStreams:
         self._lock = threading.RLock()
         self._log = structlog.get_logger().bind(application=self.config.application_id)
 
+    def __repr__(self) -> str:
+        return f"<KafkaStreams {self.config.application_id} {self._state.name} of {self._topology}>"
+
     @property
     def state(self) -> State:
         """What the application is doing now."""

@@ -149,6 +149,7 @@ class TopologyTestDriver:
     ) -> None:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
+        self._topology = topology
         self._plans = plan_application(topology, self._config)
         warn_of_keys(topology, self._config, above=1)
         self._global_plans = plan_global_tables(topology, self._config)
@@ -172,6 +173,9 @@ class TopologyTestDriver:
             log=self._log,
         )
         self._stores = Stores(self._names, self._worker, self._global_plans, self._config)
+
+    def __repr__(self) -> str:
+        return f"<TopologyTestDriver at {self._clock.now_ms()} ms of {self._topology}>"
 
     @property
     def cluster(self) -> MemoryCluster:

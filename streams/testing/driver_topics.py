@@ -92,6 +92,9 @@ class TestInput(Generic[K, V]):
         self._step_ms = step_ms
         self._sent = 0
 
+    def __repr__(self) -> str:
+        return f"<TestInput of {self._topic} key={self._key.name} value={self._value.name}>"
+
     def send(
         self,
         key: K | None,
@@ -219,6 +222,9 @@ class TestOutput(Generic[K, V]):
         self._cluster = cluster
         self._committed = isolation == "read_committed"
         self._next: dict[TopicPartition, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<TestOutput of {self._topic} key={self._key.name} value={self._value.name}>"
 
     def read(self) -> Record[K, V]:
         """Return the next record.

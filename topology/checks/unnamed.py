@@ -37,7 +37,8 @@ class Unnamed:
         kind: which of them.
         name: the generated name, without the application's id.
         node: the step that it belongs to.
-        reads: the topics that the step's sub-topology reads.
+        reads: the topics that the step's sub-topology reads; for topics between sub-topologies,
+            those that are read in front of them.
         advice: what to write in the program.
     """
 
@@ -63,8 +64,9 @@ def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
         store KSTREAM-AGGREGATE-STATE-STORE-0000000001, of KSTREAM-AGGREGATE-0000000002 behind \
 lines: write count(store="...")
     """
+    subs = list(subs)
     for sub in subs:
-        reads = tuple(topic for source in sub.sources for topic in source.topics)
+        reads = _read_in_front(sub, subs)
         nodes, told = by_name(sub.nodes), set[str]()
         for node in sub.nodes:
             if node.internal:
@@ -77,6 +79,25 @@ lines: write count(store="...")
                     read = any(parent.reads_topics and not parent.internal for parent in parents)
                     advice = node.store_advice(reads_topic=read)
                     yield Unnamed("store", store, node.name, reads, advice)
+
+
+def _read_in_front(sub: SubTopology, subs: Iterable[SubTopology]) -> tuple[str, ...]:
+    """The topics that are no topology's own, from which the records of a sub-topology come."""
+    writers = {sink.topic: one for one in subs for sink in one.sinks if sink.internal}
+    found: dict[str, None] = {}
+    seen, asked = set[int](), [sub]
+    while asked:
+        one = asked.pop()
+        if one.id in seen:
+            continue
+        seen.add(one.id)
+        for source in one.sources:
+            for topic in source.topics:
+                if topic in writers:
+                    asked.append(writers[topic])
+                else:
+                    found[topic] = None
+    return tuple(found)
 
 
 def _unnamed_topics(sub: SubTopology, source: Node, reads: tuple[str, ...]) -> Iterator[Unnamed]:

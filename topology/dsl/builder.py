@@ -51,6 +51,9 @@ class StreamsBuilder:
     def __init__(self) -> None:
         self._draft = Draft()
 
+    def __repr__(self) -> str:
+        return f"<StreamsBuilder: {self._draft}>"
+
     def stream(
         self,
         topics: str | Iterable[str],

@@ -31,6 +31,9 @@ class GlobalKTable(Generic[K, V]):
     _draft: Draft = field(repr=False)
     _node: str
 
+    def __repr__(self) -> str:
+        return f"<GlobalKTable of {self._node} store={self.store}>"
+
 
 def global_table(
     draft: Draft,

@@ -78,6 +78,20 @@ class Draft:
     """The stores of processors, which belong to no step."""
     _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """What it reads, writes and keeps so far, for whoever looks at a builder in a console."""
+        nodes = [node for step in self._steps.values() for node in step.nodes]
+        read = [topic for node in nodes if not node.internal for topic in node.reads_topics]
+        sinks = [sink for node in nodes if (sink := node.as_sink) is not None]
+        written = [s.topic for s in sinks if isinstance(s.topic, str) and not s.internal]
+        kept = [store.name for step in self._steps.values() for store in step.stores]
+        kept += [store.name for store in self.state_stores]
+        return (
+            f"{len(nodes)} nodes; reads {', '.join(dict.fromkeys(read)) or 'nothing'}; writes "
+            f"{', '.join(dict.fromkeys(written)) or 'nothing'}"
+            f"{'; keeps ' if kept else ''}{', '.join(kept)}"
+        )
+
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
         """Add a step; returns the name of the node that feeds what comes after.
 

@@ -25,7 +25,14 @@ class Store:
     source_topic: str | None = None
     """The topic that its rows are read from, if that is its changelog too (see `optimizer`)."""
 
+    def __str__(self) -> str:
+        return " ".join([self.name, *_named(key=self.key, value=self.value)])
+
     @property
     def name(self) -> str:
         """The store's name, unique in the topology."""
         return self.spec.name
+
+
+def _named(**serdes: AnySerde | None) -> list[str]:
+    return [f"{part}={serde.name}" for part, serde in serdes.items() if serde is not None]

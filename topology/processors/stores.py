@@ -57,6 +57,10 @@ class StoreBuilder(Generic[F]):
 
     store: Store
 
+    def __repr__(self) -> str:
+        kept = "" if self.store.spec.logged else "; not logged"
+        return f"<StoreBuilder of {self.store}; {self.store.spec.kind}{kept}>"
+
     @property
     def name(self) -> str:
         """The store's name, after which its changelog topic is named."""

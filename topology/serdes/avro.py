@@ -1,6 +1,6 @@
 """Avro: bare, with a schema that both sides know, and in the wire format of schema registries.
 
-Import it by its name (``from headrace.topology import avro``); nothing else loads fastavro.
+Import it by its name (``from headrace import avro``); nothing else loads fastavro.
 
     bare:        the Avro bytes
     registered:  00  schema id (4, big-endian)  the Avro bytes
@@ -186,6 +186,9 @@ def _invalid(error: ValidationError) -> str:
 class AvroSerde(Generic[T]):
     """Bare Avro of one schema; see `serde`."""
 
+    def __repr__(self) -> str:
+        return f"<AvroSerde {self.name}>"
+
     schema: _Schema
     reader: _Schema | None
     shape: _Shape
@@ -229,6 +232,11 @@ class AvroSerde(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class RegisteredSerde(Generic[T]):
     """Avro in the wire format of schema registries; see `registered`."""
+
+    def __repr__(self) -> str:
+        # The registry is the user's own and may print how it is reached.
+        subject = "" if self.subject is None else f" subject={self.subject}"
+        return f"<RegisteredSerde {self.name}{subject}>"
 
     schema: _Schema | None
     registry: SchemaRegistry

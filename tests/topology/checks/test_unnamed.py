@@ -61,6 +61,17 @@ def test_each_step_without_a_name_is_found_with_how_to_name_it(
     assert [unnamed.advice for unnamed in _found(write)] == advice
 
 
+def test_what_lies_behind_a_topic_of_the_topology_is_told_with_what_is_read_in_front() -> None:
+    def write(builder: StreamsBuilder) -> None:
+        merged = _lines(builder).merge(builder.stream("more"))
+        words = merged.group_by(lambda _, word: word).count()
+        words.to_stream().group_by(lambda _, count: count, name="by-count").count()
+
+    for unnamed in _found(write):
+        assert unnamed.reads == ("lines", "more")
+        assert "behind lines, more: write " in str(unnamed)
+
+
 MS = timedelta(milliseconds=1)
 NEAR = JoinWindows(time_difference=MS)
 PAST = Materialized("rows", history=MS)
