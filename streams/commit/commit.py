@@ -39,11 +39,13 @@ class Commit:
     """What a commit needs from its worker.
 
     Args:
+        membership: what to commit under; asked for once the offsets go.
         topic_ids: the id of each changelog topic, kept beside the local position.
         protect: called with each task before it writes to its changelogs.
     """
 
     producer: Producer
+    membership: Callable[[], GroupMetadata]
     positions: Positions
     topic_ids: Mapping[str, str]
     clock: Clock
@@ -52,11 +54,10 @@ class Commit:
     inputs: InputIdentity
     working: Callable[[], AbstractContextManager[None]]
 
-    def run(self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int) -> None:
+    def run(self, tasks: Sequence[Task], commit_id: int) -> None:
         """Commit everything that `tasks` did since their last commit.
 
         Args:
-            metadata: the membership, as it was at the last rebalance.
             commit_id: larger than that of the commit before.
 
         Raises:
@@ -66,7 +67,7 @@ class Commit:
         with self.working():
             self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks)
-        offsets = self.send_offsets(tasks, metadata, commit_id)
+        offsets = self.send_offsets(tasks, commit_id)
         require_same_inputs()
         self.commit_transaction()
         self.write_state(tasks, deltas, offsets, commit_id)
@@ -99,14 +100,13 @@ class Commit:
         self.probe("changelogs_written")
         return all_deltas
 
-    def send_offsets(
-        self, tasks: Sequence[Task], metadata: GroupMetadata, commit_id: int
-    ) -> list[Offsets]:
+    def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
         """Step 3."""
         positions = self.positions([place for task in tasks for place in task.inputs])
         offsets = [task.offsets(positions, commit_id) for task in tasks]
         everything = {place: c for one in offsets for place, c in one.items()}
-        self.producer.send_offsets(everything, metadata)
+        # Asked for this late, as another generation may have begun while the rest was written.
+        self.producer.send_offsets(everything, self.membership())
         self.probe("offsets_sent")
         return offsets
 

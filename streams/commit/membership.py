@@ -1,8 +1,11 @@
 """A worker's place in its group: under which membership it commits, and how it joins.
 
-The group metadata that fences a commit is taken in the rebalance callbacks alone: taken at the
-commit, it could be newer than the assignment that the commit believes in, and the broker would
-accept a commit of lost partitions.
+A generation of the group begins before its callbacks come, and commits under the one before are
+refused from then on. So a commit asks for the present one. It takes it only from the very member
+of the last callback: one that the group gave up, and that has joined again, has another name, and
+its new membership would have the brokers accept a commit of lost partitions. Who keeps its name
+keeps its partitions until it lets go of them itself, in a callback, and joins the next generation
+only after that.
 """
 
 from __future__ import annotations
@@ -68,10 +71,13 @@ class Membership:
         self._orphans: frozenset[TopicPartition] = frozenset()
         self._inquiry = Inquiry[frozenset[TopicPartition]](background)
 
-    @property
     def metadata(self) -> GroupMetadata:
-        """The membership of the last callback."""
+        """The membership to commit under: the present one, as long as it is of the same member."""
         assert self._metadata is not None, "a commit without a membership"
+        present = self._consumer.group_metadata()
+        # Asked for in this order: a member that was given up never gets its name back.
+        if self._consumer.member_id() == self._member_id:
+            self._metadata = present
         return self._metadata
 
     def join(self, topics: Sequence[str], listener: RebalanceListener) -> None:

@@ -125,6 +125,7 @@ class Commits:
         self._last_id += 1
         commit = Commit(
             self._transactions.producer,
+            self._membership.metadata,
             self._consumer.positions,
             self._topic_ids,
             self._clock,
@@ -134,7 +135,7 @@ class Commits:
             self._processing.working,
         )
         with self._processing.blaming_inputs():
-            commit.run(dirty, self._membership.metadata, self._last_id)
+            commit.run(dirty, self._last_id)
         self._transactions.ended()
         self._timing.committed(begun_s, everything=everything)
         records = self._processing.committed()

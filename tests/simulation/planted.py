@@ -94,8 +94,7 @@ def another_membership_not_noticed(patch: pytest.MonkeyPatch) -> None:
 def metadata_fetched_at_commit_time(patch: pytest.MonkeyPatch) -> None:
     """With the comparison of member ids, which is a second defence, it would be harmless."""
     _do_not_compare_members(patch)
-    fresh = property(lambda self: self._consumer.group_metadata(), lambda self, value: None)
-    patch.setattr(Membership, "metadata", fresh)
+    patch.setattr(Membership, "metadata", lambda self: self._consumer.group_metadata())
 
 
 @bug
@@ -169,10 +168,10 @@ def offsets_read_while_undecided(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def state_written_before_the_transaction_commits(patch: pytest.MonkeyPatch) -> None:
-    def run(self: Commit, tasks: Sequence[Task], metadata: Any, commit_id: int) -> None:
+    def run(self: Commit, tasks: Sequence[Task], commit_id: int) -> None:
         self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks)
-        offsets = self.send_offsets(tasks, metadata, commit_id)
+        offsets = self.send_offsets(tasks, commit_id)
         self.write_state(tasks, deltas, offsets, commit_id)
         self.commit_transaction()
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from headrace.streams import KafkaStreams
@@ -33,6 +34,7 @@ class Plan:
         stop_at: the probe to stand still at (SIGSTOP), or None.
         stop_on: at which call of it.
         hang_at: the probe to sleep at for ever; the clients' own threads go on.
+        hang_until: a file that ends the sleep, at the first call of the probe, once it is there.
     """
 
     settings: dict[str, Any]
@@ -46,6 +48,7 @@ class Plan:
     stop_at: str | None = None
     stop_on: int = 1
     hang_at: str | None = None
+    hang_until: str | None = None
     seen: dict[str, int] = field(default_factory=dict)
 
     def topology(self) -> Topology:
@@ -72,9 +75,10 @@ class Plan:
             # What is still in the client's queue reaches the broker first: the worst case.
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == self.hang_at:
+        if step == self.hang_at and (self.hang_until is None or self.seen[step] == 1):
             print("hangs", flush=True)
-            time.sleep(3600)
+            while self.hang_until is None or not Path(self.hang_until).exists():
+                time.sleep(0.02)
         if step == self.stop_at and self.seen[step] == self.stop_on:
             os.kill(os.getpid(), signal.SIGSTOP)
 

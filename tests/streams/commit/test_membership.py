@@ -97,11 +97,33 @@ def bench() -> Bench:
     return Bench()
 
 
+def test_commits_go_under_the_present_generation(bench: Bench) -> None:
+    """It begins before its callbacks come, and takes the place of the one before at once."""
+    bench.membership.hear()
+    assert [bench.membership.metadata() for _ in range(3)] == [2, 3, 4]
+
+
 def test_commits_go_under_the_membership_of_the_last_callback(bench: Bench) -> None:
-    for generation in (1, 2, 3):
+    """Where the member was given up, or has joined anew by now, and has not heard of it."""
+    heard = []
+    for name, later in (("member-1", ""), ("member-2", "another"), ("member-3", "member-1")):
+        bench.consumer.name = name
         bench.membership.hear()
-        for _ in range(2):
-            assert bench.membership.metadata == generation, "asked for in a callback alone"
+        bench.consumer.name = later
+        heard.append(bench.membership.metadata())
+    assert heard == [1, 3, 5], "those of the callbacks; each question finds another"
+
+
+def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Bench) -> None:
+    bench.membership.hear()
+    heard = bench.membership.metadata()
+
+    def given_up() -> int:
+        bench.consumer.name = "another"
+        return 77
+
+    bench.consumer.group_metadata = given_up
+    assert bench.membership.metadata() == heard
 
 
 def test_another_name_of_the_member_is_another_membership(bench: Bench) -> None:

@@ -83,3 +83,24 @@ def test_what_a_dead_worker_was_about_to_give_up_finds_an_owner(
                 back.stop()
             other.stop()
     scenario.check_exact()
+
+
+def test_who_stays_commits_on_while_another_worker_joins(topics: Topics, tmp_path: Path) -> None:
+    """Another generation begins in the middle of its commit; what it owns it still owns."""
+    scenario = Scenario(topics, tmp_path, partitions=4, worker_id=None)
+    log, other_log, go_on = tmp_path / "stays.log", tmp_path / "other.log", tmp_path / "go on"
+    scenario.write(200)
+    plan = scenario.plan(hang_at="changelogs_written", hang_until=str(go_on))
+    with running(plan, log) as stays:
+        wait_until(lambda: "hangs" in stays.text(), what="the first is in its commit")
+        with running(scenario.plan(), other_log) as other:
+            wait_until(lambda: "partitions_assigned" in other.text(), what="the second has joined")
+            go_on.touch()
+            wait_until(lambda: "task_started" in other.text(), what="the second has tasks")
+            scenario.write(200, seed=1)
+            wait_until(scenario.is_complete, what="both count")
+            before = stays.text().partition("partitions_revoked")[0]
+            assert "transaction_aborted" not in before, "its commit was refused"
+            other.stop()
+        stays.stop()
+    scenario.check_exact()
