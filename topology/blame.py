@@ -6,16 +6,19 @@ being read or written. Nothing is asked before something has failed.
 
 from __future__ import annotations
 
+import dis
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 
-from headrace.topology.errors import NoPairError, Part, SerdeError
+from headrace.topology.errors import NoPairError, NoResultsError, Part, SerdeError
 
 _CODED = re.compile(r"(?:(?:en|de)code|keep)_(key|value)_\d+\(")
 _NAME_CALLED = re.compile(r"(?:chosen\()?(\w+)[(,]")
 """A partitioner is called by `compile.sink.chosen`, which has it as its first argument."""
+_NOT_ITERABLE = re.compile(r"'(\w+)' object is not iterable")
+_GATHERED = re.compile(r"list\(")
 _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 
 
@@ -34,6 +37,14 @@ def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exceptio
             wrong = NoPairError("a tuple of another length than two")
             wrong.__cause__ = error
             return wrong
+    elif isinstance(error, TypeError) and (found := _NOT_ITERABLE.fullmatch(str(error))):
+        frames = list(_frames(error.__traceback__))
+        is_ours = bool(frames) and frames[-1].tb_frame.f_code.co_filename == filename
+        if is_ours and _asked_for_results(frames[-1], lines):
+            name = found[1]
+            none = NoResultsError("None" if name == "NoneType" else f"what is of type {name}")
+            none.__cause__ = error
+            return none
     return error
 
 
@@ -58,6 +69,12 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
+
+
+def _asked_for_results(frame: TracebackType, lines: Sequence[str]) -> bool:
+    """Whether it failed on what a function had returned, and not within that function."""
+    operation = dis.opname[frame.tb_frame.f_code.co_code[frame.tb_lasti]]
+    return operation == "GET_ITER" or _GATHERED.match(_ran(frame, lines)) is not None
 
 
 def _ran(frame: TracebackType, lines: Sequence[str]) -> str:

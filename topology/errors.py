@@ -220,6 +220,20 @@ class NoPairError(ReturnedError):
         )
 
 
+class NoResultsError(ReturnedError):
+    """A function that makes any number of results returned what has none in it.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned {self.returned} where any number of results belong; return a "
+            "list of them, an empty one for none, or yield them"
+        )
+
+
 class NeverRunError(ReturnedError):
     """A function returned a coroutine or a generator where nobody awaits or asks it.
 

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from headrace.streams.errors import RecordError
+from headrace.streams.records.handlers import Answer, Failure
+from headrace.topology.errors import NoResultsError
 from tests.support.operators import HEADERS, driver_of, results
 
 
@@ -33,3 +40,41 @@ def test_each_result_has_the_timestamp_and_the_headers_of_its_record() -> None:
 def test_the_key_stays_so_nothing_is_partitioned_anew() -> None:
     driver = driver_of(lambda s: s.flat_map_values(list).group_by_key().count(store="counts"))
     assert [t for t in driver.cluster.topics if "repartition" in t] == []
+
+
+def test_a_mapper_that_returns_no_results_is_told_what_to_return() -> None:
+    said = "the function returned {} where any number of results belong; return a list of them"
+    where = r".*offset 0 .*node step, function tests/topology/dsl/test_flat_map_values.py:\d+"
+    flats: list[tuple[Any, str]] = [
+        (lambda s: s.flat_map_values(lambda v: None, name="step"), "None"),
+        (lambda s: s.flat_map_values(lambda v: v, name="step"), "what is of type int"),
+        (lambda s: s.flat_map_values(lambda k, v: v, name="step", with_key=True), ".* type int"),
+        (lambda s: s.flat_map(lambda k, v: None, name="step"), "None"),
+        (lambda s: s.flat_map(lambda k, v: v, name="step"), "what is of type int"),
+    ]
+    for flat, returned in flats:
+        driver = driver_of(flat)
+        with pytest.raises(RecordError, match=said.format(returned) + where) as raised:
+            driver.input("in").send("a", 1)
+        assert isinstance(raised.value.__cause__, NoResultsError)
+
+
+def test_a_handler_is_told_of_a_mapper_that_returns_no_results() -> None:
+    failures: list[Failure] = []
+
+    def handler(failure: Failure) -> Answer:
+        failures.append(failure)
+        return "continue"
+
+    settings = {"processing.exception.handler": handler}
+    for flat in (lambda s: s.flat_map_values(len), lambda s: s.flat_map(lambda k, v: 5)):
+        results(flat, [("a", "x")], settings=settings)
+    assert [type(failure.error) for failure in failures] == [NoResultsError] * 2
+
+
+def test_what_fails_within_a_mapper_is_no_fault_of_what_it_returns() -> None:
+    mappers: list[Any] = [list, lambda v: [x + 1 for x in v], lambda v: list(v), lambda v: iter(v)]
+    for mapper in mappers:
+        driver = driver_of(lambda s, mapper=mapper: s.flat_map_values(mapper))
+        with pytest.raises(RecordError, match="a user function raised TypeError"):
+            driver.input("in").send("a", 1)
