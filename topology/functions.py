@@ -61,7 +61,7 @@ def place_of(function: object) -> Place | None:
         return None
     function = _unwrapped(function)
     module = _module_of(function)
-    if _is_ours(module):
+    if is_ours(module):
         return None
     method = _in_python(function)
     if method is None:
@@ -109,7 +109,7 @@ def called(traceback: TracebackType | None, generated: str) -> Place | None:
     """
     while traceback is not None:
         frame = traceback.tb_frame
-        if frame.f_code.co_filename != generated and not _is_ours(_module_in(frame)):
+        if frame.f_code.co_filename != generated and not is_ours(_module_in(frame)):
             code = frame.f_code
             name = _own_name(code.co_qualname)
             return Place(name, code.co_filename, code.co_firstlineno, _module_in(frame))
@@ -126,7 +126,8 @@ def _module_of(function: object) -> str:
     return str(type(function).__module__ if module is None else module)
 
 
-def _is_ours(module: str) -> bool:
+def is_ours(module: str) -> bool:
+    """Whether a module is one of this project."""
     return module == "headrace" or module.startswith("headrace.")
 
 
@@ -148,7 +149,7 @@ def _in_python(function: Any) -> Any:
         code = getattr(method, "__code__", None)
         # What a dataclass has by itself comes from no file.
         if isinstance(code, CodeType) and code.co_filename != "<string>":
-            return None if _is_ours(_module_of(method)) else method
+            return None if is_ours(_module_of(method)) else method
     return None
 
 

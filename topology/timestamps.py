@@ -153,7 +153,7 @@ class Stamped:
         self._message = message
         self._objects: tuple[Any, Any] | None = None
         self._timestamp: int = message.timestamp()[1]
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def topic(self) -> str:
         """The topic that it was read from."""
@@ -229,7 +229,7 @@ class Stamped:
                 stamper.now_ms,
             )
             found = _milliseconds(stamper.extract(record, stamper.partition_time))
-        except Exception as error:  # raised again where the record is processed
+        except (Exception, SystemExit) as error:  # raised again where the record is processed
             self._error = error
             return -1
         self._timestamp = found

@@ -198,7 +198,7 @@ class Handlers:
         assert callable(handler)
         try:
             answer = handler(failure)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.failed(failure, f"raised {type(error).__name__}") from error
         if answer == "continue":
             return Continue()

@@ -52,7 +52,7 @@ class RecordErrors:
     task_id: str
     send: Send
     dropped: Callable[[str, str], None]
-    refuse: Callable[[Exception, str, Any], NoReturn]
+    refuse: Callable[[BaseException, str, Any], NoReturn]
     facts: TaskFacts
     log: Log | None = None
 
@@ -79,8 +79,10 @@ class RecordErrors:
         error = self.program.explain(error, node, None)
         self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
 
-    def punctuator_failed(self, node: str, error: Exception) -> None:
+    def punctuator_failed(self, node: str, error: BaseException) -> None:
         """Decide about a punctuator's call that failed; what it did until then stays."""
+        if not isinstance(error, Exception):
+            self.refuse(error, node, None)
         self._decide(error, "processing", node, None)
 
     def _decide(

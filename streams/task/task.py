@@ -148,7 +148,7 @@ class Task:
         )
         try:
             return self.spec.program.bind(environment)
-        except Exception as error:
+        except BaseException as error:
             if not self.spec.program.called(error, None, likely=False):
                 raise  # no supplier of the user failed
             self._raise(error)
@@ -202,7 +202,7 @@ class Task:
         self.become(Phase.RUNNING)
         try:
             self.facts.start()
-        except Exception as error:
+        except BaseException as error:
             self._raise(error, self.facts.node)
 
     # -- input -------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Task:
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         try:
             stream_time = self._bound.process[place.topic](batch)
-        except Exception as error:
+        except BaseException as error:  # also what would end Python: a restart would meet it again
             self._tried[place] = batch[-1].offset() + 1
             self._raise(error)
         self.moved = True
@@ -289,11 +289,11 @@ class Task:
         """Call the punctuators that are due by the wall clock."""
         try:
             self.facts.punctuate(self.facts.now_ms())
-        except Exception as error:
+        except BaseException as error:
             self._raise(error)
         self.moved = True
 
-    def _raise(self, error: Exception, node: str | None = None, record: Any = None) -> NoReturn:
+    def _raise(self, error: BaseException, node: str | None = None, record: Any = None) -> NoReturn:
         raise_for(error, self.spec, self.suspect, node, record)
 
     def suspect(self) -> Suspect:
@@ -335,7 +335,7 @@ class Task:
         """Send on everything that caches hold back."""
         try:
             self._bound.flush()
-        except Exception as error:
+        except BaseException as error:
             self._raise(error)
 
     def close_idle(self) -> None:
@@ -348,7 +348,7 @@ class Task:
                 self.flush()
             try:
                 close_idle(operator)
-            except Exception as error:
+            except BaseException as error:
                 self._raise(error)
         self.moved = True
 
@@ -362,6 +362,8 @@ class Task:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
             raise range_error(self.suspect(), str(error), node=None, store=error.store) from error
+        except SystemExit as error:  # of a serde of the user
+            self._raise(error)
 
     def oldest_times(self) -> dict[str, int]:
         """By store with windows: the earliest of those that the next commit writes."""
@@ -443,7 +445,7 @@ class Task:
         """The buffer of a store."""
         return self._buffers[store]
 
-    def close(self) -> list[tuple[str, Exception]]:
+    def close(self) -> list[tuple[str, BaseException]]:
         """End the task; uncommitted rows are forgotten, the local state stays open.
 
         Returns:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -21,6 +23,7 @@ from headrace.topology.errors import (
     SerdeError,
     TopologyError,
 )
+from headrace.topology.functions import is_ours
 
 _TOLD = (
     BadRecordError,
@@ -37,9 +40,11 @@ Suspects = Callable[[], Suspect]
 
 
 def raise_for(
-    error: Exception, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
+    error: BaseException, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
 ) -> NoReturn:
     """Say which record an error is about; the clients' errors are not about one."""
+    if not isinstance(error, Exception) and not _is_the_users(error):
+        raise error
     if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
         raise error
     if isinstance(error, StoreCorruptedError):
@@ -50,8 +55,10 @@ def raise_for(
         # A punctuator by stream time runs behind the record that has made it due.
         record = spec.program.current(sys._getframe())
     # A handler that failed at bytes nobody could decode is no error of their serde.
-    is_handler_s = isinstance(error, (HandlerFailedError, RecordTooLargeError))
-    cause = error if is_handler_s else spec.program.explain(error, node, record)
+    is_said = isinstance(error, (HandlerFailedError, RecordTooLargeError))
+    cause: BaseException = error
+    if isinstance(error, Exception) and not is_said:
+        cause = spec.program.explain(error, node, record)
     failure = _record_error(spec, suspect, cause, node, record)
     likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
     if isinstance(error, HandlerFailedError):
@@ -69,7 +76,7 @@ def range_error(
 
 
 def _record_error(
-    spec: TaskSpec, suspect: Suspects, error: Exception, node: str | None, record: Any
+    spec: TaskSpec, suspect: Suspects, error: BaseException, node: str | None, record: Any
 ) -> StreamsError:
     message = _what_happened(error)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
@@ -105,8 +112,27 @@ def corruption_of(task_id: TaskId) -> Iterator[None]:
         raise TaskCorruptedError([str(task_id)], str(error)) from error
 
 
-def _what_happened(error: Exception) -> str:
+def _is_the_users(error: BaseException) -> bool:
+    """Whether what is no `Exception` was raised by code that the task has called.
+
+    Ctrl-C comes wherever the program happens to be, and what ends a test or a simulated process
+    comes from our own.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if isinstance(error, SystemExit):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and not is_ours(str(frames[-1].f_globals.get("__name__", "")))
+
+
+def _what_happened(error: BaseException) -> str:
     """Name the error without its text where a user's function may have quoted the record."""
     if isinstance(error, _TOLD):
         return str(error)
+    if not isinstance(error, Exception):
+        return (
+            f"a user function raised {type(error).__name__}, which ends the application and asks "
+            "no handler; raise an Exception where the record alone is to fail"
+        )
     return f"a user function raised {type(error).__name__}"

@@ -25,7 +25,7 @@ def _no_clock() -> int:
     raise LookupError("nobody told the processors of this task what time it is")
 
 
-def _fail(node: str, error: Exception) -> None:  # noqa: ARG001
+def _fail(node: str, error: BaseException) -> None:  # noqa: ARG001
     raise error
 
 
@@ -52,7 +52,7 @@ class TaskFacts:
     now_ms: Callable[[], int] = _no_clock
     request_commit: Callable[[], None] = lambda: None
     stream_time: int = -1
-    failed: Callable[[str, Exception], None] = _fail
+    failed: Callable[[str, BaseException], None] = _fail
     record: Any = None
     """The message that is processed now; None in punctuators and while caches are flushed."""
     timestamp: int = -1
@@ -95,13 +95,13 @@ class TaskFacts:
             start()
         self.node = None
 
-    def close(self) -> list[tuple[str, Exception]]:
+    def close(self) -> list[tuple[str, BaseException]]:
         """Close the processors that were started; returns what went wrong, by node."""
-        failures = []
+        failures: list[tuple[str, BaseException]] = []
         for node, _, close in self._processors[: self._started]:
             try:
                 close()
-            except Exception as error:  # nothing may keep a task from ending
+            except (Exception, SystemExit) as error:  # nothing may keep a task from ending
                 failures.append((node, error))
         self._started = 0
         return failures
@@ -127,7 +127,7 @@ class TaskFacts:
         self.is_punctuating = True
         try:
             refuse_never_run(schedule.callback(now_ms))
-        except Exception as error:
+        except BaseException as error:
             self.failed(schedule.node, error)
         finally:
             self.is_punctuating = False

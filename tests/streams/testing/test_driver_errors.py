@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import ProcessorFailedError, RecordError
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,
@@ -86,6 +89,123 @@ def test_a_user_function_that_raises_is_named_by_its_node_and_record(step: str) 
     assert f", function {placed(fail)}, " in str(error)
     assert "payload" not in str(error)
     assert isinstance(error.__cause__, KeyError)
+
+
+class Stop(BaseException):
+    """What somebody ends a program with."""
+
+
+def leave(*_: Any) -> Any:
+    sys.exit("the payload, which must not be in the message")
+
+
+def stop(*_: Any) -> Any:
+    raise Stop
+
+
+def cancel(*_: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+LEAVING: dict[str, Callable[[Any, Any], Any]] = {
+    "map_values": lambda s, end: s.map_values(end, name="step"),
+    "filter": lambda s, end: s.filter(end, name="step"),
+    "flat_map_values": lambda s, end: s.flat_map_values(end, name="step"),
+    "process": lambda s, end: s.process(lambda record, context: end(), name="step"),
+    "topic": lambda s, end: s.to(end, name="step"),
+    "partitioner": lambda s, end: s.to("out", partitioner=end, name="step"),
+    "aggregator": lambda s, end: (
+        s.group_by_key().aggregate(int, end, store="rows", name="step").to_stream()
+    ),
+}
+HANDLERS = {
+    f"{stage}.exception.handler": "continue"
+    for stage in ("deserialization", "processing", "production")
+}
+
+
+@pytest.mark.parametrize("settings", [{}, HANDLERS], ids=["fails", "handles errors"])
+@pytest.mark.parametrize("end", [leave, stop, cancel])
+@pytest.mark.parametrize("step", LEAVING)
+def test_what_would_end_python_ends_with_the_place_of_its_record(
+    step: str, end: Callable[..., Any], settings: dict[str, object]
+) -> None:
+    driver = TopologyTestDriver(through(lambda s: LEAVING[step](s, end)), settings)
+    error = failure(lambda: driver.input("in").send("k", 1, timestamp=5))
+    assert (error.topic, error.partition, error.offset, error.node) == ("in", 0, 0, "step")
+    assert not isinstance(error.__cause__, Exception)
+    assert f"raised {type(error.__cause__).__name__}, which ends the application" in str(error)
+    assert "payload" not in str(error)
+    assert str(error.function).startswith("tests/streams/testing/test_driver_errors.py:")
+    assert exit_code_of(error) is ExitCode.RECORD
+
+
+def test_an_exit_of_a_serde_an_extractor_or_a_handler_has_a_place_too() -> None:
+    def ends(settings: Any = None, **source: Any) -> RecordError:
+        driver = TopologyTestDriver(through(lambda s: s.map_values(fail), **source), settings)
+        driver.input("in", value=serdes.json)
+        return failure(lambda: driver.input("in", value=serdes.json).send("k", 1))
+
+    reader = serdes.serde_from(name="mine", serialize=bytes, deserialize=leave)
+    for error in (ends(value=reader), ends(timestamps=leave)):
+        assert (error.topic, error.offset, error.node) == ("in", 0, "read")
+        assert error.function == placed(leave)
+    asked = ends({"processing.exception.handler": leave})
+    assert "the processing.exception.handler raised SystemExit for KeyError" in str(asked)
+
+
+def test_an_exit_while_rows_are_encoded_names_what_was_read() -> None:
+    mine = serdes.serde_from(name="mine", serialize=leave, deserialize=int)
+    step = through(
+        lambda s: s.group_by_key().reduce(lambda a, b: b, store="rows", value=mine).to_stream(),
+        key=serdes.json,
+        value=serdes.json,
+    )
+    driver = TopologyTestDriver(step)
+    error = failure(lambda: driver.input("in").send("k", 1))
+    assert (error.topic, error.offset) == ("in", 0)
+    assert "raised SystemExit" in str(error)
+
+
+@pytest.mark.parametrize("settings", [{}, HANDLERS], ids=["fails", "handles errors"])
+def test_an_exit_in_a_punctuator_or_in_init_has_its_node(settings: dict[str, object]) -> None:
+    class Leaving(Processor[Any, Any, Any, Any]):
+        def init(self, context: Any) -> None:
+            context.schedule(timedelta(seconds=1), leave, kind="stream_time")
+
+        def process(self, record: Any) -> None: ...
+
+    driver = TopologyTestDriver(through(lambda s: s.process(Leaving, name="step")), settings)
+    error = failure(lambda: driver.input("in").send("k", 1, timestamp=5))
+    assert (error.topic, error.offset, error.node) == ("in", 0, "step")
+
+    class Never(Leaving):
+        def init(self, context: Any) -> None:
+            leave()
+
+    driver = TopologyTestDriver(through(lambda s: s.process(Never, name="step")), settings)
+    with pytest.raises(ProcessorFailedError, match=r"SystemExit.*node step, function .*Never"):
+        driver.run()
+
+
+def test_ctrl_c_in_a_test_is_no_fault_of_the_function_that_it_meets() -> None:
+    def interrupted(value: Any) -> Any:
+        raise KeyboardInterrupt
+
+    driver = TopologyTestDriver(through(lambda s: s.map_values(interrupted)))
+    with pytest.raises(KeyboardInterrupt):
+        driver.input("in").send("k", 1)
+
+
+def test_an_exit_in_close_keeps_nothing_from_ending() -> None:
+    class Leaving(Processor[Any, Any, Any, Any]):
+        def process(self, record: Any) -> None: ...
+
+        def close(self) -> None:
+            leave()
+
+    with TopologyTestDriver(through(lambda s: s.process(Leaving))) as driver:
+        driver.input("in").send("k", 1)
 
 
 def test_a_generator_that_raises_half_way_is_named_by_its_node() -> None:
