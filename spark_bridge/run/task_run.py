@@ -45,8 +45,6 @@ RUN_RECORDS = 5000
 """How many records go through a task before its memory is looked at."""
 COLLECT_OBJECTS = 100_000
 """How many objects more there may be than at the last look for garbage in circles."""
-HELD_BACK_BYTES = 250
-"""What one held-back update costs, roughly."""
 
 
 class run_stage:  # noqa: N801 - called as a function
@@ -267,7 +265,8 @@ class StageRun:
             raise explained from error
         assert done == count, f"{place}: {done} of {count} records were processed"
         self._records[task.id] += count
-        self._flush_when_full(task)
+        if task.held_back_bytes(count) > self._config.statestore_cache_max_bytes:
+            task.flush()
 
     def _explained(self, error: RecordError, block: Block) -> StreamsError:
         """Say which record of the input it was, where the failed one was never in Kafka."""
@@ -291,10 +290,6 @@ class StageRun:
             self._process(place, Block([record], [order]))
 
     # -- memory --------------------------------------------------------------------------------
-
-    def _flush_when_full(self, task: Task) -> None:
-        if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
-            task.flush()
 
     def _bound_memory(self) -> None:
         if gc.get_count()[0] >= COLLECT_OBJECTS:

@@ -50,6 +50,7 @@ from headrace.topology.graph.optimizer import (
     COMBINE,
     DEFAULT,
     Rewrite,
+    count_before_repartition,
     reuse_table_sources,
 )
 from headrace.topology.serdes import Serde
@@ -233,7 +234,8 @@ topics and groups are named after it
         choices(*BY_NAME),
         "Whether repartition topics that would carry the same records are shared, whether the "
         "compacted topic that a table is read from is its changelog too, and whether records are "
-        "counted before they are written to a repartition topic, as far as that changes nothing.",
+        "counted, reduced or aggregated before they are written to a repartition topic, as far as "
+        "that changes nothing.",
         default=DEFAULT,
         default_words=COMBINE,
     )
@@ -350,7 +352,10 @@ topics and groups are named after it
         # handler's as long as it is one.
         if not self.statestore_cache_max_bytes or self.production_exception_handler != "fail":
             names.discard(COMBINE)
-        chosen = [rewrite for name, rewrite in BY_NAME.items() if name in names]
+        rewrites = dict(BY_NAME)
+        if self.processing_exception_handler != "fail" or self.compile_options.skips_undecodable:
+            rewrites[COMBINE] = count_before_repartition
+        chosen = [rewrite for name, rewrite in rewrites.items() if name in names]
         reset = self.consumer_config("").get("auto.offset.reset")
         begins_late = reset not in ("earliest", "smallest", "beginning")
         if begins_late or timestamps.needed(None, self.default_timestamp_extractor) is not None:

@@ -47,7 +47,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
-from headrace.topology.operators.combining import send_partials
+from headrace.topology.operators.combining import held_bytes, send_partials
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.timestamps import Stamper
@@ -326,6 +326,14 @@ class Task:
     def held_back(self) -> int:
         """How many updates caches hold back."""
         return sum(map(len, self._bound.pending))
+
+    def held_back_bytes(self, records: int) -> int:
+        """Estimate the memory of that, but for rows.
+
+        Args:
+            records: how many were processed since this was asked last.
+        """
+        return held_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
         """Send on what is folded before repartition topics."""

@@ -255,6 +255,7 @@ class TopologyTestDriver:
             value or written_value,
             cluster=self.cluster,
             isolation=isolation,
+            take=self._names.partials(topic),
         )
 
     # -- running -------------------------------------------------------------------------------

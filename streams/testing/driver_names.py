@@ -8,8 +8,10 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.topology import serdes
+from headrace.topology.compile.source import partial_taker
 from headrace.topology.graph.graph import AnySerde, Sink, Source
 from headrace.topology.processors.store import Store
+from headrace.topology.serdes.partials import Take
 
 Serdes = tuple[AnySerde, AnySerde]
 """Of keys and of values."""
@@ -25,6 +27,7 @@ class Names:
         global_plans: Sequence[GlobalPlan] = (),
     ) -> None:
         subs = [plan.program.sub_topology for plan in plans]
+        self._subs = subs
         self._config = config
         self._globals = global_plans
         self._sources = [s for sub in subs for s in sub.sources if not s.internal]
@@ -90,6 +93,14 @@ class Names:
             names = ", ".join(sorted(writers))
             raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
         return self._serdes(choosing[0] if len(choosing) == 1 else Sink(""))
+
+    def partials(self, topic: str) -> Take | None:
+        """What takes the partial results in a repartition topic, if there may be any."""
+        for sub in self._subs:
+            for source in sub.sources:
+                if source.internal and topic == f"{self._config.application_id}-{source.topics[0]}":
+                    return partial_taker(sub, source, self._config.default_value_serde)
+        return None
 
     def global_table(self, store: str) -> GlobalPlan | None:
         """The global table with a store of this name, if there is one."""

@@ -13,7 +13,7 @@ from headrace.topology.compile.compiler import Headers
 from headrace.topology.errors import about
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
-from headrace.topology.serdes.partials import taken_count
+from headrace.topology.serdes.partials import Take
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -215,8 +215,10 @@ class TestOutput(Generic[K, V]):
         *,
         cluster: MemoryCluster,
         isolation: Isolation,
+        take: Take | None = None,
     ) -> None:
         self._topic = topic
+        self._take = take
         self._key = for_topic(key, topic, is_key=True)
         self._value = for_topic(value, topic, is_key=False)
         self._cluster = cluster
@@ -283,15 +285,14 @@ class TestOutput(Generic[K, V]):
     def _record(self, message: MemoryMessage) -> Record[K, V]:
         key_bytes, value_bytes = message.key(), message.value()
         headers = message.headers() or ()
-        counted = None
-        if self._topic.endswith("-repartition"):  # a partial count is shown as the number
-            counted, _ = taken_count(headers, value_bytes)
+        # A partial result is shown as what it is: for a count a number.
+        result = None if self._take is None else self._take(headers, value_bytes)[0]
         value: Any = None
         with about("key"):
             key = None if key_bytes is None else self._key.deserialize(key_bytes)
         with about("value"):
             if value_bytes is not None:
-                value = self._value.deserialize(value_bytes) if counted is None else counted
+                value = self._value.deserialize(value_bytes) if result is None else result
         return Record(
             key,
             value,

@@ -21,9 +21,6 @@ from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.worker.pace import Pace
 from headrace.streams.worker_errors import RecordRefusedError
 
-HELD_BACK_BYTES = 250
-"""What one held-back update costs, roughly; its value is counted with the uncommitted rows."""
-
 PARTIALS_S = 0.1
 """How long records are folded before a repartition topic that is read without a commit."""
 
@@ -122,7 +119,7 @@ class Processing:
             count = task.process(1 if self._effort.is_careful else share)
             self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
             self._backlog.has_read(task, count)
-            if task.held_back() * HELD_BACK_BYTES > self._config.statestore_cache_max_bytes:
+            if task.held_back_bytes(count) > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
 

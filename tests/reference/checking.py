@@ -171,7 +171,7 @@ def _config(program: Program, way: Way) -> StreamsConfig:
 
 def _stands_for(message: Any) -> int | None:
     """How many records a partial count stands for; None of a record like any other."""
-    return partials.taken_count(message.headers() or (), message.value())[0]
+    return partials.take_count(message.headers() or (), message.value())[0]
 
 
 def _decoded(serde: Any, data: bytes | None) -> Any:

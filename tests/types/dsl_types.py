@@ -195,7 +195,9 @@ def groups_and_folds(builder: StreamsBuilder, stream: Numbers) -> None:
     assert_type(by_customer.count(), KTable[bytes, int])
     assert_type(by_customer.reduce(lambda a, b: a), KTable[bytes, Order])
     assert_type(group.reduce(max), KTable[str, int])
+    assert_type(group.reduce(max, merger=lambda k, a, b: max(a, b, len(k))), KTable[str, int])
     assert_type(group.aggregate(float, total, value=serdes.double), KTable[str, float])
+    assert_type(group.aggregate(float, total, merger=both), KTable[str, float])
     assert_type(group.aggregate(lambda: 0.0, total), KTable[str, float])
 
 

@@ -6,15 +6,19 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from headrace.state.buffer import ATOMS
 from headrace.state.codec import partition_for_key
 from headrace.topology.compile.codegen import Flow, Generator, Writer
 from headrace.topology.compile.guarding import attempt
-from headrace.topology.errors import NoPartitionError, NoTopicError, type_of
-from headrace.topology.graph.graph import Function, Sink
+from headrace.topology.compile.update import other_than
+from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
+from headrace.topology.graph.graph import AnySerde, Function, Node, Sink
 from headrace.topology.operators.combining import Partials
-from headrace.topology.serdes.partials import unmarked
+from headrace.topology.serdes.kept import exact_types, own_copy
+from headrace.topology.serdes.partials import unmarked, write_count
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
@@ -93,18 +97,22 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
 
     What the reader is to refuse or to leave out is written as it is: he says so, and counts it.
     """
+    assert node.combines is not None
     w, i = gen.writer, gen.ordinal(node)
     serde = node.key or gen.options.default_key
     kept, key = f"partial_{i}", f"partial_key_{i}"
     w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
+    known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
     nulls = [f"{key} is None"] if not flow.key_is_set else []
     nulls += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
     fold = w.block("else:") if nulls else nullcontext()
     if nulls:
         with w.block(f"if {' or '.join(nulls)}:"):
-            known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
             _emit_single(gen, node, known)
     with fold:
+        if node.combines.fold.asks_user:
+            _emit_step(gen, node, replace(known, key_is_set=True, value_is_set=True), key)
+            return
         w.line(f"{kept} = partials_{i}_get({key})")
         with w.block(f"if {kept} is None:"):
             w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
@@ -113,20 +121,115 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
             w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
 
 
+def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+    """Write the step of the user's functions, of what they would be given behind the topic.
+
+    Where they say that there is no row, the record goes there itself, behind what is held of its
+    key: a partial result cannot say what a row becomes that was never seen.
+    """
+    combines = node.combines
+    assert combines is not None
+    w, i, fold = gen.writer, gen.ordinal(node), combines.fold
+    kept, old, new = f"partial_{i}", f"old_{i}", f"new_{i}"
+    given_key = _given(gen, node, flow.key, "key", data=key) if fold.adds_with_key else ""
+    given = _given(gen, node, flow.value_object, "value")
+    serde = combines.value or gen.options.default_value
+    step = fold.source.format(
+        key=given_key,
+        value=given,
+        old=old,
+        **{name: gen.function(f"{name}_{i}", f) for name, f in fold.functions.items()},
+    )
+    w.line(f"{kept} = partials_{i}_get({key})")
+    w.line(f"{old} = None if {kept} is None else {kept}[0]")
+    if not serde.immutable:
+        decode = gen.constant(f"read_partial_{i}", serde.deserialize)
+        with w.block(f"if {old}.__class__ is bytes:"):
+            w.line(f"{old} = {decode}({old})")
+    with w.of(Node(combines.node)):  # whose functions they are
+        w.line(f"{new} = {step}")
+        _hold(gen, node, serde, new)
+    with w.block(f"if {new} is None:"):
+        w.line(f"partials_{i}_send_one({key})")
+        _emit_single(gen, node, flow)
+    with w.block("else:"):
+        is_later = f"{kept} is None or {flow.timestamp} > {kept}[1]"
+        latest = f"{flow.timestamp} if {is_later} else {kept}[1]"
+        w.line(f"partials_{i}[{key}] = ({new}, {latest}, {flow.headers})")
+
+
+def _given(
+    gen: Generator, node: Sink, variable: str | None, part: Part, *, data: str | None = None
+) -> str:
+    """Write that a part of the record is what its bytes give back, and nobody else's object.
+
+    Args:
+        data: its bytes, where they are at hand.
+    """
+    assert variable is not None
+    w, i = gen.writer, gen.ordinal(node)
+    is_key = part == "key"
+    serde = node.key if is_key else node.value
+    serde = serde or (gen.options.default_key if is_key else gen.options.default_value)
+    given = f"given_{part}_{i}"
+    w.line(f"{given} = {variable}")
+    other = other_than(gen, given, exact_types(serde), f"exact_{part}_{i}")
+    with w.block(f"if {other}:"):
+        if data is None:
+            own = gen.constant(f"keep_{part}_{i}", own_copy(serde))
+            w.line(f"{given} = {own}({given})")
+        else:
+            decode = gen.constant(f"decode_{part}_{i}", serde.deserialize)
+            w.line(f"{given} = {decode}({data})")
+    return given
+
+
+def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
+    """Write that a partial result is held as a store would hold it; None stays None.
+
+    One that somebody could change is held as its bytes: a function that changes it in place, and
+    then says that there is no row, must leave it as it was.
+    """
+    w, i = gen.writer, gen.ordinal(node)
+    exact = exact_types(serde)
+    if not serde.immutable and len(exact) > 1:
+        exact |= ATOMS  # as those of a store
+    with w.block(f"if {other_than(gen, new, exact, f'exact_partial_{i}')}:"):
+        if serde.immutable:
+            keep = gen.constant(f"keep_partial_{i}", own_copy(serde))
+        else:
+            keep = gen.constant(f"write_partial_{i}", serde.serialize)
+        w.line(f"{new} = {keep}({new})")
+
+
 def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     """Write the making of what holds the partial results; returns its name."""
     assert node.combines is not None
-    i = gen.ordinal(node)
+    i, fold = gen.ordinal(node), node.combines.fold
     name = f"partials_{i}"
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
-    told = f"send, {topic}, {node.combines.word!r}"
+    serde = node.combines.value or gen.options.default_value
+    write = write_count if not fold.asks_user else _writer(serde)
+    told = f"send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)
         told += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
     w.line(f"{name} = Partials({told})")
     w.line(f"{name}_get = {name}.get")
+    if fold.asks_user:
+        w.line(f"{name}_send_one = {name}.send_one")
     return name
+
+
+def _writer(serde: AnySerde) -> Callable[[Any], bytes]:
+    """What makes the bytes of a partial result that is held."""
+    return serde.serialize if serde.immutable else partial(written, serde.serialize)
+
+
+def written(serialize: Callable[[Any], bytes], held: Any) -> bytes:
+    """The bytes of a value that is held as them already, unless nobody can change it."""
+    return held if held.__class__ is bytes else serialize(held)
 
 
 def hashed(

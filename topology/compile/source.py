@@ -12,10 +12,10 @@ from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
 from headrace.topology.compile.needs import needs_key, needs_value
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
 from headrace.topology.graph.graph import AnySerde, Source, SubTopology
-from headrace.topology.serdes.partials import refuse_partial, taken_count
+from headrace.topology.serdes.partials import Take, refuse_partial, take_count, taken
 from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
 
-CALLED = {"refuse_partial": refuse_partial, "taken_count": taken_count}
+CALLED = {"refuse_partial": refuse_partial}
 """What the lines call, by name."""
 
 
@@ -101,20 +101,28 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
 def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
     """Write what becomes of a partial result: whoever can take it does, others refuse it."""
     w, i = gen.writer, gen.ordinal(node)
-    if not takes_partials(gen.sub, node):
+    take = partial_taker(gen.sub, node, gen.options.default_value)
+    if take is None:
         with w.block("if headers:"):
             w.line("refuse_partial(headers)")
         return flow
     w.line(f"partial_{i} = None")
     with w.block("if headers:"):
-        w.line(f"partial_{i}, headers = taken_count(headers, value_bytes)")
+        call = gen.constant(f"take_partial_{i}", take)
+        w.line(f"partial_{i}, headers = {call}(headers, value_bytes)")
     return replace(flow, partial=f"partial_{i}")
 
 
-def takes_partials(sub: SubTopology, source: Source) -> bool:
-    """Whether partial results may stand in a repartition topic: one fold reads it, nobody else."""
+def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> Take | None:
+    """What takes the partial results in a repartition topic, if one fold reads it, nobody else."""
     children = sub.children(source.name)
-    return len(children) == 1 and children[0].combinable is not None
+    fold = children[0].combinable if source.internal and len(children) == 1 else None
+    if fold is None:
+        return None
+    if not fold.asks_user:
+        return take_count
+    store = next(store for store in sub.stores if store.name == children[0].stores[0])
+    return partial(taken, call=fold.word, read=(store.value or default_value).deserialize)
 
 
 def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:

@@ -40,13 +40,16 @@ def emit_kept(
     i = gen.ordinal(node)
     # None is among the known ones, so a serde's own function never sees it.
     keep = gen.constant(f"keep_{i}", getattr(serde, "normalise", None) or keeper(serde))
+    with gen.writer.block(f"if {other_than(gen, value, known, f'exact_{i}')}:"):
+        gen.writer.line(f"{value} = {keep}({value})")
+
+
+def other_than(gen: Generator, value: str, known: frozenset[type], name: str) -> str:
+    """The condition that a value is of none of these classes; None may be taken for one of them."""
     if len(known) == 2:  # that of None, which is rare, and one more
         (only,) = known - {type(None)}
-        other = f"is not {only.__name__}"
-    else:
-        other = "not in " + gen.constant(f"exact_{i}", known)
-    with gen.writer.block(f"if {value}.__class__ {other}:"):
-        gen.writer.line(f"{value} = {keep}({value})")
+        return f"{value}.__class__ is not {only.__name__}"
+    return f"{value}.__class__ not in {gen.constant(name, known)}"
 
 
 def emit_update(

@@ -74,6 +74,7 @@ class KGroupedStream(Generic[K, V]):
         self,
         reducer: Callable[[V, V], V],
         *,
+        merger: Callable[[K, V, V], V] | None = None,
         store: str | Materialized | None = None,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
@@ -83,6 +84,10 @@ class KGroupedStream(Generic[K, V]):
 
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the row.
+            merger: called as ``merger(key, one, other)`` with what the reducer made of some values
+                and of those that came next; returns what it makes of all of them. With it,
+                values are reduced before they are written to a repartition topic, where nobody
+                can tell.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None takes that of the group.
             value: serde of the store's values; None takes that of the group.
@@ -93,14 +98,31 @@ class KGroupedStream(Generic[K, V]):
 
         Raises:
             TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> sent = builder.stream("sent", key=serdes.string, value=serdes.long)
+            >>> by_city = sent.group_by(lambda key, _: key[:4], key=serdes.string, name="by-city")
+            >>> sums = by_city.reduce(
+            ...     lambda old, value: old + value,
+            ...     merger=lambda key, one, other: one + other,
+            ...     store="sums",
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("sent").send_many([("Lyon-1", 3), ("Lyon-2", 4)])
+            ...     dict(driver.store("sums").items())
+            {'Lyon': 7}
         """
-        return self._folded(Reducing(reducer), store, key, value or self._edge.value, name)
+        fold = Reducing(reducer, merger=merger)
+        return self._folded(fold, store, key, value or self._edge.value, name)
 
     def aggregate(
         self,
         initializer: Callable[[], A],
         aggregator: Callable[[K, V, A], A],
         *,
+        merger: Callable[[K, A, A], A] | None = None,
         store: str | Materialized | None = None,
         key: Serde[K] | None = None,
         value: Serde[A] | None = None,
@@ -111,6 +133,10 @@ class KGroupedStream(Generic[K, V]):
         Args:
             initializer: makes the aggregate of a key that has none.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row.
+            merger: called as ``merger(key, one, other)`` with the aggregate of some values and
+                that of those that came next, each begun by the initializer; returns the aggregate
+                of all of them. With it, values are aggregated before they are written to a
+                repartition topic, where nobody can tell.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None takes that of the group.
             value: serde of the aggregates; None takes the setting ``default.value.serde``.
@@ -121,8 +147,26 @@ class KGroupedStream(Generic[K, V]):
 
         Raises:
             TopologyError: a name is not legal or is taken.
+
+        Example:
+            >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+            >>> by_letter = words.group_by(lambda _, word: word[0], key=serdes.string, name="by")
+            >>> lists = by_letter.aggregate(
+            ...     list,
+            ...     lambda letter, word, words: [*words, word],
+            ...     merger=lambda letter, one, other: one + other,
+            ...     store="lists",
+            ...     value=serdes.json,
+            ... )
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("words").send_many([("1", "ant"), ("2", "bee"), ("3", "ape")])
+            ...     dict(driver.store("lists").items())
+            {'a': ['ant', 'ape'], 'b': ['bee']}
         """
-        return self._folded(Aggregating(initializer, aggregator), store, key, value, name)
+        fold = Aggregating(initializer, aggregator, merger=merger)
+        return self._folded(fold, store, key, value, name)
 
     @overload
     def windowed_by(

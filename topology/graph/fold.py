@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from headrace.topology.serdes import Serde
+
 Initial = Callable[[], Any]
 Change = Callable[[Any, Any, Any], Any]
 """Called as ``change(key, value, aggregate)``; returns the new aggregate, None for no row."""
@@ -34,21 +36,33 @@ class Fold(ABC):
     """What names call it that Kafka Streams generates."""
     asks_user: ClassVar[bool] = True
     """Whether a user's function makes the value: it may fail, and may say that there is no row."""
-    reads_key: ClassVar[bool] = False
+    adds_with_key: ClassVar[bool] = False
+    """Whether what adds a record is given its key."""
     reads_value: ClassVar[bool] = True
     makes: ClassVar[type | None] = None
     """The class that every value has, where that is known."""
-    combines: ClassVar[bool] = False
-    """Whether partial results of it can be merged into a row as if they were its records."""
     source: ClassVar[str]
     """The new value in Python: of `key`, `value`, `old` (None without a row), and `functions`."""
+    merged: ClassVar[str] = "{merger}({key}, {old}, {partial})"
+    """That of a row and of a partial result, which is newer: of `key`, `old` and `partial`."""
+
+    @property
+    def combines(self) -> bool:
+        """Whether partial results of it can be merged into a row as if they were its records."""
+        return False
+
+    @property
+    def reads_key(self) -> bool:
+        """Whether any of its functions is given the key."""
+        return self.adds_with_key
 
     def source_of(self, partial: str | None) -> str:
         """The same where a variable has a partial result, or None where the record is single."""
         if partial is None:
             return self.source
         assert self.combines, self
-        merged = f"{partial} if {{old}} is None else {{old}} + {partial}"
+        merged = self.merged.replace("{partial}", partial)
+        merged = f"{partial} if {{old}} is None else {merged}"
         return f"({self.source}) if {partial} is None else {merged}"
 
     @property
@@ -94,8 +108,13 @@ class Counting(Fold):
     asks_user = False
     reads_value = False
     makes = int
-    combines = True
     source = "1 if {old} is None else {old} + 1"
+    merged = "{old} + {partial}"
+
+    @property
+    def combines(self) -> bool:
+        """Sums of counts are counts."""
+        return True
 
     @property
     def initial(self) -> Initial:
@@ -130,6 +149,7 @@ class Reducing(Fold):
     Args:
         adder: called as ``adder(aggregate, value)``.
         subtractor: the same for a value that goes; for grouped tables.
+        merger: called as ``merger(key, one, other)``, if somebody has declared it.
 
     >>> [Reducing(max).step("key", 3, largest) for largest in (None, 5)]
     [3, 5]
@@ -137,10 +157,21 @@ class Reducing(Fold):
 
     adder: Callable[[Any, Any], Any]
     subtractor: Callable[[Any, Any], Any] | None = None
+    merger: Merge | None = None
 
     word = "reduce"
     title = "REDUCE"
     source = "{value} if {old} is None else {function}({old}, {value})"
+
+    @property
+    def combines(self) -> bool:
+        """Whether somebody has said how; that it reduces says nothing of the order."""
+        return self.merger is not None
+
+    @property
+    def reads_key(self) -> bool:
+        """A merger does."""
+        return self.merger is not None
 
     @property
     def initial(self) -> Initial:
@@ -173,8 +204,8 @@ class Reducing(Fold):
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """What combines."""
-        return {"function": self.adder}
+        """What combines, and what merges."""
+        return _given(function=self.adder, merger=self.merger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +216,7 @@ class Aggregating(Fold):
         initializer: makes an empty aggregate.
         adder: called as ``adder(key, value, aggregate)``.
         subtractor: the same for a value that goes; for grouped tables.
-        merger: called as ``merger(key, one, other)``; for sessions.
+        merger: called as ``merger(key, one, other)``; for sessions, and partial results.
 
     >>> fold = Aggregating(list, lambda key, value, values: [*values, value])
     >>> [fold.step("key", 2, values) for values in (None, [1])]
@@ -198,8 +229,13 @@ class Aggregating(Fold):
     merger: Merge | None = None
 
     word = "aggregate"
-    reads_key = True
+    adds_with_key = True
     source = "{function}({key}, {value}, {initializer}() if {old} is None else {old})"
+
+    @property
+    def combines(self) -> bool:
+        """Whether somebody has said how."""
+        return self.merger is not None
 
     @property
     def initial(self) -> Initial:
@@ -231,5 +267,26 @@ class Aggregating(Fold):
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """What adds, and what makes an empty aggregate."""
-        return {"function": self.adder, "initializer": self.initializer}
+        """What adds, what makes an empty aggregate, and what merges."""
+        return _given(function=self.adder, initializer=self.initializer, merger=self.merger)
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How a sink folds the records of a key until the next flush, for the fold behind its topic.
+
+    Args:
+        fold: what it does to a row.
+        node: the fold's node.
+        store: the store that has its rows.
+        value: the serde of its values; None takes the setting ``default.value.serde``.
+    """
+
+    fold: Fold
+    node: str
+    store: str
+    value: Serde[Any] | None = None
+
+
+def _given(**functions: Callable[..., Any] | None) -> dict[str, Callable[..., Any]]:
+    return {name: function for name, function in functions.items() if function is not None}

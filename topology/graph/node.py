@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from headrace.topology.context.operator_spec import Bind, RowKind
 from headrace.topology.errors import Arguments
-from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.fold import Combining, Fold
 from headrace.topology.serdes import Serde
 
 Function = Callable[..., Any]
@@ -333,7 +333,7 @@ class Sink(Node):
     internal: bool = False
     partitioner: Function | None = None
     """Called as ``partitioner(topic, key, value, partitions)`` (see `compile.sink`)."""
-    combines: Fold | None = None
+    combines: Combining | None = None
     """How it folds the records of a key until the next flush; None writes each of them."""
     arguments: Arguments = field(default_factory=dict, compare=False, repr=False)
     """Those of the step that it was added for."""
@@ -359,17 +359,17 @@ class Sink(Node):
 
     @property
     def reads_key(self) -> bool:
-        """Whether a function chooses the topic or the partition."""
-        return self._asks_user
+        """Whether a function chooses the topic or the partition, or folds with it."""
+        return self._asks_user or (self.combines is not None and self.combines.fold.adds_with_key)
 
     @property
     def reads_value(self) -> bool:
-        """Whether a function chooses the topic or the partition."""
-        return self._asks_user
+        """Whether a function chooses the topic or the partition, or folds it."""
+        return self._asks_user or (self.combines is not None and self.combines.fold.reads_value)
 
     @property
     def is_unseeing(self) -> bool:
-        """Whether no function chooses."""
+        """Whether no function chooses; what folds is given what the topic's bytes give back."""
         return not self._asks_user
 
     @property
@@ -382,7 +382,17 @@ class Sink(Node):
         if callable(self.topic):
             return self
         told = binder.serdes(*self.topic_serdes, self.topic, internal=self.internal)
-        return _with_serdes(self, told)
+        return _with_serdes(self._with_partials_bound(binder), told)
+
+    def _with_partials_bound(self, binder: Binder) -> Sink:
+        """Partial results have the bytes that the changelog has."""
+        combines = self.combines
+        if combines is None:
+            return self
+        changelog = f"{combines.store}-changelog"
+        _, value = binder.serdes(None, combines.value, changelog, internal=True)
+        same = value is combines.value
+        return self if same else replace(self, combines=replace(combines, value=value))
 
 
 def _with_serdes(node: Source | GlobalSource | Sink, told: Serdes) -> Node:

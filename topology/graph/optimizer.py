@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.fold import Combining
 from headrace.topology.graph.graph import (
     G,
     Graph,
     Node,
     Sink,
     Source,
-    SubTopology,
     by_name,
 )
 from headrace.topology.graph.timed import reaches_time
@@ -108,13 +107,11 @@ def reuse_table_sources(topology: G) -> G:
 
 
 def combine_before_repartition(topology: G) -> G:
-    """Count the records of a key before they are written to a repartition topic.
+    """Fold the records of a key before they are written to a repartition topic.
 
-    The counts stay in the memory of the task that would write the records until the next commit,
-    or for a moment where records are read without one; then it writes one partial result for each
-    key. That is right where one count reads the topic,
-    nobody else, and its results are held back until the commit too: nothing behind it depends on
-    stream time, and its store is cached.
+    The partial results stay in the memory of the task that would write the records until the next
+    commit, or for a moment where records are read without one; then it writes one for each key.
+    `combinable` says where that is right.
 
     Returns:
         The same computation with fewer records in its repartition topics.
@@ -123,32 +120,60 @@ def combine_before_repartition(topology: G) -> G:
         >>> from headrace import StreamsBuilder
         >>> builder = StreamsBuilder()
         >>> _ = builder.stream("in").group_by(lambda key, value: value).count(store="counts")
-        >>> [sink.combines for sink in combine_before_repartition(builder.build()).sinks]
+        >>> topology = combine_before_repartition(builder.build())
+        >>> [sink.combines.fold for sink in topology.sinks if sink.combines is not None]
         [Counting()]
     """
-    folds = {
-        source.topics[0]: fold
-        for sub in topology.sub_topologies
-        for source in sub.sources
-        if source.internal and (fold := _combinable(topology, sub, source)) is not None
-    }
+    return combining(topology, combinable(topology))
+
+
+def count_before_repartition(topology: G) -> G:
+    """The same of counts alone: where a handler may let a record go that a function fails on.
+
+    A partial result that the user's function fails on would be many records.
+    """
+    folds = combinable(topology)
+    counts = {topic: folds[topic] for topic in folds if not folds[topic].fold.asks_user}
+    return combining(topology, counts)
+
+
+def combinable(topology: Graph) -> Mapping[str, Combining]:
+    """The repartition topics that may take partial results, and of what.
+
+    That is right where nobody can tell: one fold whose partial results can be merged reads the
+    topic, nobody else does, and its results are held back until the commit, too, as its store is
+    cached. Nothing beside or behind it depends on stream time or on a record's headers. A function
+    that is given keys is given the same ones here, as the store has the topic's serde.
+    """
+    found = {}
+    timed = reaches_time(topology)
+    for sub in topology.sub_topologies:
+        if any(node.is_timed or node.needs_record for node in sub.nodes):
+            continue
+        for source in sub.sources:
+            children = sub.children(source.name)
+            if not source.internal or len(source.topics) != 1 or len(children) != 1:
+                continue
+            (reader,) = children
+            if reader.parents != (source.name,) or reader.name in timed:
+                continue
+            fold, stores = reader.combinable, {store.name: store for store in sub.stores}
+            if fold is None:
+                continue
+            store = stores[reader.stores[0]]
+            keys_are_same = not fold.adds_with_key or store.key == source.key
+            if store.spec.cached and keys_are_same:
+                found[source.topics[0]] = Combining(fold, reader.name, store.name, store.value)
+    return found
+
+
+def combining(topology: G, folds: Mapping[str, Combining]) -> G:
+    """Fold records before they are written to these repartition topics."""
     nodes = tuple(_combining(node, folds) for node in topology.nodes)
     return topology if nodes == topology.nodes else replace(topology, nodes=nodes)
 
 
-def _combinable(topology: Graph, sub: SubTopology, source: Source) -> Fold | None:
-    """The fold that alone reads a repartition topic, if what it is given may be folded before."""
-    children = sub.children(source.name)
-    if len(children) != 1 or any(node.is_timed or node.needs_record for node in sub.nodes):
-        return None
-    (reader,) = children
-    cached = all(store.spec.cached for store in sub.stores if store.name in reader.stores)
-    if not cached or reader.parents != (source.name,) or reader.name in reaches_time(topology):
-        return None
-    return reader.combinable
-
-
-def _combining(node: Node, folds: Mapping[str, Fold]) -> Node:
+def _combining(node: Node, folds: Mapping[str, Combining]) -> Node:
     sink = node.as_sink
     if sink is None or not sink.internal or sink.partitioner is not None:
         return node

@@ -5,49 +5,118 @@ Hot path: the generated code folds each record into it, as into a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
-from headrace.topology.serdes.partials import marked, write_count
+from headrace.topology.serdes.partials import marked
 
 Send = Callable[..., None]
 
+_FIXED: frozenset[type] = frozenset({int, float, bool})
+"""Classes whose values take no more memory than an entry in any case."""
+_SAMPLE = 256
+_MEASURED_AGAIN = 1000
+"""Behind so many records at least they are measured again, so that it costs little for each."""
 
-class Partials(dict[bytes, tuple[int, int, Any]]):
+
+class Partials(dict[bytes, tuple[Any, int, Any]]):
     """By encoded key: the partial result, its latest timestamp, and the last headers.
+
+    Values that somebody could change are held as their bytes, those of numbers and strings aside.
 
     Args:
         send: takes topic, value, key, partition, timestamp and headers.
         topic: the repartition topic, by its full name.
         call: what the partial results are of.
+        write: makes the bytes of a partial result.
         partition_of: tells the partition of a key; None leaves it to the producer.
     """
 
-    __slots__ = ("_call", "_partition_of", "_send", "_topic")
+    __slots__ = (
+        "_call",
+        "_partition_of",
+        "_payload_bytes",
+        "_records",
+        "_send",
+        "_topic",
+        "_write",
+    )
 
     def __init__(
         self,
         send: Send,
         topic: str,
         call: str,
+        write: Callable[[Any], bytes],
         partition_of: Callable[[bytes], int] | None = None,
     ) -> None:
         super().__init__()
         self._send = send
         self._topic = topic
         self._call = call
+        self._write = write
         self._partition_of = partition_of
+        self._records = 0
+        """Processed since they were measured."""
+        self._payload_bytes = 0
 
     def send(self) -> None:
         """Write them all, and hold none any more."""
         held = list(self.items())
         self.clear()
-        send, topic, partition = self._send, self._topic, -1
-        for key, (count, timestamp, headers) in held:
-            if self._partition_of is not None:
-                partition = self._partition_of(key)
-            call = marked(headers, self._call)
-            send(topic, write_count(count), key, partition, timestamp, call)
+        self._records = self._payload_bytes = 0
+        for key, partial in held:
+            self._write_one(key, partial)
+
+    def send_one(self, key: bytes) -> None:
+        """Write that of a key, if there is one: what comes next of the key is written as it is."""
+        partial = self.pop(key, None)
+        if partial is not None:
+            self._write_one(key, partial)
+
+    def _write_one(self, key: bytes, partial: tuple[Any, int, Any]) -> None:
+        value, timestamp, headers = partial
+        partition = -1 if self._partition_of is None else self._partition_of(key)
+        call = marked(headers, self._call)
+        self._send(self._topic, self._write(value), key, partition, timestamp, call)
+
+    # -- memory --------------------------------------------------------------------------------
+
+    def held_bytes(self, records: int) -> int:
+        """Estimate the memory that they take.
+
+        Args:
+            records: how many the task has processed since this was asked last.
+        """
+        self._records += records
+        if self._records >= max(_MEASURED_AGAIN, len(self)):
+            self._records = 0
+            self._payload_bytes = self._measured()
+        return len(self) * HELD_BACK_BYTES + self._payload_bytes
+
+    def _measured(self) -> int:
+        """The bytes of the values: of all where they are at hand, else of some."""
+        total, others = 0, 0
+        for value, _, _ in self.values():
+            kind = value.__class__
+            if kind is bytes or kind is str:
+                total += len(value)
+            elif kind not in _FIXED:
+                others += 1
+        if not others:
+            return total
+        step = -(-len(self) // _SAMPLE)
+        sample = [value for value, _, _ in islice(self.values(), 0, None, step)]
+        return total + step * sum(map(self._size, sample))
+
+    def _size(self, value: Any) -> int:
+        if value.__class__ in (bytes, str, *_FIXED):
+            return 0
+        try:
+            return len(self._write(value))
+        except Exception:
+            return 0  # it is told when the value is to be written
 
 
 def send_partials(pending: Iterable[object]) -> None:
@@ -55,3 +124,23 @@ def send_partials(pending: Iterable[object]) -> None:
     for held in pending:
         if isinstance(held, Partials) and held:
             held.send()
+
+
+def held_bytes(pending: Iterable[Mapping[Any, Any]], records: int) -> int:
+    """Estimate the memory of what a task holds back; the rows themselves are counted elsewhere.
+
+    Args:
+        pending: what caches hold back, and partial results.
+        records: how many the task has processed since this was asked last.
+    """
+    total = 0
+    for held in pending:
+        if isinstance(held, Partials):
+            total += held.held_bytes(records)
+        else:
+            total += len(held) * HELD_BACK_BYTES
+    return total
+
+
+HELD_BACK_BYTES = 250
+"""What one held-back update costs, roughly; its value is counted with the uncommitted rows."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from headrace.state.buffer import ATOMS
 from headrace.topology.serdes._serde import Serde
 
 _NONE: frozenset[type] = frozenset()
@@ -42,3 +43,23 @@ def kept(serde: Serde[Any], value: Any) -> Any:
         return value
     normalise = getattr(serde, "normalise", None)
     return serde.deserialize(serde.serialize(value)) if normalise is None else normalise(value)
+
+
+def own_copy(serde: Serde[Any]) -> Callable[[Any], Any]:
+    """A function that gives the same as an object that nobody else has, if it can be changed.
+
+    >>> from headrace import serdes
+    >>> given = [1, {"a": (2.5,)}]
+    >>> found = own_copy(serdes.json)(given)
+    >>> found, found is given
+    ([1, {'a': [2.5]}], False)
+    """
+    if serde.immutable:
+        return keeper(serde)
+    return partial(_copied, serde)
+
+
+def _copied(serde: Serde[Any], value: Any) -> Any:
+    if value.__class__ in ATOMS:
+        return kept(serde, value)
+    return serde.deserialize(serde.serialize(value))

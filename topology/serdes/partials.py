@@ -11,7 +11,9 @@ goes no further than to the repartition topic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from headrace.topology.errors import PartialError, SerdeError
 from headrace.topology.serdes import long
@@ -55,29 +57,43 @@ def refuse_partial(headers: Headers) -> None:
         raise PartialError(call)
 
 
-def taken_count(headers: Headers, value: bytes | None) -> tuple[int | None, Headers | None]:
-    """Read a record for a count.
+def taken(
+    headers: Headers, value: bytes | None, *, call: str, read: Callable[[bytes], Any]
+) -> tuple[Any, Headers | None]:
+    """Read a record for a fold that takes partial results.
+
+    Args:
+        headers: those of the record.
+        value: its bytes.
+        call: the word of the fold.
+        read: makes a partial result of its bytes.
 
     Returns:
-        How many records it stands for, None where it is one itself; and its headers.
+        The partial result, None where the record is a single one; and its headers.
 
     Raises:
-        PartialError: it is a partial result of another call.
+        PartialError: it is a partial result of another call, or damaged.
 
-    >>> taken_count(marked(None, "count"), write_count(3)), taken_count([("trace", b"1")], b"v")
+    >>> take_count(marked(None, "count"), write_count(3)), take_count([("trace", b"1")], b"v")
     ((3, None), (None, [('trace', b'1')]))
     """
-    call = call_of(headers)
-    if call is None:
+    found = call_of(headers)
+    if found is None:
         return None, headers
-    if call != "count" or value is None:
-        raise PartialError(call)
+    if found != call or value is None:
+        raise PartialError(found)
     try:
-        count = long.deserialize(value)
+        result = read(value)
     except SerdeError as error:
-        raise PartialError(call) from error
-    return count, unmarked(headers) or None
+        raise PartialError(found) from error
+    if result is None:
+        raise PartialError(found)
+    return result, unmarked(headers) or None
 
 
+Take = Callable[[Headers, "bytes | None"], tuple[Any, "Headers | None"]]
+"""`taken` for one fold."""
+take_count: Take = partial(taken, call="count", read=long.deserialize)
+"""The same for a count, whose partial results have a form of their own."""
 write_count = long.serialize
 """The bytes of a partial count."""

@@ -135,7 +135,7 @@ def _node(described: _Described) -> str:
         return f"Source: {node.name} (topics: [{topics}]){feeds}"
     if node.as_sink is not None:
         combines = node.as_sink.combines
-        folded = "" if combines is None else f", combines: {combines.word}"
+        folded = "" if combines is None else f", combines: {combines.fold.word}"
         return f"Sink: {node.name} ({_target(node.as_sink)}{folded}){fed_by}"
     stores = ", ".join(hash_order(node.stores, sized=True))
     return f"Processor: {node.name} (stores: [{stores}]){feeds}{fed_by}"

@@ -103,7 +103,7 @@ def _text(node: Node) -> str:
     sink = node.as_sink
     if sink is None or sink.combines is None:
         return node.name
-    return f"{node.name} (combines: {sink.combines.word})"
+    return f"{node.name} (combines: {sink.combines.fold.word})"
 
 
 def _target(sink: Sink) -> str:

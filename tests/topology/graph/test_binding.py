@@ -42,14 +42,14 @@ def registry(tmp_path: Path) -> avro.FileRegistry:
     return avro.FileRegistry(tmp_path / "schemas.json")
 
 
-def largest_per_city(registry: avro.FileRegistry) -> Topology:
+def largest_per_city(registry: avro.FileRegistry, **options: Any) -> Topology:
     orders = avro.registered(ORDER, registry=registry)
     cities = avro.registered("string", registry=registry)
     builder = StreamsBuilder()
     (
         builder.stream("orders", key=cities, value=orders)
         .group_by(lambda _, order: order["city"], key=cities, name="by-city")
-        .reduce(larger, store="largest")
+        .reduce(larger, store="largest", **options)
         .to_stream()
         .to("largest-orders")
     )
@@ -77,6 +77,36 @@ def test_one_serde_writes_under_the_subject_of_each_topic_that_it_goes_to(
         "largest-orders-key",
         "largest-orders-value",
     }
+
+
+def test_a_partial_result_has_the_bytes_of_its_row_and_no_subject_of_its_own(
+    registry: avro.FileRegistry,
+) -> None:
+    """Its schema may be another one than that of the topic's values."""
+    words = avro.registered("string", registry=registry, subject_name="topic-name")
+    orders = avro.registered(ORDER, registry=registry)
+    builder = StreamsBuilder()
+    grouped = builder.stream("orders", key=words, value=orders).group_by(
+        lambda _, order: order["city"], key=words, name="by-city"
+    )
+    grouped.aggregate(
+        str,
+        lambda _, order, text: f"{text} {order['amount']}",
+        merger=lambda _, one, other: one + other,
+        store="amounts",
+        value=words,
+    )
+    settings = {**CONFIG, "processing.guarantee": "exactly_once_v2"}
+    with TopologyTestDriver(builder.build(), settings, commit="manual") as driver:
+        for amount in (3, 9):
+            driver.input("orders").send("o", {"city": "Lyon", "amount": amount})
+        driver.commit()
+        (partial,) = driver.output("shop-by-city-repartition").read_all()
+        assert partial.value == " 3 9"
+        assert driver.store("amounts").get("Lyon") == " 3 9"
+    schemas = json.loads(registry.path.read_text())["subjects"]
+    assert len(schemas["shop-by-city-repartition-value"]) == 1
+    assert "shop-amounts-changelog-value" in schemas
 
 
 def test_state_is_the_same_after_a_restart(registry: avro.FileRegistry) -> None:

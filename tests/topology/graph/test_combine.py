@@ -14,6 +14,7 @@ from headrace.topology import (
     Materialized,
     Processor,
     Record,
+    SessionWindows,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
@@ -39,6 +40,16 @@ def combining(topology: Topology) -> list[str]:
     return [str(sink.topic) for sink in topology.sinks if sink.combines is not None]
 
 
+def joining(_: str, word: str, words: str) -> str:
+    """Adds a word."""
+    return words + word
+
+
+def merging(_: str, one: str, other: str) -> str:
+    """The words of both."""
+    return one + other
+
+
 def twice(grouped: Any, _: StreamsBuilder) -> None:
     """One topic for two folds, where it is shared."""
     grouped.count(store="counts")
@@ -61,7 +72,16 @@ class Passing(Processor[Any, Any, Any, Any]):
 
 CANNOT: dict[str, Build] = {
     "two readers": twice,
-    "a fold of the user's": lambda grouped, _: grouped.reduce(max, store="largest"),
+    "a fold without a merger": lambda grouped, _: grouped.reduce(max, store="largest"),
+    "an aggregate without a merger": lambda grouped, _: grouped.aggregate(
+        str, joining, store="largest"
+    ),
+    "keys of other bytes behind the topic": lambda grouped, _: grouped.aggregate(
+        str, joining, merger=merging, store="largest", key=serdes.json
+    ),
+    "windows of a fold that merges": lambda grouped, _: grouped.windowed_by(
+        SessionWindows(inactivity_gap=timedelta(seconds=1))
+    ).aggregate(str, joining, merging, store="visits"),
     "windows": lambda grouped, _: grouped.windowed_by(TimeWindows(size=timedelta(minutes=1))).count(
         store="counts"
     ),
@@ -95,6 +115,56 @@ def test_it_is_done_by_default_and_names_stay() -> None:
     assert optimized(after, config()) is after
     assert "(topic: by-word-repartition, combines: count)" in after.describe()
     assert "by-word-repartition-sink (combines: count)" in to_mermaid(after)
+
+
+MERGED: dict[str, Build] = {
+    "reduce": lambda grouped, _: grouped.reduce(max, merger=merging, store="largest"),
+    "aggregate": lambda grouped, _: grouped.aggregate(
+        str, joining, merger=merging, store="largest", value=serdes.string
+    ),
+}
+
+
+@pytest.mark.parametrize("word", MERGED)
+def test_a_fold_with_a_merger_is_made_before_its_topic(word: str) -> None:
+    topology = topology_of(MERGED[word])
+    after = optimized(topology, config())
+    assert combining(after) == ["by-word-repartition"]
+    assert optimized(after, config()) is after
+    assert f"(topic: by-word-repartition, combines: {word})" in after.describe()
+    assert f"by-word-repartition-sink (combines: {word})" in to_mermaid(after)
+
+
+def test_the_key_does_not_matter_to_what_is_not_given_it() -> None:
+    """A reducer is given values alone."""
+    topology = topology_of(
+        lambda grouped, _: grouped.reduce(max, merger=merging, store="largest", key=serdes.json)
+    )
+    assert combining(optimized(topology, config())) == ["by-word-repartition"]
+
+
+@pytest.mark.parametrize(
+    "handler", ["processing.exception.handler", "deserialization.exception.handler"]
+)
+def test_a_handler_that_lets_records_go_is_given_them_one_by_one(handler: str) -> None:
+    """A partial result that a function fails on would be many; counts ask no function."""
+    settings = {handler: "continue"}
+    for build in MERGED.values():
+        topology = topology_of(build)
+        assert optimized(topology, config(**settings)) is topology
+    counts = topology_of(lambda grouped, _: grouped.count(store="counts"))
+    assert combining(optimized(counts, config(**settings))) == ["by-word-repartition"]
+
+
+@pytest.mark.parametrize("build", MERGED.values(), ids=MERGED)
+def test_a_merger_changes_nothing_but_the_sink(build: Build) -> None:
+    """Names, stores and what is deployed are those without it."""
+    topology = topology_of(build)
+    after = combine_before_repartition(topology)
+    assert [node.name for node in after.nodes] == [node.name for node in topology.nodes]
+    assert after.stores == topology.stores
+    changed = [a for a, b in zip(after.nodes, topology.nodes, strict=True) if a != b]
+    assert [node.as_sink is not None for node in changed] == [True]
 
 
 @pytest.mark.parametrize(
