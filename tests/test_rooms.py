@@ -49,6 +49,7 @@ streams/tasks/
 streams/commit/
 streams/upkeep/
 streams/upgrade/
+streams/views/
 streams/global_tables/
 streams/worker/
 streams/app.py

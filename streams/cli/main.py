@@ -27,6 +27,7 @@ _COMMANDS: Final = {
         "headrace.streams.cli.describe:describe",
         "Show what an application computes, as text, code or a picture.",
     ),
+    "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
     "offsets": (
         "headrace.streams.cli.offsets:offsets",
         "Show where an application's inputs stand, and set them.",
@@ -36,6 +37,7 @@ _COMMANDS: Final = {
         "Take a stopped application back to a beginning.",
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
+    "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
     "topics": ("headrace.streams.cli.topics:topics", "Create topics, and set their configs."),
     "try": (
         "headrace.streams.cli.try_app:try_app",

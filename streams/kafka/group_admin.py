@@ -15,7 +15,7 @@ from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import Member, Target
+from headrace.streams.seams.group_facts import GroupState, Member, Target
 from headrace.streams.seams.offset_texts import text_of
 from headrace.streams.start_errors import ResetRefusedError
 
@@ -40,6 +40,10 @@ class GroupAdmin(LiveAdmin):
 
     def members(self, group: str) -> tuple[Member, ...]:
         """The members of a group, those that are just joining too."""
+        return tuple(self.group_state(group).members)
+
+    def group_state(self, group: str) -> GroupState:
+        """The state of a group, and what its members were given; one that is not there is dead."""
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.describe_consumer_groups(
@@ -47,9 +51,15 @@ class GroupAdmin(LiveAdmin):
             )
             return futures
 
-        found = self._ask("describe the group", [group], send)[group].members
-        members = (Member(m.group_instance_id or m.member_id, m.client_id, m.host) for m in found)
-        return tuple(sorted(members, key=str))
+        found = self._ask("describe the group", [group], send)[group]
+        members = {
+            Member(m.group_instance_id or m.member_id, m.client_id, m.host): tuple(
+                sorted(TopicPartition(p.topic, p.partition) for p in _given_to(m))
+            )
+            for m in found.members
+        }
+        ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
+        return GroupState(found.state.name.lower().replace("_", " "), ordered)
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """All offsets of a group.
@@ -207,6 +217,11 @@ class GroupAdmin(LiveAdmin):
             else min(max(offset, starts[place]), ends[place])
             for place, offset in found.items()
         }
+
+
+def _given_to(member: Any) -> Iterable[Any]:
+    """What a member was given; one that is just joining has nothing yet."""
+    return member.assignment.topic_partitions if member.assignment is not None else ()
 
 
 def _undecided(group: str, places: Iterable[Any]) -> ResetRefusedError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from headrace.streams.seams.clients import TopicPartition
 
 TargetKind = Literal["earliest", "latest", "offset", "time"]
 
@@ -31,3 +34,16 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.id} ({self.client_id} on {self.host.removeprefix('/')})"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group as its coordinator has it.
+
+    Args:
+        state: Kafka's word, in small letters: "stable", "empty", "preparing rebalancing", ...
+        members: what each member was given.
+    """
+
+    state: str
+    members: Mapping[Member, tuple[TopicPartition, ...]]

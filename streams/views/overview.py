@@ -1,0 +1,141 @@
+"""An application as its cluster sees it at one moment; pure data, asked for by `look`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.group_facts import GroupState, Member
+
+
+@dataclass(frozen=True, slots=True)
+class InputLag:
+    """How far a task is behind in one of its input partitions.
+
+    Args:
+        internal: whether the application writes the topic itself, between two sub-topologies.
+        committed: the offset that the next record has; None before the first commit.
+        begin: the offset of the first record that is there.
+        end: the last stable offset: behind everything whose transaction is decided.
+    """
+
+    task: TaskId
+    place: TopicPartition
+    internal: bool
+    committed: int | None
+    begin: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """How many offsets lie between; markers of transactions and aborted records count too.
+
+        >>> InputLag(TaskId(0, 1), TopicPartition("in", 1), False, None, 5, 8).lag
+        3
+        """
+        reached = self.begin if self.committed is None else max(self.begin, self.committed)
+        return max(0, self.end - reached)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task, who has it, and how far it is behind.
+
+    Args:
+        member: the worker that the group gave it to; None while nobody has it.
+    """
+
+    id: TaskId
+    member: Member | None
+    inputs: tuple[InputLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """The offsets that it is behind in all of its inputs."""
+        return sum(one.lag for one in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """An application on its cluster.
+
+    Args:
+        missing: topics that it reads and that do not exist.
+    """
+
+    application_id: str
+    group: GroupState
+    tasks: tuple[TaskView, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """The offsets that all tasks are behind."""
+        return sum(task.lag for task in self.tasks)
+
+    @property
+    def inputs(self) -> list[InputLag]:
+        """All input partitions, by sub-topology and topic."""
+        found = [one for task in self.tasks for one in task.inputs]
+        return sorted(found, key=lambda one: (one.task.sub_topology, one.place))
+
+    def without_worker(self) -> list[TaskId]:
+        """The tasks that nobody has."""
+        return [task.id for task in self.tasks if task.member is None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """How far one sub-topology is behind in one topic, over its partitions."""
+
+    sub_topology: int
+    topic: str
+    internal: bool
+    partitions: int
+    lag: int
+    largest: int
+
+
+def by_topic(inputs: Iterable[InputLag]) -> list[TopicLag]:
+    """Lags of the same sub-topology and topic in one.
+
+    >>> inputs = [InputLag(TaskId(0, p), TopicPartition("in", p), False, 2, 0, 5 + p)
+    ...           for p in range(2)]
+    >>> (one,) = by_topic(inputs)
+    >>> one.partitions, one.lag, one.largest
+    (2, 7, 4)
+    """
+    groups: dict[tuple[int, str], list[InputLag]] = {}
+    for one in inputs:
+        groups.setdefault((one.task.sub_topology, one.place.topic), []).append(one)
+    return [
+        TopicLag(
+            sub_topology,
+            topic,
+            some[0].internal,
+            len(some),
+            sum(one.lag for one in some),
+            max(one.lag for one in some),
+        )
+        for (sub_topology, topic), some in groups.items()
+    ]
+
+
+def owner_of(
+    leads: Mapping[int, str], members: Mapping[Member, Sequence[TopicPartition]]
+) -> dict[TaskId, Member]:
+    """Who has which task: the group gives out one topic of each sub-topology, and the rest follows.
+
+    Args:
+        leads: the topic of each sub-topology that is given out.
+        members: what the group gave to whom.
+    """
+    owners = {place: member for member, places in members.items() for place in places}
+    return {
+        TaskId(sub_topology, place.partition): member
+        for sub_topology, topic in leads.items()
+        for place, member in owners.items()
+        if place.topic == topic
+    }
