@@ -55,10 +55,10 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 	live/test_example_on_broker live/test_page_on_broker live/test_read_store_on_broker \
 	live/test_script_on_broker) -k "not spark_cluster" -m "spark and not long"
 
-# A minute and a half on two cores, and neither Java nor a broker: what one runs between two edits.
+# A minute on two cores, and neither Java nor a broker: what one runs between two edits.
 test-quick: setup  ## Run the tests that need no broker and are done at once
 	$(BIN)/pytest -m "not spark and not broker and not slow" -n auto --dist loadfile \
-		--no-loadscope-reorder -q tests/state tests/topology tests/streams tests/test_imports.py \
+		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
 		tests/test_rooms.py tests/test_face.py tests/test_recipe.py \
 		$(PYTEST_ARGS)
 

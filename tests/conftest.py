@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from headrace.streams.devbroker import DevBroker
+from tests.support.examples import QUICK
 from tests.support.places import outside_live
 from tests.support.topics import Topics
 from tests.support.turns import in_turns
@@ -16,6 +17,7 @@ from tests.support.warm import await_coordinators
 
 # A machine that is busy with other tests is slow by no fault of a test.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(QUICK, settings.get_profile("busy"), max_examples=20)
 settings.load_profile("busy")
 
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"

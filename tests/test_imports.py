@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import Function, imports_of, statements
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("state", "topology", "streams", "spark_bridge")
 FUNCTION_LINES_MAX = 70
@@ -31,10 +33,10 @@ def sources() -> list[Path]:
 
 def imported(path: Path) -> Iterator[str]:
     """Libraries by their top names, rooms by theirs; a room without `headrace` is `bare NAME`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in imports_of(path):
         if isinstance(node, ast.Import):
             yield from (_named(alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert not node.level, f"{path} imports relatively"
             if node.module == "headrace":
                 yield from (_named(f"headrace.{alias.name}") for alias in node.names)
@@ -103,9 +105,8 @@ def test_functions_fit_a_screen() -> None:
     long = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
         for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+        for node in statements(path)
+        if isinstance(node, Function) and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
     ]
     assert not long
 

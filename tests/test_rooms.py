@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.places import outside_live
+from tests.support.sources import imports_of
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("state", "topology", "streams", "spark_bridge")
@@ -108,33 +110,31 @@ def room_of(name: str, known: dict[str, int]) -> str:
     return max(fitting, key=len)
 
 
-def imports_of(path: Path) -> Iterator[str]:
+def imported(path: Path) -> set[str]:
     """The files that a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            yield from _file_of(name)
+    modules = [
+        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in imports_of(path)
+        for alias in node.names
+    ]
+    return {file for module in modules if (file := _file_of(module))}
 
 
-def _file_of(module: str) -> Iterator[str]:
+@cache
+def _file_of(module: str) -> str | None:
     """The file of ``headrace.room.module`` or of ``headrace.room.module.NAME``."""
     _, *parts = module.split(".")
     if not module.startswith("headrace.") or parts[0] not in TOPS:
-        return
+        return None
     for length in (len(parts), len(parts) - 1):
         place = ROOT.joinpath(*parts[:length])
         for file in (place.with_suffix(".py"), place / "__init__.py"):
             if length and file.is_file():
-                yield name_of(file)
-                return
+                return name_of(file)
+    return None
 
 
-def breaches(name: str, imported: Iterator[str] | list[str], known: dict[str, int]) -> list[str]:
+def breaches(name: str, imported: Iterable[str], known: dict[str, int]) -> list[str]:
     mine = room_of(name, known)
     theirs = {other: room_of(other, known) for other in imported}
     return [
@@ -172,7 +172,7 @@ def require_none(found: list[str]) -> None:
 
 def test_rooms_know_each_other_one_way() -> None:
     known = rooms()
-    require_none([b for path in files() for b in breaches(name_of(path), imports_of(path), known)])
+    require_none([b for path in files() for b in breaches(name_of(path), imported(path), known)])
 
 
 def test_a_breach_is_seen() -> None:
@@ -181,7 +181,7 @@ def test_a_breach_is_seen() -> None:
     assert breaches("streams/plan/plan.py", ["streams/__init__.py"], known)
     assert not breaches("streams/task/task.py", ["streams/plan/plan.py"], known)
     path = ROOT / "streams/tasks/tasks.py"
-    assert "streams/task/task.py" in set(imports_of(path))
+    assert "streams/task/task.py" in imported(path)
 
 
 def test_every_room_of_the_order_is_there() -> None:
@@ -189,7 +189,7 @@ def test_every_room_of_the_order_is_there() -> None:
 
 
 def test_files_import_each_other_in_circles_in_the_dsl_alone() -> None:
-    edges = {name_of(path): set(imports_of(path)) - {name_of(path)} for path in files()}
+    edges = {name_of(path): imported(path) - {name_of(path)} for path in files()}
     while True:
         # What imports nothing that is left is in no circle.
         free = [name for name, needs in edges.items() if not needs & edges.keys()]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,12 @@ def killed(what: str, path: Path, *, after: int, within_s: float = 0.05, seed: i
     return next(line for line in reversed(said) if line.endswith("\n")).strip()
 
 
-@pytest.mark.parametrize("seed", range(5))
+def seeds(count: int) -> list[Any]:
+    """Each is a process, and the first one tells most."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
+
+
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_kill_leaves_the_state_before_or_after_a_write(tmp_path: Path, seed: int) -> None:
     last = int(killed("writes", tmp_path, after=2 + 7 * seed, seed=seed))
     state = opened(tmp_path)
@@ -78,7 +84,7 @@ def test_rows_of_a_killed_restore_from_nothing_are_not_built_upon(tmp_path: Path
     state.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_kill_right_after_a_restore_loses_no_restored_row(tmp_path: Path, seed: int) -> None:
     killed("restore_then_write", tmp_path, after=1, seed=seed)
     state = opened(tmp_path)
@@ -101,7 +107,7 @@ def test_a_kill_keeps_what_a_restore_that_was_given_up_wrote_below_a_later_posit
     state.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_kill_while_a_store_is_dropped_leaves_no_position_over_missing_rows(
     tmp_path: Path, seed: int
 ) -> None:

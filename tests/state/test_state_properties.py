@@ -15,6 +15,7 @@ from headrace.state.rocks import RocksMemory
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +140,7 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -165,7 +166,7 @@ short = st.binary(max_size=2).map(lambda key: bytes(b"\x00\x7f\x80\xff"[c % 4] f
     start=st.none() | short,
     end=st.none() | short,
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_scans_are_in_unsigned_byte_order_within_their_bounds(
     both: TaskState,
     name: str,

@@ -14,6 +14,7 @@ from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
+from tests.support.examples import examples
 
 SPEC = StoreSpec("w", kind="memory", layout="session")
 TIMES = st.integers(0, 12)
@@ -40,7 +41,7 @@ def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
     buffer.committed()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 # The second row is new to the index, and the first one of the same time is not.
 @example(
     actions=[("put", 97, 5, 5, 1), ("scan",), ("put", 98, 5, 5, 1), ("forget", 98, 5, 5)],

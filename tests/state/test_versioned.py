@@ -17,6 +17,7 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
 from headrace.state.versions import LatestVersions, key_and_time, prefix
+from tests.support.examples import examples
 
 SPEC = StoreSpec("v", kind="memory", layout="versioned", retention_ms=100)
 HISTORY_MS = 100
@@ -126,7 +127,7 @@ def same(store: Store, model: Model) -> None:
 
 
 @pytest.mark.parametrize("hold", ["objects", "bytes"])
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(steps)
 def test_a_versioned_store_is_as_a_dictionary_of_all_versions(
     hold: Literal["objects", "bytes"], done: Sequence[Any]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.task.in_order import in_order
 from headrace.streams.task.input_queue import InputQueue
+from tests.support.examples import examples
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def one_by_one(
 
 @given(inputs=st.lists(BATCHES, min_size=2, max_size=3), first=st.integers(1, 12))
 @example(inputs=[[[1, 1]], [[1, 1, 2]]], first=12)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_records_go_as_if_taken_one_by_one(inputs: list[list[list[int]]], first: int) -> None:
     queues: dict[TopicPartition, InputQueue] = {}
     records: dict[TopicPartition, list[Record]] = {}

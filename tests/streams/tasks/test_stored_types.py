@@ -366,10 +366,15 @@ def driver_inputs(topology: Topology) -> set[str]:
     return {t for sub in topology.sub_topologies for one in sub.sources for t in one.topics}
 
 
+def _is_quick(place: str, case: str) -> bool:
+    """Each place with the values of one serde, and each serde in one place."""
+    return place == WITH_ALL_SERDES[0] or case == "json"
+
+
 @pytest.mark.parametrize(
     ("place", "case"),
     [
-        (place, case)
+        pytest.param(place, case, marks=[] if _is_quick(place, case) else pytest.mark.slow)
         for place in PLACES
         for case in CASES
         if place in WITH_ALL_SERDES or case in IN_ALL_PLACES
@@ -387,7 +392,11 @@ def test_what_is_seen_does_not_depend_on_commits_and_crashes(place: str, case: s
     assert all(one in expected for one in cached)
 
 
-@pytest.mark.parametrize("place", ["aggregate", "tumbling", "table", "key-value store"])
+def _slow(*places: str) -> list[Any]:
+    return [pytest.param(place, marks=pytest.mark.slow) for place in places]
+
+
+@pytest.mark.parametrize("place", ["aggregate", *_slow("tumbling", "table", "key-value store")])
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_serde_refuses_is_refused(place: str, case: str) -> None:
     serde, values = CASES[case]
@@ -401,7 +410,7 @@ def test_what_a_serde_refuses_is_refused(place: str, case: str) -> None:
                 run.seen_with(NO_CACHE, commit=commit)
 
 
-@pytest.mark.parametrize("place", ["aggregate", "tumbling", "session", "table", "cogroup"])
+@pytest.mark.parametrize("place", ["aggregate", *_slow("tumbling", "session", "table", "cogroup")])
 @pytest.mark.parametrize("case", ["double", "json", "json_of frozen", "own immutable"])
 def test_what_is_seen_is_the_same_where_a_handler_may_go_on(place: str, case: str) -> None:
     serde, values = CASES[case]

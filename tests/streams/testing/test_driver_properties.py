@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
+from tests.support.examples import examples
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE
 
 pytestmark = pytest.mark.slow
@@ -94,7 +95,7 @@ def counts() -> Topology:
 SIDES = ("left", "right")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(actions=ACTIONS, partitions=PARTITIONS, chosen=SETTINGS, seed=st.integers(0, 5))
 def test_counts_are_those_of_a_recount(
     actions: list[Action], partitions: int, chosen: dict[str, object], seed: int
@@ -137,7 +138,7 @@ def histories(*, kind: Any) -> Topology:
     return builder.build()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     actions=ACTIONS,
     partitions=PARTITIONS,
@@ -170,7 +171,7 @@ def test_values_keep_their_order_and_none_is_lost_or_doubled(
         assert lengths == sorted(set(lengths))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(actions=st.lists(SENDS, max_size=12), partitions=PARTITIONS, seed=st.integers(0, 9))
 def test_commits_and_caches_change_no_final_result(
     actions: list[Action], partitions: int, seed: int

@@ -144,7 +144,9 @@ class Lost:
 
 
 GUARANTEES = pytest.mark.parametrize(
-    "settings", [{}, EXACTLY_ONCE], ids=["at_least_once", "exactly_once"]
+    "settings",
+    [pytest.param({}, marks=pytest.mark.slow), EXACTLY_ONCE],
+    ids=["at_least_once", "exactly_once"],
 )
 
 

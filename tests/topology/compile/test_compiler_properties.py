@@ -14,6 +14,7 @@ from headrace.topology import KStream, StreamsBuilder, serdes
 from headrace.topology.graph.fold import Aggregating, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, Node, Stateless, SubTopology
 from tests.support.compiled import Message, Runs, decoded
+from tests.support.examples import examples
 from tests.support.interpreter import Interpreter
 
 Stream = KStream[Any, Any]
@@ -193,7 +194,7 @@ def check_equals_naive(drawn: Drawn, messages: list[tuple[int, Message]]) -> Non
             assert rows == naive.rows(name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(drawn=st.builds(Drawn, steps(OPERATIONS), st.integers(1, 3)), messages=INPUT)
 def test_fused_results_equal_a_naive_interpreter(
     drawn: Drawn, messages: list[tuple[int, Message]]
@@ -201,7 +202,7 @@ def test_fused_results_equal_a_naive_interpreter(
     check_equals_naive(drawn, messages)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     drawn=st.builds(Drawn, steps(f"{OPERATIONS} {FOLDS} {FOLDS}"), st.integers(1, 3)),
     messages=INPUT,
@@ -212,7 +213,7 @@ def test_so_do_those_of_graphs_with_state(
     check_equals_naive(drawn, messages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     drawn=st.builds(Drawn, steps(OPERATIONS), st.just(1)), messages=st.lists(MESSAGES, max_size=8)
 )

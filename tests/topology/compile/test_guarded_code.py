@@ -15,6 +15,7 @@ from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.graph.fold import Aggregating, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, Branch, Node, Sink, Stateless, SubTopology
 from tests.support.compiled import OPTIONS, Message, Runs, decoded
+from tests.support.examples import examples
 from tests.support.interpreter import Interpreter
 from tests.topology.compile.test_compiler_properties import (
     FOLDS,
@@ -78,7 +79,7 @@ def broken(sub: SubTopology, odds: int) -> SubTopology:
     return replace(sub, nodes=tuple(map(node_of, sub.nodes)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     drawn=st.builds(Drawn, steps(f"{OPERATIONS} {FOLDS}"), st.integers(1, 3)),
     messages=INPUT,

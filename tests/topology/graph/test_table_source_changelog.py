@@ -20,6 +20,7 @@ from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.testing.driver import CrashPoint
 from headrace.topology import StreamsBuilder, Topology, serdes, timestamps
 from headrace.topology.graph.optimizer import reuse_table_sources
+from tests.support.examples import examples
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -212,7 +213,7 @@ def test_a_change_from_one_to_the_other_is_told() -> None:
     assert back.refused
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     actions=ACTIONS,
     partitions=st.sampled_from([1, 3]),

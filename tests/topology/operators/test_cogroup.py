@@ -26,6 +26,7 @@ from headrace.topology import (
     Windowed,
     serdes,
 )
+from tests.support.examples import examples
 from tests.support.operators import NO_CACHE, Pair
 from tests.support.timed import Action, actions, by_partition, perform
 
@@ -242,7 +243,7 @@ WINDOWS = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(
     steps=actions(st.integers(1, 9), topics=TOPICS),
     partitions=st.sampled_from([1, 3]),
@@ -290,7 +291,7 @@ def single_driver(windows: Any, **options: Any) -> TopologyTestDriver:
     return driver_for(group.aggregate(list, from_left, *merger, store="all"), builder, **options)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     steps=actions(st.integers(1, 9), topics=TOPICS),
     partitions=st.sampled_from([1, 3]),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
+from tests.support.examples import examples
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -123,7 +124,7 @@ def test_it_is_restored_from_its_changelog() -> None:
     assert pairs(driver) == [("k", 1), ("k", 2)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     actions=ACTIONS,
     partitions=st.sampled_from([1, 3]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
 from headrace.topology.serdes.changed import Change, ChangedSerde
+from tests.support.examples import examples
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -250,7 +251,7 @@ def counted() -> Topology:
     return two_tables(build)  # type: ignore[arg-type]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     actions=ACTIONS,
     partitions=st.sampled_from([1, 3]),

@@ -16,6 +16,7 @@ from headrace.topology.dsl.ktable import KTable
 from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
 from headrace.topology.processors.processors import Record
+from tests.support.examples import examples
 from tests.support.operators import NO_CACHE
 
 HISTORY_MS = 100
@@ -292,7 +293,7 @@ puts = st.tuples(
 events = st.sampled_from(["commit", "abort", "restart", "lose all", "die", "die late"])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(puts | events, max_size=25), st.booleans(), st.booleans())
 def test_a_versioned_table_is_as_a_dictionary_of_all_versions(
     steps: Sequence[Any], caching: bool, memory: bool

@@ -22,6 +22,7 @@ from headrace.topology import (
     serdes,
 )
 from headrace.topology.processors.stores import StoreBuilder, in_memory
+from tests.support.examples import examples
 from tests.support.store_ops import StoreOps
 
 Rows = KeyValueStore[str, Any]
@@ -101,7 +102,7 @@ class Model:
         return [row for row in self.all() if row[0].encode().startswith(prefix.encode())]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(OPERATIONS, max_size=25), st.sampled_from(["each_record", "manual"]))
 def test_a_store_answers_as_a_dict_does_also_under_aborts_and_crashes(
     operations: list[Any], commit: str

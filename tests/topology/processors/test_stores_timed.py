@@ -26,6 +26,7 @@ from headrace.topology import (
 )
 from headrace.topology.processors.stores import StoreBuilder, in_memory
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT
+from tests.support.examples import examples
 from tests.support.store_ops import StoreOps
 
 MS = timedelta(milliseconds=1)
@@ -134,7 +135,7 @@ class WindowModel:
         return self.fetch_all(0, 10_000)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.lists(WINDOW_OPERATIONS, max_size=30), st.sampled_from(["each_record", "manual"]))
 def test_a_window_store_answers_as_a_list_does_also_under_aborts_and_crashes(
     operations: list[Any], commit: str
@@ -381,7 +382,7 @@ def _by_end(row: Any) -> tuple[int, bytes]:
     return session.window.end_ms, row_key
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.lists(SESSION_OPERATIONS, max_size=30), st.sampled_from(["each_record", "manual"]))
 def test_a_session_store_answers_as_a_list_does_also_under_aborts_and_crashes(
     operations: list[Any], commit: str

@@ -23,6 +23,7 @@ from headrace.topology.serdes.subscriptions import (
     digest,
 )
 from headrace.topology.topology import Topology
+from tests.support.examples import examples
 from tests.support.operators import NO_CACHE
 
 Kind = Literal["inner", "left"]
@@ -508,7 +509,7 @@ events = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(changes | events, max_size=30),
     st.sampled_from(["inner", "left"]),

@@ -20,6 +20,7 @@ from headrace.topology.context.context import Number
 from headrace.topology.operators.joins import join_recent
 from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
 from headrace.topology.serdes.join_serdes import KEPT
+from tests.support.examples import examples
 
 KEYS = ("a", "b", "a" + "\0" * 11 + "\x05", "a" + "\0" * 12)
 """Some begin as others do, and with what a time and a number may look like."""
@@ -103,7 +104,7 @@ STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, TASKS), max
     numbers=False,
 )  # fmt: skip
 @example(entries=8, steps=[*[("add", "a", 9)] * 3, ("remove", "a", 9, 2)], numbers=True)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_reads_find_what_a_scan_finds(
     hold: Hold, entries: int, steps: list[Any], numbers: bool
 ) -> None:

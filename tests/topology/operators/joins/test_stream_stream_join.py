@@ -23,6 +23,7 @@ from headrace.topology.operators.joins import join_waiting
 from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import JoinWindows
+from tests.support.examples import examples
 from tests.topology.operators.joins.stream_join_model import Kind, Side, StreamJoinModel
 
 MS = timedelta(milliseconds=1)
@@ -200,7 +201,7 @@ def act(driver: TopologyTestDriver, action: str) -> None:
     in_memory=0,
     steps=[("left", "a", time) for time in (10, 3, 11)],
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_aborts_and_crashes_between_any_two_records_change_nothing(
     partitions: int,
     cache: int,

@@ -21,6 +21,7 @@ from headrace.topology import (
     TopologyError,
     serdes,
 )
+from tests.support.examples import examples
 
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 MS = timedelta(milliseconds=1)
@@ -217,7 +218,7 @@ ACTIONS = st.sampled_from(["commit", "abort", "crash", "lose", "restart"])
     cache=st.sampled_from([0, 1 << 20]),
     steps=st.lists(st.one_of(RECORDS, RECORDS, ACTIONS), max_size=25),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_aborts_and_crashes_between_any_two_records_change_nothing(
     partitions: int, method: str, cache: int, steps: list[Any]
 ) -> None:
@@ -344,7 +345,7 @@ def test_without_a_grace_period_too_a_table_with_a_past_is_asked_for_the_time_of
         st.one_of(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), ACTIONS), max_size=25
     ),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_waits_for_the_grace_period_outlives_aborts_and_crashes(
     grace: int, steps: list[Any]
 ) -> None:

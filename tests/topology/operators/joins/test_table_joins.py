@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.topology import Materialized, StreamsBuilder, Topology, TopologyError, serdes
+from tests.support.examples import examples
 from tests.support.operators import pairs
 from tests.support.tables import (
     ACTIONS,
@@ -293,7 +294,7 @@ def slow(kind: str, records: list[tuple[str, str, Any]]) -> dict[str, list[Any]]
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     records=st.lists(ROWS, max_size=20),
     commits=st.sets(st.integers(0, 20)),
@@ -353,7 +354,7 @@ def chained_result(a: Any, b: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     actions=ACTIONS,
     kind=st.sampled_from((*KINDS, "chained")),
@@ -388,7 +389,7 @@ def test_a_join_tells_what_it_forwarded_last(
     assert {key: values[-1] for key, values in outputs(driver).items()} == found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     actions=ACTIONS,
     kind=st.sampled_from(KINDS),

@@ -25,6 +25,7 @@ from headrace.topology import (
     serdes,
 )
 from headrace.topology.checks.unnamed import unnamed_steps
+from tests.support.examples import examples
 from tests.support.operators import HEADERS, NO_CACHE, Pair, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
 
@@ -327,7 +328,7 @@ class Model:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     steps=actions(st.sampled_from([None, "x", "y", "z"])),
     partitions=st.sampled_from([1, 3]),
@@ -383,7 +384,7 @@ WINDOWS = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     steps=actions(st.just(1)),
     partitions=st.sampled_from([1, 3]),
