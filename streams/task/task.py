@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import IntEnum
 from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer
@@ -56,25 +56,13 @@ Delta = list[tuple[bytes, "bytes | None", int]]
 LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 
 
-class Phase(Enum):
-    """Where a task is in its life."""
+class Phase(IntEnum):
+    """Where a task is in its life, which may leave phases out and never goes back."""
 
-    CREATED = "created"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    CLOSED = "closed"
-
-    def may_become(self, phase: Phase) -> bool:
-        """Whether the life of a task allows this step."""
-        return phase in _NEXT[self]
-
-
-_NEXT = {
-    Phase.CREATED: frozenset({Phase.RESTORING, Phase.RUNNING, Phase.CLOSED}),
-    Phase.RESTORING: frozenset({Phase.RUNNING, Phase.CLOSED}),
-    Phase.RUNNING: frozenset({Phase.CLOSED}),
-    Phase.CLOSED: frozenset[Phase](),
-}
+    CREATED = 0
+    RESTORING = 1
+    RUNNING = 2
+    CLOSED = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -193,13 +181,12 @@ class Task:
         return [place for place in self.start if place.topic not in self.spec.internal_topics]
 
     def become(self, phase: Phase) -> None:
-        """Step to the next phase of the task's life."""
-        assert self.phase.may_become(phase), f"task {self.id}: {self.phase} -> {phase}"
+        """Step to a later phase of the task's life."""
+        assert phase > self.phase, f"task {self.id}: {self.phase.name} -> {phase.name}"
         self.phase = phase
 
     def begin(self) -> None:
-        """Begin to run: the state is complete, and records come next."""
-        self.become(Phase.RUNNING)
+        """Start the processors: the state is complete, and records come next."""
         try:
             self.facts.start()
         except BaseException as error:

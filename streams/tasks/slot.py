@@ -13,7 +13,7 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import committed_id
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from headrace.streams.task.task import Task
+from headrace.streams.task.task import Phase, Task
 from headrace.streams.tasks.lost_offsets import Counted
 from headrace.streams.tasks.restore_plan import ChangelogFacts
 from headrace.topology.processors.store import Store
@@ -51,7 +51,6 @@ class Slot:
     inputs: list[TopicPartition] = field(default_factory=list)
     home: TaskHome | None = None
     task: Task | None = None
-    reads: bool = False
     is_committed: bool = False
     """Whether this worker has committed the task's offsets since it has the task."""
     lost: Sequence[TopicPartition] = ()
@@ -66,6 +65,11 @@ class Slot:
     """The ids of the input topics when the task was begun last."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """Those of the changelogs."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether the task is there and gets records."""
+        return self.task is not None and self.task.phase is Phase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,6 @@ class Tasks:
             self._consumer.remove(slot.inputs)
             for place in slot.inputs:
                 del self._readers[place]
-            slot.reads = False
         task, slot.task = slot.task, None
         slot.is_committed = task.is_committed
         self._restorer.forget(task, keep=keep_restored)
@@ -341,9 +340,9 @@ class Tasks:
                 return
         task.begin()
         self._consumer.add(task.next_offset)
+        task.become(Phase.RUNNING)
         for place in slot.inputs:
             self._readers[place] = task
-        slot.reads = True
         self._log.info(
             "task_started",
             task=str(task.id),
