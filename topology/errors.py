@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Literal
 
-_EITHER = re.compile(r"value=(\S.*?) \(key=.*? for keys\)")
+_EITHER = re.compile(r"value=(\S.*?) \(key=(.*?) for keys\)")
 """What serdes say where they cannot know which of both is meant."""
 
 
@@ -33,6 +33,8 @@ class SerdeError(Exception):
     """
 
     part: Part | None = None
+    arguments: Arguments = NO_ARGUMENTS
+    """Those of the step, where nobody knows which part it is about."""
     argument: str | None = None
     """The argument of the step that names the serde, where it is not called as the part."""
 
@@ -40,6 +42,10 @@ class SerdeError(Exception):
         text = super().__str__()
         if self.part or self.argument:
             text = _EITHER.sub(rf"{self.argument or self.part}=\1", text)
+        elif self.arguments:
+            value, key = (self.arguments.get(part, part) for part in ("value", "key"))
+            either = rf"{value}=\1" + ("" if key == value else rf" ({key}=\2 for keys)")
+            text = _EITHER.sub(either, text)
         if self.part is None:
             return text
         if self.part == "key":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
+from headrace.topology.errors import Arguments
 from headrace.topology.serdes import Serde
 
 Bind = Callable[..., Serde[Any]]
@@ -140,6 +141,11 @@ class OperatorSpec:
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
         """The same, of a step that stands right behind a topic that is read, or does not."""
         return self.store_call
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """Which arguments of its call name its serdes, where not ``key`` and ``value``."""
+        return {}
 
     @property
     def repartition_advice(self) -> str | None:

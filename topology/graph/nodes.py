@@ -307,6 +307,7 @@ class Operator(Node):
     row_kind = _asked("row_kind")
     is_processor = _asked("is_processor")
     repartition_advice = _asked("repartition_advice")
+    serde_arguments = _asked("serde_arguments")
     tells_old = _asked("is_table")
 
     def bound(self, binder: Binder) -> Node:

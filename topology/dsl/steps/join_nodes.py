@@ -142,7 +142,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
         (left, names.keep_left, names.left_store, join.late, not is_outer_left),
         (right, names.keep_right, names.right_store, join.other_late, not is_outer_right),
     ):
-        spec = KeepSide(store, retention_ms)
+        spec = KeepSide(store, retention_ms, is_left=edge is left)
         keep = Operator(node, (edge.node,), spec=spec, uses=(store,), needs_key=drops_null_keys)
         edge.draft.add(keep, store=stores[store])
         add_late(edge, node, late)

@@ -12,7 +12,10 @@ from typing import Any
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import AtOnce
+
+_KEY_OF_TABLE = "global_table's key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,11 @@ class GlobalJoin(OperatorSpec):
     joiner: Callable[..., Any]
     with_key: bool
     left: bool
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """It writes none but the key that it looks up, and the table has named how."""
+        return {"key": _KEY_OF_TABLE, "value": _KEY_OF_TABLE}
 
     def make(self, context: OperatorContext, /) -> _Join:
         """Make the operator of one task."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.errors import Arguments
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.operators.joins.join_waiting import Join, Waiting
 from headrace.topology.operators.last_changes import AtOnce
@@ -49,10 +50,16 @@ class KeepSide(OperatorSpec):
 
     store: str
     retention_ms: int
+    is_left: bool = True
 
     repartition_advice: ClassVar[str] = 'join(name="...")'
 
     store_call: ClassVar[str] = 'join(store="...")'
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """The values of the two sides have one each."""
+        return {} if self.is_left else {"value": "other_value"}
 
     def make(self, context: OperatorContext, /) -> _Keep:
         """Make the operator of one task."""

@@ -591,6 +591,27 @@ def test_an_error_of_the_right_sides_value_serde_names_its_argument() -> None:
         driver.input("right").send("k", "v")
 
 
+@pytest.mark.parametrize("cache", [0, 1_000_000])
+@pytest.mark.parametrize(("wrong", "argument"), [("left", "value"), ("right", "other_value")])
+def test_an_error_of_what_a_side_keeps_names_the_argument_of_that_side(
+    wrong: str, argument: str, cache: int
+) -> None:
+    builder = StreamsBuilder()
+    sides = {
+        side: builder.stream(side, **TEXTS).map_values(
+            lambda value, side=side: 7 if side == wrong else value
+        )
+        for side in ("left", "right")
+    }
+    texts = {"value": serdes.string, "other_value": serdes.string}
+    sides["left"].join(sides["right"], pair, within(10), store="j", **texts).to("out")
+    settings = {**EXACTLY_ONCE, "statestore.cache.max.bytes": cache}
+    driver = TopologyTestDriver(builder.build(), settings)
+    with pytest.raises(RecordError) as caught:
+        driver.input(wrong).send("k", "v")
+    assert f"pass {argument}=serdes.long (key=serdes.long for keys) (" in str(caught.value)
+
+
 @pytest.mark.filterwarnings("ignore::headrace.topology.errors.KeySerdeWarning")
 @pytest.mark.parametrize("kind", METHODS)
 def test_late_records_are_written_with_the_serdes_of_their_own_side(kind: Kind) -> None:
