@@ -102,19 +102,46 @@ def _compare(app: KafkaStreams) -> int:
     records = CommittedRecords(
         partial(LIVE.make_reader, config, clock), clock=clock, timeout_s=timeout_s
     )
-    start_check = StartCheck(config, app.plans, admin, records, before, structlog.get_logger())
+    notes = _Notes()
+    start_check = StartCheck(config, app.plans, admin, records, before, notes)
     refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")
     for change in found:
         if not change.refused:
             click.echo(f"Note: {change}")
+    for note in notes.told:
+        click.echo(f"Note: {note}")
     if before is not None and any(change.refused for change in found):
         code = change_code(before, deployed.present)
         click.echo(f"To start all the same and lose that: topology.change.accept={code}")
     if not refused:
-        click.echo("The application can be started on what is deployed.")
+        but = ", but see the notes" if notes.told else ""
+        click.echo(f"The application can be started on what is deployed{but}.")
     return 1 if refused else 0
+
+
+class _Notes:
+    """Takes the place of a log: what a start would say of what it meets, and go on."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """It would be told."""
+        self._tell(event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """It would be warned of."""
+        self._tell(event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """It would go on with it all the same."""
+        self._tell(event, fields)
+
+    def _tell(self, event: str, fields: dict[str, Any]) -> None:
+        others = ", ".join(f"{name}={value}" for name, value in fields.items() if name != "reason")
+        self.told.append(f"{event}: {fields.get('reason', '')} ({others})".replace(":  (", " ("))
 
 
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:

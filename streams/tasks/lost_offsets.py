@@ -232,8 +232,7 @@ class LostOffsets:
                 **counted.fields(),
                 partitions=effects,
                 reason=f"the group {self._group} has no committed offsets for {where} any more, "
-                "and at_least_once goes on all the same; if that is not wanted, stop, reset the "
-                "application, and start",
+                f"{way_around(topic_options(lost, {}))}",
             )
         else:
             self._log.warning(
@@ -267,6 +266,21 @@ def way_out(named: str) -> str:
         "records is counted yet, as of a new input or a topic made anew. After a clean stop that "
         "had read everything, the offsets are the ends of the partitions: --to end. Or begin anew "
         "with headrace reset"
+    )
+
+
+def way_around(named: str) -> str:
+    """What to do about records that at-least-once counts again.
+
+    Args:
+        named: the options that name the partitions (see `topic_options`).
+    """
+    return (
+        "and at_least_once goes on all the same: it counts their records again, and those behind "
+        "a repartition topic up to twice again. If that is not wanted, it is to be said before a "
+        f"start: headrace offsets set MODULE:APP {named} --to end begins behind all that is there, "
+        "which leaves out what came since the last commit. What was counted again stays: then "
+        "stop, run headrace reset, and start"
     )
 
 

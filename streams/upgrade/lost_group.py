@@ -43,6 +43,7 @@ from headrace.streams.tasks.lost_offsets import (
     has_run,
     lost_inputs,
     read_before,
+    way_around,
     way_out,
 )
 from headrace.streams.upgrade.committed_records import CommittedRecords
@@ -220,8 +221,8 @@ class LostGroup:
         where = named_places(places)
         lacks = f"the group {self._group} has no committed offsets for {where}"
         tasks = {sub: named_tasks(sub, some) for sub, some in sorted(by_sub.items())}
+        counts = {name: found.partitions for name, found in facts.items()}
         if self._config.exactly_once:
-            counts = {name: found.partitions for name, found in facts.items()}
             effects = "; ".join(
                 f"{self._counted[sub]} ({named})"
                 for sub, named in tasks.items()
@@ -238,8 +239,7 @@ class LostGroup:
             stores=[store for one in counted for store in one.stores],
             writes_to=[topic for one in counted for topic in one.written],
             partitions=self._effects(admin, places, facts),
-            reason=f"{lacks} any more, and at_least_once goes on all the same; if that is not "
-            "wanted, stop, reset the application, and start",
+            reason=f"{lacks} any more, {way_around(topic_options(places, counts))}",
         )
 
     def _effects(

@@ -449,6 +449,9 @@ def test_at_least_once_says_it_once_with_all_that_lacks_and_goes_on() -> None:
     assert event["partitions"].keys() == {str(place) for place in gone}
     assert re.search(r"offsets 0 to \d are processed", event["partitions"]["a-0"])
     assert f"no committed offsets for a-0..1, {BETWEEN}-0..1 any more" in event["reason"]
+    options = f"--topic a --topic {BETWEEN}"
+    assert f"before a start: headrace offsets set MODULE:APP {options} --to end" in event["reason"]
+    assert "behind a repartition topic up to twice again" in event["reason"]
 
 
 def test_at_least_once_records_in_front_show_nothing() -> None:
@@ -467,3 +470,6 @@ def test_what_was_told_is_not_told_again_by_the_tasks() -> None:
     assert log.events == []
     told.meet("0_1", Counted(["n"]), [*lost, TopicPartition("c", 0)], {})
     assert [event["event"] for event in log.events] == ["records_counted_twice"]
+    options = "--topic a:0 --topic b:0 --topic c:0"
+    (event,) = log.events
+    assert f"before a start: headrace offsets set MODULE:APP {options} --to end" in event["reason"]

@@ -93,3 +93,39 @@ def test_a_group_that_was_deleted_is_refused_until_all_of_it_is_set(
         app.wait_processed(6 * WORDS)
     expected = [300 // WORDS + (number < 300 % WORDS) + 3 for number in range(WORDS)]
     assert counts(topics, out) == {f"w{number}": count for number, count in enumerate(expected)}
+
+
+def test_at_least_once_tells_of_a_deleted_group_before_the_start_and_how_to_go_around_it(
+    topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topology, source, out = counted(topics)
+    settings = {**settings_of(topics, tmp_path), "processing.guarantee": "at_least_once"}
+    group = str(settings["application.id"])
+    admin = GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=30)
+    write(topics, source, 300)
+    with live(topology, settings) as app:
+        app.wait_processed(600)
+    before = counts(topics, out)
+
+    def deleted() -> bool:
+        try:
+            admin.delete_groups([group])
+        except FatalClientError:  # the member is still leaving
+            return False
+        return True
+
+    wait_until(deleted, what="the group is deleted")
+    assert _compare(Live(topology, settings).app) == 0
+    told = capsys.readouterr().out
+    options = f"--topic {group}-by-word-repartition --topic {source}"
+    assert f"headrace offsets set MODULE:APP {options} --to end" in told
+    assert "\nNote: records_counted_twice: the group " in told
+    assert told.endswith("can be started on what is deployed, but see the notes.\n")
+
+    ends = {t: kafka.ends(topics.bootstrap, t) for t in (f"{group}-by-word-repartition", source)}
+    places = {TopicPartition(t, p): end for t, some in ends.items() for p, end in some.items()}
+    admin.set_offsets(group, {place: CommittedOffset(end) for place, end in places.items()})
+    write(topics, source, WORDS)
+    with live(topology, settings) as app:
+        app.wait_processed(2 * WORDS)
+    assert counts(topics, out) == {word: count + 1 for word, count in before.items()}
