@@ -38,6 +38,13 @@ class SerdeError(Exception):
     argument: str | None = None
     """The argument of the step that names the serde, where it is not called as the part."""
 
+    def named_by(self, arguments: Arguments) -> None:
+        """Say what the arguments of the step are called, unless that is known."""
+        if self.part is None:
+            self.arguments = arguments
+        elif self.argument is None:
+            self.argument = arguments.get(self.part)
+
     def __str__(self) -> str:
         text = super().__str__()
         if self.part or self.argument:

@@ -195,13 +195,9 @@ class Program:
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report: that of the checked decoding, where a source failed."""
         error = blame.explained(error, self.filename, self.source_code.splitlines())
-        if isinstance(error, SerdeError) and error.argument is None:
+        if isinstance(error, SerdeError):
             failed = next((n for n in self.sub_topology.nodes if n.name == node), None)
-            arguments = {} if failed is None else failed.serde_arguments
-            if error.part is None:
-                error.arguments = arguments
-            else:
-                error.argument = arguments.get(error.part)
+            error.named_by({} if failed is None else failed.serde_arguments)
         source_node = next((s for s in self.sub_topology.sources if s.name == node), None)
         if source_node is None or message is None or isinstance(error, BadRecordError):
             return error
