@@ -222,7 +222,9 @@ class LocalChangelogs:
         longest = max((len(mark.metadata) for mark in marks.values()), default=0)
         if longest > MAX_BYTES:
             raise ResetRefusedError(
-                f"the mark beside an offset would take {longest} bytes, of {MAX_BYTES}"
+                f"the mark beside an offset of {self._group} would take {longest} bytes, and "
+                f"brokers take {MAX_BYTES}; nothing was done; headrace reset begins anew, without "
+                "these rows"
             )
         self._cluster.set_offsets(self._group, marks)
         found = self._cluster.committed(self._group, decided=True)

@@ -362,7 +362,9 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
             )
         place = TopicPartition(parts[0], int(parts[1]))
         if place in found:
-            raise ConfigError(f"line {number} names {place} a second time; nothing was set")
+            raise ConfigError(
+                f"line {number} names {place} a second time; nothing was set: leave one of them"
+            )
         found[place] = Target("offset", int(parts[2]))
     return found
 

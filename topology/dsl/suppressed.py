@@ -51,7 +51,9 @@ class BufferConfig(metaclass=Hinting):
     def __post_init__(self) -> None:
         for name, bound in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
             if bound is not None and bound < 0:
-                raise TopologyError(f"{name} must be at least 0, not {bound}")
+                raise TopologyError(
+                    f"BufferConfig() was given {name}={bound}; give it 0 or more, or leave it out"
+                )
         require_word("when_full", self.when_full, ("emit_early", "shut_down"))
 
     @property

@@ -70,6 +70,38 @@ def test_a_global_table_says_it_too() -> None:
             driver.input("in").send_bytes(key, value)
 
 
+def _text(builder: StreamsBuilder, topic: str) -> Any:
+    return builder.table(topic, key=serdes.string, value=serdes.string)
+
+
+LOOK_UPS: dict[str, tuple[Callable[[StreamsBuilder], Any], str]] = {
+    "a global table": (
+        lambda b: b.stream("left", key=serdes.string, value=serdes.string).join(
+            b.global_table("right", key=serdes.string, value=serdes.string),
+            "{} {}".format,
+            key_mapper=lambda key, value: 5,
+        ),
+        r"pass the global table's key=serdes\.long \(left-",
+    ),
+    "a table by a foreign key": (
+        lambda b: _text(b, "left").join(
+            _text(b, "right"), "{} {}".format, foreign_key=lambda value: 5
+        ),
+        r"pass this table's value=serdes\.long \(the other table's key=serdes\.long for keys\)[; ]",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOOK_UPS)
+def test_a_key_to_look_up_is_written_with_a_serde_that_the_join_does_not_name(kind: str) -> None:
+    join, said = LOOK_UPS[kind]
+    builder = StreamsBuilder()
+    join(builder)
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(RecordError, match=said):
+        driver.input("left").send("k", "v")
+
+
 def test_the_ends_of_the_test_driver_say_it() -> None:
     driver = driver_of(lambda stream: stream)
     unfit: Any = 5

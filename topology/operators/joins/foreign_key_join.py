@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Self
 from headrace.state.codec import prefix_end
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
+from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
@@ -90,6 +91,11 @@ class Subscribe(_Spec):
     foreign_key: Callable[[Any, Any], Any]
 
     needs_old: ClassVar[bool] = True
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """The join's own are those of its results."""
+        return {"value": "this table's value", "key": "the other table's key"}
 
     def bound(self, bind: Bind) -> Self:
         """The same spec with complete serdes."""

@@ -15,7 +15,7 @@ from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import AtOnce
 
-_KEY_OF_TABLE = "global_table's key"
+_KEY_OF_TABLE = "the global table's key"
 
 
 @dataclass(frozen=True, slots=True)
