@@ -11,10 +11,13 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
+from headrace.topology.compile.source import partial_taker
+from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import Sink, Source
-from headrace.topology.serdes import partials
+from headrace.topology.serdes import long, partials
 from headrace.topology.topology import Topology
-from tests.reference.engine import Engine, Written
+from tests.reference.engine import Engine, Partial, Written
+from tests.reference.functions import weight
 from tests.reference.programs import GLOBAL, OPS, Event, Program, random_program, write
 from tests.reference.recorder import Recorder, committed
 from tests.reference.streams import Builder
@@ -145,33 +148,33 @@ def _replay(
         if event.topic == GLOBAL and GLOBAL in engine.inputs:
             engine.read(GLOBAL, "0_0", event.key, event.value, event.timestamp)
     config = _config(program, way)
-    sources: dict[str, Source] = {}
+    sources: dict[str, tuple[Source, partials.Take | None]] = {}
     for plan in plan_application(topology, config):
-        for source in plan.program.sub_topology.sources:
+        sub = plan.program.sub_topology
+        for source in sub.sources:
+            take = partial_taker(sub, source, config.default_value_serde)
             for topic in source.topics:
-                sources[f"test-{topic}" if source.internal else topic] = source
+                sources[f"test-{topic}" if source.internal else topic] = source, take
     for task, message in recorder.read:
-        source = sources[message.topic()]
+        source, take = sources[message.topic()]
         key = _decoded(source.key or config.default_key_serde, message.key())
-        stands_for = _stands_for(message)
-        if stands_for is not None:
+        timestamp = message.timestamp()[1]
+        partial = None if take is None else take(message.headers() or (), message.value())[0]
+        if partial is not None:
+            stands_for = partial if take is partials.take_count else 1
+            value = 0 if take is partials.take_count else Partial(partial)
             for _ in range(stands_for):
-                engine.read(message.topic(), task, key, 0, message.timestamp()[1])
+                engine.read(message.topic(), task, key, value, timestamp)
             continue
         value = _decoded(source.value or config.default_value_serde, message.value())
         if message.topic() in engine.inputs:  # not what foreign-key joins say to each other
-            engine.read(message.topic(), task, key, value, message.timestamp()[1])
+            engine.read(message.topic(), task, key, value, timestamp)
 
 
 def _config(program: Program, way: Way) -> StreamsConfig:
     return StreamsConfig.parse(
         {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings_of(program, way)}
     )
-
-
-def _stands_for(message: Any) -> int | None:
-    """How many records a partial count stands for; None of a record like any other."""
-    return partials.take_count(message.headers() or (), message.value())[0]
 
 
 def _decoded(serde: Any, data: bytes | None) -> Any:
@@ -219,7 +222,7 @@ def _compare_outputs(
             driver.cluster.create(topic)
         expected = engine.outputs.get(topic, [])
         if sink.combines is not None:
-            _compare_counts(driver, topic, sink.key or program.keys.default, expected)
+            _compare_combined(driver, sink, topic, expected, program)
             continue
         found = [
             Written(
@@ -241,23 +244,72 @@ def _compare_outputs(
             _compare_last(topic, found, expected)
 
 
-def _compare_counts(
-    driver: TopologyTestDriver, topic: str, serde: Any, expected: Sequence[Written]
+def _compare_combined(
+    driver: TopologyTestDriver,
+    sink: Sink,
+    topic: str,
+    expected: Sequence[Written],
+    program: Program,
 ) -> None:
-    """As many records of each key, and the same latest time, however many stand for one another."""
-    wanted: dict[Any, list[int]] = {}
-    for one in expected:
-        if one.value is not None:
-            wanted.setdefault((one.partition, one.key), []).append(one.timestamp)
-    got: dict[Any, list[int]] = {}
-    for place in driver.cluster.places(topic):
-        for message in committed(driver.cluster, place):
-            if message.value() is not None:
-                many = [message.timestamp()[1]] * (_stands_for(message) or 1)
-                key = _decoded(serde, message.key())
-                got.setdefault((place.partition, key), []).extend(many)
-    summed = [{key: (len(t), max(t)) for key, t in side.items()} for side in (got, wanted)]
+    """The same of each key in sum, with the same latest time, however many records it is.
+
+    Of one task's records, in their order, the same is made.
+    """
+    combines = sink.combines
+    assert combines is not None
+    fold = combines.fold
+    keys, values = sink.key or program.keys.default, sink.value or program.values.default
+    read = long if fold.word == "count" else combines.value or program.values.default
+
+    def of(message: Any) -> Written:
+        is_partial = partials.call_of(message.headers() or ()) is not None
+        key, value = _decoded(keys, message.key()), message.value()
+        result = Partial(read.deserialize(value)) if is_partial else _decoded(values, value)
+        return Written("", message.partition(), key, result, message.timestamp()[1])
+
+    found = [
+        of(message)
+        for place in driver.cluster.places(topic)
+        for message in committed(driver.cluster, place)
+    ]
+    summed = [_sums(fold.word, side) for side in (found, expected)]
     assert summed[0] == summed[1], f"{topic}: {summed[0]} instead of {summed[1]}"
+    if len(driver.cluster.places(topic)) == 1 and fold.word != "count":
+        made = [_folded(fold, side) for side in (found, expected)]
+        assert made[0] == made[1], f"{topic}: {made[0]} instead of {made[1]}"
+
+
+def _sums(call: str, records: Sequence[Written]) -> dict[Any, tuple[int, int]]:
+    """By partition and key: what they have in sum, and their latest time."""
+    sums: dict[Any, tuple[int, int]] = {}
+    for one in records:
+        if one.key is None or one.value is None:
+            continue
+        is_partial = isinstance(one.value, Partial)
+        value = one.value.result if is_partial else one.value
+        if call == "count":
+            more = value if is_partial else 1
+        else:
+            more = weight(call, one.key, value, is_partial=is_partial)
+        so_far, latest = sums.get((one.partition, one.key), (0, -1))
+        sums[one.partition, one.key] = (so_far + more, max(latest, one.timestamp))
+    return sums
+
+
+def _folded(fold: Fold, records: Sequence[Written]) -> dict[Any, Any]:
+    """By key: what becomes of a row."""
+    rows: dict[Any, Any] = {}
+    merger = fold.functions["merger"]
+    for one in records:
+        if one.key is None or one.value is None:
+            continue
+        old = rows.get(one.key)
+        if not isinstance(one.value, Partial):
+            rows[one.key] = fold.step(one.key, one.value, old)
+        else:
+            result = one.value.result
+            rows[one.key] = result if old is None else merger(one.key, old, result)
+    return rows
 
 
 def _compare_all(

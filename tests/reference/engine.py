@@ -33,6 +33,12 @@ class Written(NamedTuple):
     timestamp: int
 
 
+class Partial(NamedTuple):
+    """What several records of a key came to before they were written to a repartition topic."""
+
+    result: Any
+
+
 @dataclass
 class Engine:
     """What the parts of one interpreted topology share.

@@ -89,3 +89,29 @@ def reduced(old: int, new: int) -> int | None:
 def aggregated(key: str, value: int, old: int) -> int | None:
     """The same, of the key as well."""
     return reduced(old + len(key), value)
+
+
+def summed(one: int, other: int) -> int:
+    """What may be added up in any groups and in any order."""
+    return one + other
+
+
+def last_of(key: str, value: int, old: int) -> int | None:
+    """How long the keys were together, and the last digit, so that order shows.
+
+    None for some values, whatever there was.
+    """
+    return None if value % 7 == 6 else 100 * (old // 100 + len(key)) + value % 10
+
+
+def last_of_both(key: str, one: int, other: int) -> int:
+    """What `last_of` makes of the records of both."""
+    del key
+    return 100 * (one // 100 + other // 100) + other % 100
+
+
+def weight(call: str, key: str, value: int, *, is_partial: bool) -> int:
+    """What partial results and single records have together the same of."""
+    if call == "reduce":
+        return value
+    return value // 100 if is_partial else len(key)

@@ -23,10 +23,13 @@ from tests.reference.functions import (
     joined,
     kept,
     key_of,
+    last_of,
+    last_of_both,
     mapped,
     merged,
     reduced,
     subtracted,
+    summed,
     unwindowed,
     windows_of,
 )
@@ -345,6 +348,15 @@ class Written:
         options = {"store": f"s{place}", "value": self._value}
         self._tables.append(grouped.aggregate(lambda: step.n, aggregated, **options))
 
+    def reduce_merged(self, stream: Any, step: Step, place: int) -> None:
+        options = {"merger": lambda _, one, other: one + other, "store": f"s{place}"}
+        self._tables.append(self._grouped(stream, step, place).reduce(summed, **options))
+
+    def aggregate_merged(self, stream: Any, step: Step, place: int) -> None:
+        grouped = self._grouped(stream, step, place)
+        options = {"merger": last_of_both, "store": f"s{place}", "value": self._value}
+        self._tables.append(grouped.aggregate(int, last_of, **options))
+
     def cogroup(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
         if other is stream:
@@ -556,5 +568,6 @@ PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)
 )
 """Those without which a plain program does."""
-BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op != "table_group")
-"""Those that come to the same whatever caches leave out; `aggregated` is not taken back."""
+BEHIND_CACHES = tuple(op for op in PLAIN_OPS if op not in ("table_group", "aggregate_merged"))
+"""Those that come to the same whatever caches leave out; `aggregated` is not taken back, and in
+which order partial results of several tasks come is open."""

@@ -9,13 +9,14 @@ from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import SessionWindows
 from tests.reference import fewer, joins
-from tests.reference.engine import Engine, Receive, Task
+from tests.reference.engine import Engine, Partial, Receive, Task
 from tests.reference.tables import Source, Stored, Table, Versioned, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
 
 Joiner = Callable[[Any, Any], Any]
 Key = Serde[Any] | None
 """The serde of keys; None where nobody has named one."""
+Merger = Callable[[Any, Any, Any], Any] | None
 ANYWHERE: frozenset[str] = frozenset()
 """Where records lie that have new keys."""
 
@@ -370,10 +371,14 @@ class Grouped:
         del value
         return self._folded(store, lambda key, value, old: (old or 0) + 1)
 
-    def reduce(self, reducer: Callable[[Any, Any], Any], *, store: str) -> Table:
+    def reduce(
+        self, reducer: Callable[[Any, Any], Any], *, store: str, merger: Merger = None
+    ) -> Table:
         """See `KGroupedStream.reduce`."""
         return self._folded(
-            store, lambda key, value, old: value if old is None else reducer(old, value)
+            store,
+            lambda key, value, old: value if old is None else reducer(old, value),
+            merger,
         )
 
     def aggregate(
@@ -383,16 +388,26 @@ class Grouped:
         *,
         store: str,
         value: Serde[Any],
+        merger: Merger = None,
     ) -> Table:
         """See `KGroupedStream.aggregate`."""
         del value
         return self._folded(
             store,
             lambda key, new, old: aggregator(key, new, initializer() if old is None else old),
+            merger,
         )
 
-    def _folded(self, store: str, function: Callable[[Any, Any, Any], Any]) -> Table:
-        table = fold(self.partitioned(), store, function)
+    def _folded(
+        self, store: str, function: Callable[[Any, Any, Any], Any], merger: Merger = None
+    ) -> Table:
+        def step(key: Any, value: Any, old: Any) -> Any:
+            if not isinstance(value, Partial):
+                return function(key, value, old)
+            assert merger is not None
+            return value.result if old is None else merger(key, old, value.result)
+
+        table = fold(self.partitioned(), store, step)
         table.key = self.key
         return table
 
