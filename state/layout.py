@@ -11,7 +11,7 @@ and for each row there is an entry of an index by time: a byte 1, the time, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -51,8 +51,12 @@ class Layout(Protocol):
     def time_of(self) -> Callable[[bytes], int] | None:
         """Reads the time that rows expire by from a row's key; None where rows never expire."""
 
-    def local(self, rows: Delta) -> Delta:
-        """The rows to write to disk for rows of the store."""
+    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
+        """The rows to write to disk for rows of the store.
+
+        Args:
+            indexed: the keys of rows that are on disk already.
+        """
 
     def rows(self, changes: Changes) -> Delta:
         """The rows to write to disk for records of the changelog."""
@@ -78,7 +82,7 @@ def _records(rows: CommittedStore) -> Iterator[Change]:
 class _Plain:
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
 
-    def local(self, rows: Delta) -> Delta:
+    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
         return rows
 
     def rows(self, changes: Changes) -> Delta:
@@ -97,13 +101,14 @@ class _Timed:
     time_from_end: int
     """How many bytes before its end the time begins in a row's key."""
 
-    def local(self, rows: Delta) -> Delta:
+    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
         begin = -self.time_from_end
         end = begin + TIMESTAMP.size
         local: list[tuple[bytes, bytes | None]] = []
         for key, row in rows:
             local.append((_ROW + key, row))
-            local.append((_INDEX + key[begin:end] + key, None if row is None else b""))
+            if row is None or key not in indexed:
+                local.append((_INDEX + key[begin:end] + key, None if row is None else b""))
         return local
 
     def rows(self, changes: Changes) -> Delta:

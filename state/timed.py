@@ -35,6 +35,9 @@ class RowCache(Protocol):
     count: int
     """How many entries there are."""
 
+    def written(self, row_key: bytes) -> None:
+        """A row was written by another than the one who keeps this."""
+
     def sample(self) -> dict[bytes, Entry]:
         """Some rows, from which the memory of all is estimated."""
 
@@ -118,9 +121,11 @@ class TimedBuffer(Buffer):
         if time < self.horizon:
             return
         super().put(key, value, timestamp)
+        if self._other is not None:
+            self._other.written(key)
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> None:
-        """As `put`, where the caller knows that the row has not expired."""
+        """As `put`, where the caller keeps the cache and knows that the row has not expired."""
         super().put(key, value, timestamp)
 
     def forget(self, key: bytes) -> None:
@@ -258,7 +263,8 @@ class TimedBuffer(Buffer):
 
     def expire(self, horizon: int) -> None:
         """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
-        self.horizon = max(self.horizon, horizon)
+        if horizon > self.horizon:  # called for each record: quicker than `max`
+            self.horizon = horizon
 
     def expired_rows(self) -> Delta:
         """Take the next rows on disk that expired, as deletions to write there."""
@@ -276,7 +282,11 @@ class TimedBuffer(Buffer):
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         """The rows to write to disk for what `delta` has told, and for what has expired."""
-        return [*self._layout.local(self.live(timestamped_rows(changes))), *self.expired_rows()]
+        rows = self.live(timestamped_rows(changes))
+        known = self.clean.get
+        # A row keeps its time: what is on disk has its entry in the index already.
+        indexed = {key for key, _ in rows if (known(key) or ABSENT)[0] is not None}
+        return [*self._layout.local(rows, indexed), *self.expired_rows()]
 
     def live(self, rows: Delta) -> Delta:
         """Those rows of a delta that have not expired since they were written."""
@@ -290,6 +300,7 @@ class TimedBuffer(Buffer):
         else:
             self.dirty.clear()
             self._order.clear()
+            self.clean.clear()  # what was read one by one is not kept up to date there
         self._fresh.clear()
         self._times.clear()
         self._known = 0

@@ -11,7 +11,7 @@ all versions of a key lie together, in the order of time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -79,7 +79,7 @@ class Versioned:
             rows.append((_INDEX + pack(time) + key, b""))
         return rows
 
-    def local(self, rows: Delta) -> Delta:  # noqa: ARG002
+    def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
         """Not to be asked: a row of a key would not say which version it is."""
         raise AssertionError("versions are written with their times")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.state.buffer import ABSENT, timestamped_rows
+from headrace.state.buffer import ABSENT
 from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
@@ -26,6 +26,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("scan")),
         st.tuples(st.just("expire"), TIMES),
         st.tuples(st.just("commit")),
+        st.tuples(st.just("evict")),
     ),
     max_size=30,
 )
@@ -36,8 +37,7 @@ def row_key(key: int, time: int, other: int) -> bytes:
 
 
 def commit(buffer: TimedBuffer, state: MemoryTaskState) -> None:
-    rows = buffer.live(timestamped_rows(buffer.delta()))
-    state.write({"w": [*SPEC.rows.local(rows), *buffer.expired_rows()]}, {})
+    state.write({"w": buffer.local_rows(buffer.delta())}, {})
     buffer.committed()
 
 
@@ -66,6 +66,8 @@ def test_rows_are_found_by_time_until_they_expire(
             horizon = max(horizon, action[1])
             buffer.expire(action[1])
             model = {key: row for key, row in model.items() if row[0] >= horizon}
+        elif action[0] == "evict":
+            buffer.shrink_cache(0)
         elif action[0] == "scan":
             list(buffer.scan())
         elif action[0] == "forget":
@@ -82,6 +84,8 @@ def test_rows_are_found_by_time_until_they_expire(
         if action[0] == "commit":
             stored = [key for key, _ in SPEC.rows.view(state.store("w")).scan()]
             assert stored == sorted(model)
+            times = [(session_end(key), key) for key in model]
+            assert list(opened(state).by_time(0, 2**63)) == sorted(times)
         written = [time for key in buffer.dirty if (time := session_end(key)) >= horizon]
         assert buffer.oldest_written() == min(written, default=None)
         if number % looks and number < len(actions):
@@ -129,3 +133,18 @@ def test_many_expired_rows_go_in_several_commits(monkeypatch: pytest.MonkeyPatch
         left.append(len(list(SPEC.rows.view(state.store("w")).scan())))
     assert left[0] == 15
     assert left[-1] == 2
+
+
+def test_a_row_that_is_written_again_is_put_into_the_index_once() -> None:
+    state = MemoryTaskState([SPEC])
+    buffer = opened(state)
+    key = row_key(97, 5, 5)
+    written = []
+    for value in (1, 2, None, 3):
+        buffer.put(key, value, 0)
+        written.append(len(buffer.local_rows(buffer.delta())))
+        commit(buffer, state)
+    buffer.shrink_cache(0)
+    buffer.put(key, 4, 0)
+    written.append(len(buffer.local_rows(buffer.delta())))
+    assert written == [2, 1, 2, 2, 2]

@@ -12,7 +12,7 @@ from typing import Any, cast
 from headrace.state.buffer import ATOMS
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Number, OperatorContext
-from headrace.topology.operators.joins.join_recent import RecentRows
+from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.join_serdes import KEPT, SEQUENCE, KeptKeySerde
 
 _SEQUENCE_MAX = 2**31 - 1
@@ -109,7 +109,7 @@ class SideRows:
         data, number = self.encode(key), self._next_sequence()
         row_key = data + KEPT.pack(timestamp, number)
         buffer.put_unexpired(row_key, value, timestamp)
-        recent.add(data, timestamp, number, buffer.dirty[row_key][0])
+        recent.add(data, timestamp, number, (timestamp, buffer.dirty[row_key][0]))
         return True
 
     def is_past(self, timestamp: int) -> bool:
@@ -136,7 +136,7 @@ class SideRows:
             return
         recent = self._recent or self._rows_in_memory()
         for row in recent.remove_last(key_bytes, timestamp, count):
-            self._buffer.put(row, None, timestamp)
+            self._buffer.put_unexpired(row, None, timestamp)
 
     def _rows_in_memory(self) -> RecentRows:
         # Not before the first record: until then the store may be under restore.

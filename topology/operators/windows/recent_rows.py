@@ -1,7 +1,9 @@
-"""The rows of one side of a join in memory, by key: what nearly every record asks for.
+"""The latest rows of a store by key and time in memory: what nearly every record asks for.
 
-Hot path: each record of the other side reads here. A RocksDB cursor costs more than all else that
-is done for a record, and is made only for rows that are not in memory.
+They are the rows of one side of a join of two streams, or those of sliding windows.
+
+Hot path: each record reads here. A RocksDB cursor costs more than all else that is done for a
+record, and is made only for rows that are not in memory.
 
 What is in memory of a key are all its rows from some time on, its floor; a key of which nothing is
 in memory has the common floor. Rows before it are read from the store once, and then stay. So a
@@ -60,7 +62,7 @@ class RecentRows:
     """See the module.
 
     Args:
-        buffer: the rows; they change here and there at once.
+        buffer: the rows; who changes them by `put_unexpired` or in `dirty` changes them here, too.
     """
 
     __slots__ = ("_buffer", "_floor", "_keys", "_sweep_at", "count")
@@ -76,23 +78,27 @@ class RecentRows:
         self._sweep_at = _SWEEP_MIN
         buffer.cache_in(self)
 
-    def add(self, key: bytes, timestamp: int, number: int, value: Any) -> None:
-        """Keep a row that is in the buffer now; `value` as it is held there."""
+    def add(self, key: bytes, time: int, number: int, row: Row) -> None:
+        """Keep a row that is in the buffer now, its value as it is held there.
+
+        Args:
+            time: behind the key in the row's key; `number` behind that.
+        """
         found = self._keys.get(key)
         if found is None:
-            if timestamp < self._floor:
+            if time < self._floor:
                 return
             found = self._keys[key] = _KeyRows(self._floor, [], [])
             self.count += 1
-        elif timestamp < found.floor:
+        elif time < found.floor:
             return
-        stamp = timestamp << _BITS | number
+        stamp = time << _BITS | number
         stamps = found.stamps
         if not stamps or stamp > stamps[-1]:
             stamps.append(stamp)
-            found.rows.append((timestamp, value))
+            found.rows.append(row)
         else:
-            found.insert(stamp, (timestamp, value))
+            found.insert(stamp, row)
         self.count += 1
         if self.count >= self._sweep_at:
             self._sweep()
@@ -103,16 +109,31 @@ class RecentRows:
         Args:
             start_ms: not before the buffer's horizon.
         """
+        found, low, high = self._found(key, start_ms, end_ms)
+        return [] if found is None else found.rows[low:high]
+
+    def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, Row]]:
+        """The same with the time of each, from the last to the first."""
+        found, low, high = self._found(key, start_ms, end_ms)
+        if found is None:
+            return []
+        times = [stamp >> _BITS for stamp in found.stamps[low:high]]
+        placed = list(zip(times, found.rows[low:high], strict=True))
+        placed.reverse()
+        return placed
+
+    def _found(self, key: bytes, start_ms: int, end_ms: int) -> tuple[_KeyRows | None, int, int]:
+        """The rows of a key, and from which to before which they are wanted."""
         found = self._keys.get(key)
         if start_ms < (self._floor if found is None else found.floor):
             found = self._read(key, found, start_ms)
         elif found is None:
-            return []
+            return None, 0, 0
         stamps = found.stamps
         low = bisect_left(stamps, start_ms << _BITS)
         if low == len(stamps):
-            return []
-        return found.rows[low : bisect_left(stamps, end_ms + 1 << _BITS, low)]
+            return None, 0, 0
+        return found, low, bisect_left(stamps, end_ms + 1 << _BITS, low)
 
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
         """Let go of the last rows of a key and time; returns their keys in the buffer."""
@@ -126,6 +147,16 @@ class RecentRows:
         gone = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp in found.stamps[low:high]]
         found.cut(low, high)
         return gone
+
+    def written(self, row_key: bytes) -> None:
+        """Read a key again, of which somebody else has written a row."""
+        latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
+        found = self._keys.pop(row_key[: -KEPT.size], None)
+        if found is not None:
+            self.count -= 1 + len(found.stamps)
+            if found.stamps:
+                latest = max(latest, found.stamps[-1] >> _BITS)
+        self._floor = max(self._floor, latest + 1)
 
     def shrink(self, entries: int) -> None:
         """Let go of what has expired, then of keys, until only so many rows and keys are left."""

@@ -21,17 +21,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headrace.state.buffer import ABSENT
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.windows.windowed import WindowedFold, WindowedOperator
 
 
 class _Row(NamedTuple):
-    """A window of the key: its start, its value and the largest time of its records."""
+    """A window of the key: its start, the largest time of its records, its value as it is held."""
 
     start: int
-    value: Any
     latest: int
+    held: Any
 
 
 class _Around(NamedTuple):
@@ -116,7 +117,8 @@ class SlidingOperator(WindowedOperator):
             self._dropped("late for some of its windows")
         right = around.right_base
         if right is not None and right.latest > timestamp and not around.has_right:
-            self._rows.add(key, key_bytes, timestamp + 1, right.value, right.latest, headers)
+            base = self._rows.opened(right.held)
+            self._rows.add(key, key_bytes, timestamp + 1, base, right.latest, headers)
 
     def _look(self, key_bytes: bytes, timestamp: int) -> _Around:
         left_start = max(timestamp - self._difference, 0)
@@ -124,15 +126,15 @@ class SlidingOperator(WindowedOperator):
         before = left = None
         holding = []
         has_right = False
-        for start, value, latest in self._rows.of_key(key_bytes, first, timestamp + 1):
+        for start, row in self._rows.of_key(key_bytes, first, timestamp + 1):
             if start > timestamp:
                 has_right = True
             elif start > left_start:
-                holding.append(_Row(start, value, latest))
+                holding.append(_Row(start, *row))
             elif start == left_start:
-                left = _Row(start, value, latest)
+                left = _Row(start, *row)
             else:
-                before = _Row(start, value, latest)
+                before = _Row(start, *row)
                 break
         return _Around(left_start, before, left, holding, has_right)
 
@@ -147,20 +149,23 @@ class SlidingOperator(WindowedOperator):
     ) -> tuple[int, int]:
         """Fold the record into its windows; returns how many took it, and how many were closed."""
         rows, left_start = self._rows, around.left_start
-        starts = [row.start for row in around.holding]
+        known = {row.start: (row.held, row.latest) for row in around.holding}
+        starts = list(known)
         behind_previous = around.previous(timestamp) + 1
         # The window right behind the record just before is one of these now, or the left one.
         if behind_previous > left_start and behind_previous not in starts:
             starts.append(behind_previous)
         taken = [start for start in starts if start > self._closed_to]
         for start in taken:
-            rows.fold(key, key_bytes, start, value, timestamp, headers)
+            entry = known.get(start, ABSENT)
+            rows.fold(key, key_bytes, start, value, timestamp, headers, entry)
         if left_start <= self._closed_to:
             return len(taken), len(starts) - len(taken) + 1
         if around.left is not None:
-            rows.fold(key, key_bytes, left_start, value, timestamp, headers)
+            entry = around.left.held, around.left.latest
+            rows.fold(key, key_bytes, left_start, value, timestamp, headers, entry)
         else:
             before = around.before
-            base = before.value if before is not None and before.latest >= left_start else None
-            rows.fold_onto(base, key, key_bytes, left_start, value, timestamp, headers)
+            base = before.held if before is not None and before.latest >= left_start else None
+            rows.fold_onto(rows.opened(base), key, key_bytes, left_start, value, timestamp, headers)
         return len(taken) + 1, len(starts) - len(taken)

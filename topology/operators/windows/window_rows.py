@@ -8,15 +8,16 @@ emitted on close, only from `emit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from headrace.state.buffer import ABSENT, Entry
 from headrace.state.codec import TIMESTAMP
-from headrace.state.layout import window_start
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import LastChanges
+from headrace.topology.operators.windows.recent_rows import RecentRows, Row
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
@@ -38,6 +39,7 @@ class WindowRows(LastChanges):
 
     __slots__ = (
         "_cached",
+        "_decode",
         "_dirty",
         "_encoded",
         "_exact",
@@ -45,6 +47,7 @@ class WindowRows(LastChanges):
         "_immutable",
         "_keep",
         "_old_is_read",
+        "_recent",
         "_row_key",
         "_silent",
         "_size_ms",
@@ -73,8 +76,11 @@ class WindowRows(LastChanges):
         self._row_key = row_key
         self.encode_key: Callable[[Any], bytes] = row_key.windowed.inner.serialize
         self._immutable = self._encoded.immutable and buffer.holds_objects
+        self._decode = None if buffer.holds_objects else self._encoded.deserialize
         self._exact = exact_types(self._encoded)
         self._keep = keeper(self._encoded)
+        self._recent: RecentRows | None = None
+        """Where all rows of a key are asked for; aligned windows need one alone."""
         self._old_is_read = context.old_is_read
         self._dirty = buffer.dirty
         self._fold = fold.step
@@ -97,55 +103,55 @@ class WindowRows(LastChanges):
         return known
 
     def fold(
-        self, key: Any, key_bytes: bytes, start: int, value: Any, timestamp: int, headers: Headers
+        self,
+        key: Any,
+        key_bytes: bytes,
+        start: int,
+        value: Any,
+        timestamp: int,
+        headers: Headers,
+        entry: Entry | None = None,
     ) -> None:
-        """Let a record change the row of its key in the window that begins at `start`."""
-        row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
-        if not self._immutable:
-            self._fold_private(key, row_key, start, value, timestamp, headers)
-            return
-        dirty = self._dirty
-        row = dirty.get(row_key)
-        if row is None:
-            old, before = self.buffer.get(row_key)
-            new = self._fold(key, value, old)
-            if new.__class__ not in self._exact:
-                new = self._keep(new)
-            if old is None:
-                if new is None:
-                    return
-            elif before > timestamp:
-                timestamp = before
-            self.buffer.put(row_key, new, timestamp)
-        else:
-            old, before = row
-            new = self._fold(key, value, old)
-            if new.__class__ not in self._exact:
-                new = self._keep(new)
-            if old is None:
-                if new is None:
-                    return
-            elif before > timestamp:
-                timestamp = before
-            dirty[row_key] = (new, timestamp)  # its time is in the buffer's index already
-        self._changed(key, row_key, start, old, new, timestamp, headers)
+        """Let a record change the row of its key in the window that begins at `start`.
 
-    def _fold_private(
-        self, key: Any, row_key: bytes, start: int, value: Any, timestamp: int, headers: Headers
-    ) -> None:
-        """The same where a function may change the value that it is given, in place."""
-        old, before = self.buffer.get(row_key)
-        forwarded = self.buffer.get(row_key)[0] if self._old_is_read else old
-        new = self._fold(key, value, old)
+        Args:
+            entry: the row as the buffer holds it, where the caller knows it.
+        """
+        row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
+        if entry is None:
+            entry = self._dirty.get(row_key)
+        if entry is None:
+            buffer = self.buffer
+            if start < buffer.horizon:
+                entry = ABSENT
+            else:
+                entry = buffer.clean.get(row_key) or buffer.load(row_key)
+        old, before = entry
+        if old.__class__ is bytes and self._decode is not None:
+            # An object of its own for each who could change it in place.
+            held, old = old, self._decode(old)
+            new = self._fold(key, value, old)
+            if self._old_is_read:
+                old = self._decode(held)
+        else:
+            new = self._fold(key, value, old)
         if old is None:
             if new is None:
                 return
         elif before > timestamp:
             timestamp = before
-        self.buffer.put(row_key, new, timestamp)
-        if not (self._silent or self._cached):
+        if new.__class__ in self._exact:
+            self._dirty[row_key] = (new, timestamp)  # as `put` does it, without the calls
+        elif self._immutable:
             new = self._keep(new)
-        self._changed(key, row_key, start, forwarded, new, timestamp, headers)
+            self._dirty[row_key] = (new, timestamp)
+        else:
+            self.buffer.put_unexpired(row_key, new, timestamp)
+            if not (self._silent or self._cached):
+                new = self._keep(new)
+        if self._recent is not None:
+            self._remember(key_bytes, start, row_key)
+        self._changed(key, row_key, start, old, new, timestamp, headers)
 
     def fold_onto(
         self,
@@ -167,7 +173,9 @@ class WindowRows(LastChanges):
         if value is not None:
             row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
             value = self._keep(value)
-            self.buffer.put(row_key, value, timestamp)
+            self.buffer.put_unexpired(row_key, value, timestamp)
+            if self._recent is not None:
+                self._remember(key_bytes, start, row_key)
             self._changed(key, row_key, start, None, value, timestamp, headers)
 
     def _changed(
@@ -201,19 +209,32 @@ class WindowRows(LastChanges):
             value = self._encoded.deserialize(value)
         return value, timestamp
 
-    def of_key(self, key_bytes: bytes, first: int, last: int) -> Iterator[tuple[int, Any, int]]:
-        """Yield start, value and timestamp of a key's rows, the latest first.
+    def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, Row]]:
+        """Start, timestamp and value of a key's rows, the latest first; values as they are held.
+
+        From the first call on they are kept in memory, too.
 
         Args:
             first: the earliest start of their windows.
             last: the latest start.
         """
-        begin, end = key_bytes + TIMESTAMP.pack(first), key_bytes + TIMESTAMP.pack(last + 1)
-        # Rows of keys that begin with the same bytes lie between those of this one.
-        length = len(begin) + len(_SEQUENCE)
-        for row_key, value, timestamp in self.buffer.scan(begin, end, reverse=True):
-            if len(row_key) == length:
-                yield window_start(row_key), value, timestamp
+        # Not before the first record: until then the store may be under restore.
+        recent = self._recent = self._recent or RecentRows(self.buffer)
+        return recent.latest_first(key_bytes, max(first, self.buffer.horizon), last)
+
+    def opened(self, held: Any) -> Any:
+        """A value that is held so: an object of its own where it could be changed in place."""
+        if held.__class__ is bytes and self._decode is not None:
+            return self._decode(held)
+        return held
+
+    def _remember(self, key_bytes: bytes, start: int, row_key: bytes) -> None:
+        assert self._recent is not None
+        value, timestamp = self._dirty[row_key]
+        if value is None:
+            self._recent.remove_last(key_bytes, start, 1)
+        else:
+            self._recent.add(key_bytes, start, 0, (timestamp, value))
 
     def emit(self, results: Receive, first: int, last: int, headers: Headers) -> None:
         """Forward the rows of all windows that begin from `first` to `last`, both inclusive.

@@ -20,7 +20,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from headrace.topology.context.context import Headers, Number, OperatorContext
+from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
@@ -97,7 +97,7 @@ class WindowedOperator:
         if self._emitted is not None:
             # With a longer grace period than before, what was emitted stays closed.
             self._closed_to = max(self._closed_to, self._emitted.value)
-        self._expire(self._emitted)
+        self._expire()
 
     def flush(self) -> None:
         """Forward everything that is held back."""
@@ -120,7 +120,8 @@ class WindowedOperator:
             self._closed_to = closed_to
             if self._emit_to is not None:
                 self._emit_closed(headers)
-        self._expire()
+        if self._keep_ms is not None and timestamp > self._keep_ms:
+            self._rows.buffer.expire(timestamp - self._keep_ms)
 
     def _emit_closed(self, headers: Headers) -> None:
         assert self._emit_to is not None
@@ -140,12 +141,13 @@ class WindowedOperator:
         found = self._rows.buffer.earliest(start)
         return NEVER if found is None else found
 
-    def _expire(self, emitted: Number | None = None) -> None:
+    def _expire(self) -> None:
+        """Let go of what is too old at the beginning."""
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
-            if emitted is not None:
+            if self._emitted is not None:
                 # With a shorter grace period than before, more is closed than was emitted.
-                horizon = min(horizon, emitted.value + 1)
+                horizon = min(horizon, self._emitted.value + 1)
             self._rows.buffer.expire(horizon)
 
     def _too_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:

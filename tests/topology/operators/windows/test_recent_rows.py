@@ -17,8 +17,8 @@ from headrace.state.store import Position
 from headrace.state.timed import TimedBuffer
 from headrace.topology import serdes
 from headrace.topology.context.context import Number
-from headrace.topology.operators.joins import join_recent
 from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
+from headrace.topology.operators.windows import recent_rows
 from headrace.topology.serdes.join_serdes import KEPT
 from tests.support.examples import examples
 
@@ -82,8 +82,9 @@ TIMES = st.one_of(st.integers(0, 30), st.sampled_from([8, 9]))
 ADDS = st.tuples(st.just("add"), st.sampled_from(KEYS), TIMES)
 READS = st.tuples(st.just("read"), st.sampled_from(KEYS), TIMES, st.integers(0, 12))
 REMOVALS = st.tuples(st.just("remove"), st.sampled_from(KEYS), TIMES, st.integers(1, 2))
+WRITES = st.tuples(st.just("write"), st.sampled_from(KEYS), TIMES, st.booleans())
 TASKS = st.sampled_from([("commit",), ("abort",), ("restart",)])
-STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, TASKS), max_size=40)
+STEPS = st.lists(st.one_of(ADDS, ADDS, ADDS, READS, READS, REMOVALS, WRITES, TASKS), max_size=40)
 
 
 @pytest.mark.parametrize("hold", ["objects", "bytes"])
@@ -113,12 +114,23 @@ def test_reads_find_what_a_scan_finds(
         side.committed_numbers = (-1, 2**31 - 3)
         side.begin()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(join_recent, "_SWEEP_MIN", 2)
+        patch.setattr(recent_rows, "_SWEEP_MIN", 2)
         for number, step in enumerate(steps):
             take(side, number, *step)
             bound_caches([side.buffer], entries * ENTRY_BYTES)
     for key in KEYS:
         assert side.rows.between(key, 0, 40) == side.scanned(key, 0, 40)
+
+
+def test_a_row_that_was_read_alone_is_read_again_when_it_has_changed() -> None:
+    side = Side("objects")
+    side.rows.add("a", [1], 5)
+    side.commit()
+    row_key = b"a" + KEPT.pack(5, 0)
+    assert side.buffer.get(row_key) == ([1], 5)
+    side.buffer.put(row_key, [2], 6)
+    side.commit()
+    assert side.buffer.get(row_key) == ([2], 6)
 
 
 def take(side: Side, number: int, what: str, *given: Any) -> None:
@@ -133,6 +145,12 @@ def take(side: Side, number: int, what: str, *given: Any) -> None:
         before = side.scanned(key, time, time)
         side.rows.remove_last(key.encode(), time, count)
         assert side.scanned(key, time, time) == before[:-count]
+    elif what == "write":  # as a processor does that is connected with the store
+        key, time, is_there = given
+        row_key = key.encode() + KEPT.pack(time, 2**31)
+        kept = time >= side.buffer.horizon
+        side.buffer.put(row_key, [number] if is_there else None, time)
+        assert side.buffer.get(row_key)[0] == ([number] if is_there and kept else None)
     elif what == "abort":
         side.begin()
     else:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headrace import ProcessorContext, Record, ValueAndTimestamp
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
+from tests.support.timed import Action, actions, perform
+from tests.support.topologies import EXACTLY_ONCE
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
 
 TEN = SlidingWindows(time_difference=ms(10), grace=ms(100))
@@ -193,3 +198,58 @@ def test_keys_have_windows_of_their_own_where_rows_of_one_lie_between_those_of_a
             (r.key.key, r.key.window.start_ms, r.value) for r in driver.output("out").read_all()
         ]
     assert values == [(b"k", 10, "x"), (longer, 12, "y"), (b"k", 21, "z"), (b"k", 15, "xz")]
+
+
+def appended(_: str, value: str, total: list[str]) -> list[str]:
+    total.append(value)
+    return total
+
+
+def listed(group: Any) -> Any:
+    """A step whose values can be changed in place; every third value takes the row away."""
+    return group.windowed_by(TEN).aggregate(
+        list,
+        lambda key, value, total: None if value == "gone" else appended(key, value, total),
+        store="s",
+        value=serdes.json,
+    )
+
+
+def last_rows(driver: TopologyTestDriver) -> dict[tuple[str, int], tuple[Any, int]]:
+    rows = {(g.key, g.start): (g.value, g.time) for g in got(driver)}
+    return {key: row for key, row in rows.items() if row[0] is not None}
+
+
+@pytest.mark.parametrize("step", [joined(TEN), listed], ids=["objects", "bytes"])
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+@given(
+    in_memory=st.sampled_from([0, 700, 64 << 20]),
+    steps=actions(st.sampled_from(["x", "y", "z", "gone"])),
+)
+@settings(max_examples=60, deadline=None)
+def test_commits_aborts_crashes_and_little_memory_change_nothing(
+    step: Any, cache: int, in_memory: int, steps: list[Action]
+) -> None:
+    memory = {"statestore.cache.max.bytes": cache, "statestore.read.cache.max.bytes": in_memory}
+    records = [action for action in steps if action[0] == "send"]
+    with driver_of(step) as driver:
+        perform(driver, records, 1)
+        expected = last_rows(driver)
+    with driver_of(step, settings={**EXACTLY_ONCE, **memory}, commit="manual") as driver:
+        perform(driver, steps, 1)
+        assert last_rows(driver) == expected
+
+
+def test_what_a_processor_writes_into_the_store_of_sliding_windows_is_taken_up() -> None:
+    def write(record: Record[str, str], context: ProcessorContext[str, str]) -> None:
+        context.store("s").put(record.key, ValueAndTimestamp(record.value, 20), 10)
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.string)
+    joined(TEN)(stream.group_by_key()).to_stream().to("out")
+    builder.stream("written", key=serdes.string, value=serdes.string).process(write, stores=["s"])
+    with TopologyTestDriver(builder.build(), {"default.value.serde": "string"}) as driver:
+        send(driver, [("a", "x", 20)])
+        driver.input("written").send("a", "w", timestamp=20)
+        send(driver, [("a", "y", 20)])
+        assert last(got(driver)) == [(10, 20, "wy")]
