@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json import JSONEncoder
-from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, Self, TypeVar
 
 import orjson
 
@@ -65,6 +65,26 @@ def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
     """A serde as it is used with a topic: itself, unless it asks to be told (`TopicSerde`)."""
     tell: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
     return serde if tell is None else tell(topic, is_key=is_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Around(Generic[T]):
+    """What serdes share that write something around the bytes of another one.
+
+    Args:
+        inner: the other one; None is to be filled in before it is used.
+    """
+
+    inner: Serde[T] | None
+
+    def with_inner_default(self, default: Serde[Any], /) -> Self:
+        """The same serde with `default` for the inner one, where none was given."""
+        return replace(self, inner=default) if self.inner is None else self
+
+    def for_topic(self, topic: str, *, is_key: bool) -> Self:
+        """The same serde with the inner one for a topic."""
+        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
+        return self if inner is self.inner else replace(self, inner=inner)
 
 
 # Which constant of `serdes` takes values of a type.

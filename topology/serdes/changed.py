@@ -10,11 +10,11 @@ change is the latest one of its key; they are read, and never written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.serdes._serde import Around, Serde
 
 _OLD, _NEW, _BOTH = 0, 1, 2
 _WITH_LATEST = 3
@@ -34,11 +34,8 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedSerde:
+class ChangedSerde(Around[Any]):
     """Changes as bytes.
-
-    Args:
-        inner: the serde of values; None is to be filled in before it is used.
 
     >>> from headrace import serdes
     >>> serde = ChangedSerde(serdes.string)
@@ -95,17 +92,6 @@ class ChangedSerde:
             raise _unreadable(data)
         middle = start + length
         return Change(decode(data[start:middle]), decode(data[middle:end]))
-
-    def with_inner_default(self, default: Serde[Any], /) -> ChangedSerde:
-        """The same serde with `default` where none was given."""
-        return self if self.inner is not None else replace(self, inner=default)
-
-    def for_topic(self, topic: str, *, is_key: bool) -> ChangedSerde:
-        """The same serde with the inner one for a topic."""
-        if self.inner is None:
-            return self
-        told = for_topic(self.inner, topic, is_key=is_key)
-        return self if told is self.inner else replace(self, inner=told)
 
 
 def _varint(number: int) -> bytes:

@@ -12,12 +12,12 @@ is a list as several may have the same of all three (there: `TimestampedKeyAndJo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.serdes._list_of import ListSerde
-from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.serdes._serde import Around, Serde, for_topic
 from headrace.topology.serdes.kept import kept
 
 AnySerde = Serde[Any]
@@ -41,18 +41,14 @@ class KeptKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKeySerde:
+class KeptKeySerde(Around[Any]):
     """The key, the time (8), the number (4).
-
-    Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
 
     >>> from headrace import serdes
     >>> KeptKeySerde(serdes.string).serialize(KeptKey("a", 5, 1)).hex(" ")
     '61 00 00 00 00 00 00 00 05 00 00 00 01'
     """
 
-    inner: AnySerde | None
     name: str = field(default="kept_key", init=False)
     immutable: bool = field(default=True, init=False)
     canonical: bool = field(default=True, init=False)
@@ -68,16 +64,6 @@ class KeptKeySerde:
         timestamp, number = KEPT.unpack_from(data, len(data) - KEPT.size)
         return KeptKey(self.inner.deserialize(data[: -KEPT.size]), timestamp, number)
 
-    def with_inner_default(self, default: AnySerde, /) -> KeptKeySerde:
-        """The same serde with `default` for the key, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> KeptKeySerde:
-        """The same serde with the inner one for a topic."""
-        if self.inner is None:
-            return self
-        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
-
 
 class PostponedKey(NamedTuple):
     """Where a record waits that is to be joined with a table later."""
@@ -88,18 +74,14 @@ class PostponedKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PostponedKeySerde:
+class PostponedKeySerde(Around[Any]):
     """The time (8), the key, the number (4).
-
-    Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
 
     >>> from headrace import serdes
     >>> PostponedKeySerde(serdes.string).serialize(PostponedKey(5, "a", 1)).hex(" ")
     '00 00 00 00 00 00 00 05 61 00 00 00 01'
     """
 
-    inner: AnySerde | None
     name: str = field(default="postponed_key", init=False)
     immutable: bool = field(default=True, init=False)
     canonical: bool = field(default=True, init=False)
@@ -118,16 +100,6 @@ class PostponedKeySerde:
         key = self.inner.deserialize(data[TIMESTAMP.size : -SEQUENCE.size])
         return PostponedKey(timestamp, key, number)
 
-    def with_inner_default(self, default: AnySerde, /) -> PostponedKeySerde:
-        """The same serde with `default` for the key, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> PostponedKeySerde:
-        """The same serde with the inner one for a topic."""
-        if self.inner is None:
-            return self
-        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
-
 
 class WaitingKey(NamedTuple):
     """Where a record waits for its first match: the key of a row of a left or outer join."""
@@ -143,18 +115,14 @@ def waiting_row(timestamp: int, is_left: bool, key: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingKeySerde:
+class WaitingKeySerde(Around[Any]):
     """The time (8), the side (1: left, 0: right), the key.
-
-    Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
 
     >>> from headrace import serdes
     >>> WaitingKeySerde(serdes.string).serialize(WaitingKey(5, True, "a")).hex(" ")
     '00 00 00 00 00 00 00 05 01 61'
     """
 
-    inner: AnySerde | None
     name: str = field(default="waiting_key", init=False)
     immutable: bool = field(default=True, init=False)
     canonical: bool = field(default=True, init=False)
@@ -171,16 +139,6 @@ class WaitingKeySerde:
         return WaitingKey(
             timestamp, data[8:9] == _LEFT, self.inner.deserialize(data[WAITING_PREFIX_BYTES:])
         )
-
-    def with_inner_default(self, default: AnySerde, /) -> WaitingKeySerde:
-        """The same serde with `default` for the key, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> WaitingKeySerde:
-        """The same serde with the inner one for a topic."""
-        if self.inner is None:
-            return self
-        return replace(self, inner=for_topic(self.inner, topic, is_key=is_key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from headrace.topology.errors import SerdeError, TopologyError
-from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.serdes._serde import Around, Serde
 from headrace.topology.windows import Window, Windowed
 
 K = TypeVar("K")
@@ -51,7 +51,7 @@ class WindowedSerde(Serde[Windowed[K]], Protocol[K]):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindowedSerde(Generic[K]):
+class TimeWindowedSerde(Around[K]):
     """Keys within windows of one size: tumbling, hopping, sliding or unlimited.
 
     Args:
@@ -59,7 +59,6 @@ class TimeWindowedSerde(Generic[K]):
         size_ms: how long each window is, in milliseconds.
     """
 
-    inner: Serde[K] | None
     size_ms: int
     name: str = field(init=False)
     immutable: bool = field(init=False)
@@ -91,15 +90,6 @@ class TimeWindowedSerde(Generic[K]):
     def inner_bytes(self, data: bytes, /) -> bytes:
         """The inner key's part of a serialized windowed key; partitions go by it alone."""
         return data[: -_START.size]
-
-    def with_inner_default(self, default: Serde[Any], /) -> TimeWindowedSerde[K]:
-        """The same serde with `default` for the inner key, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> TimeWindowedSerde[K]:
-        """The same serde with the inner one for a topic."""
-        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
-        return self if inner is self.inner else replace(self, inner=inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +128,9 @@ class WindowStoreSerde(Generic[K]):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWindowedSerde(Generic[K]):
-    """Keys within sessions.
+class SessionWindowedSerde(Around[K]):
+    """Keys within sessions."""
 
-    Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
-    """
-
-    inner: Serde[K] | None
     name: str = field(init=False)
     immutable: bool = field(init=False)
     canonical: bool = field(init=False)
@@ -173,15 +158,6 @@ class SessionWindowedSerde(Generic[K]):
     def inner_bytes(self, data: bytes, /) -> bytes:
         """The inner key's part of a serialized windowed key; partitions go by it alone."""
         return data[: -_SESSION.size]
-
-    def with_inner_default(self, default: Serde[Any], /) -> SessionWindowedSerde[K]:
-        """The same serde with `default` for the inner key, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> SessionWindowedSerde[K]:
-        """The same serde with the inner one for a topic."""
-        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
-        return self if inner is self.inner else replace(self, inner=inner)
 
 
 _Either = TimeWindowedSerde[Any] | SessionWindowedSerde[Any]
@@ -251,9 +227,6 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
 
 def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
     """Make a serde of keys within sessions, in the bytes of SessionWindowedSerializer.
-
-    Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
 
     >>> from headrace import serdes
     >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.topology.context.context import Headers
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes._serde import for_topic
+from headrace.topology.serdes._serde import Around
 from headrace.topology.serdes.kept import kept
 
 _HEAD = struct.Struct(">qqii")
@@ -41,11 +41,8 @@ class Buffered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BufferedSerde:
+class BufferedSerde(Around[Any]):
     """Changes whose values another serde encodes.
-
-    Args:
-        inner: the serde of the values; None is to be filled in before it is used.
 
     Example:
         >>> from headrace import serdes
@@ -54,7 +51,6 @@ class BufferedSerde:
         Buffered(value='b', prior=None, time=5, timestamp=7, headers=[('h', b'1')])
     """
 
-    inner: Serde[Any] | None
     name: str = field(init=False)
     immutable: bool = field(init=False)
     canonical: bool = field(default=False, init=False)
@@ -108,15 +104,6 @@ class BufferedSerde:
         if self.inner is None:
             raise SerdeError(f"serde {self.name!r} was given no serde for the values")
         return self.inner
-
-    def with_inner_default(self, default: Serde[Any], /) -> BufferedSerde:
-        """The same serde with `default` for the values, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
-
-    def for_topic(self, topic: str, *, is_key: bool) -> BufferedSerde:
-        """The same serde with the inner one for a topic."""
-        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
-        return self if inner is self.inner else replace(self, inner=inner)
 
 
 class _Reader:
