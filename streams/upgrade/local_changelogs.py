@@ -25,13 +25,12 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.state.directory import StateDirectory, TaskDirectory
-from headrace.state.errors import StateError, StateLockedError
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployed import Groups
-from headrace.streams.errors import FatalClientError, LocalStateError
+from headrace.streams.errors import FatalClientError
 from headrace.streams.plan.changelog_identity import (
     committed_numbers,
     known_changelogs,
@@ -63,7 +62,7 @@ from headrace.streams.upgrade.local_changelog_plan import (
     missing_rows,
     unmarked,
 )
-from headrace.streams.upgrade.reset import refuse_members
+from headrace.streams.upgrade.reset import local_errors, refuse_members
 
 _LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
@@ -283,7 +282,7 @@ class LocalChangelogs:
     def _state(self, plan: SubPlan, directory: TaskDirectory) -> Iterator[TaskState]:
         memory = RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
         specs = [store.spec for store in plan.program.sub_topology.stores]
-        with _local_errors():
+        with local_errors():
             state = open_task_state(directory.path, specs, memory=memory)
             try:
                 yield state
@@ -296,7 +295,7 @@ class LocalChangelogs:
         held: list[TaskDirectory] = []
         root: Path = self._config.state_dir
         try:
-            with _local_errors():
+            with local_errors():
                 if (root / self._group).is_dir():
                     held = StateDirectory(root, self._group).claim_all()
             newest: dict[TaskId, TaskDirectory] = {}
@@ -312,13 +311,3 @@ class LocalChangelogs:
 
 def _deletes(topic: NewTopic) -> bool:
     return "delete" in topic.config["cleanup.policy"]
-
-
-@contextmanager
-def _local_errors() -> Iterator[None]:
-    try:
-        yield
-    except StateLockedError as error:
-        raise ResetRefusedError(str(error)) from error
-    except StateError as error:
-        raise LocalStateError(str(error)) from error

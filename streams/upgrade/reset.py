@@ -207,7 +207,7 @@ class Reset:
     def _directories(self) -> list[Path]:
         if not (self._state_dir / self._group).is_dir():
             return []
-        with _local_errors():
+        with local_errors():
             directory = self._directory()
             paths = (*directory.task_paths(), *directory.global_paths())
             return [path for path in paths if path.exists()]
@@ -220,7 +220,7 @@ class Reset:
         """Hold the locks of all local state, if there is any."""
         held: list[TaskDirectory] = []
         try:
-            with _local_errors():
+            with local_errors():
                 if (self._state_dir / self._group).is_dir():
                     held = self._directory().claim_all()
                 yield held
@@ -260,7 +260,8 @@ def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
 
 
 @contextmanager
-def _local_errors() -> Iterator[None]:
+def local_errors() -> Iterator[None]:
+    """Tell what goes wrong with local state in the words of the commands."""
     try:
         yield
     except StateLockedError as error:
