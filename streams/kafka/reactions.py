@@ -28,6 +28,8 @@ from typing import Literal
 
 from confluent_kafka import KafkaError
 
+from headrace.streams.contact.denials import DENIED
+
 Call = Literal["init", "send", "offsets", "commit", "abort", "consumer", "query"]
 
 
@@ -70,16 +72,6 @@ _REFUSED = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.INVALID_RECORD,
         KafkaError.INVALID_TIMESTAMP,
-    }
-)
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
     }
 )
 _UNFIT = frozenset(
@@ -134,7 +126,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
         return Reaction.MIGRATED if call == "offsets" else Reaction.REJOIN
     if code in _REFUSED:
         return Reaction.REFUSED
-    if code in _DENIED:
+    if code in DENIED:
         return Reaction.DENIED
     if code in _UNFIT:
         return Reaction.STOP
