@@ -12,6 +12,7 @@ from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import topology_digest
+from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
 from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
@@ -247,7 +248,7 @@ def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
         }
         for plan in plans
     }
-    above = {sub: _reachable(sub, writers) for sub in writers}
+    above = {sub: reached(writers, sub) for sub in writers}
     stages: list[tuple[int, ...]] = []
     done: set[int] = set()
     while len(done) < len(writers):
@@ -258,14 +259,3 @@ def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
                 done |= circle
                 break
     return tuple(stages)
-
-
-def _reachable(sub: int, writers: Mapping[int, set[int]]) -> set[int]:
-    seen: set[int] = set()
-    waiting = list(writers[sub])
-    while waiting:
-        one = waiting.pop()
-        if one not in seen:
-            seen.add(one)
-            waiting += writers[one]
-    return seen

@@ -38,12 +38,12 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
         sub: {reader for topic in topics for reader in readers.get(topic, ())}
         for sub, topics in written.items()
     }
-    reached = {sub: _reached(behind, sub) for sub in written}
+    downstream = {sub: reached(behind, sub) for sub in written}
     feeds = {
         sub: tuple(
             topic
             for topic in dict.fromkeys(topics)
-            if not any(sub == r or sub in reached[r] for r in readers.get(topic, (sub,)))
+            if not any(sub == r or sub in downstream[r] for r in readers.get(topic, (sub,)))
         )
         for sub, topics in written.items()
     }
@@ -59,8 +59,8 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
     )
 
 
-def _reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
-    """The sub-topologies that get something of what one of them makes."""
+def reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
+    """The sub-topologies that get something of what one of them makes, by who reads of whom."""
     found: set[int] = set()
     waiting = list(behind[sub])
     while waiting:
