@@ -271,16 +271,22 @@ class LiveAdmin(Asking):
 
         self._ask("alter the configs of", [topic] if entries else [], send)
 
-    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """The partitions that a group's members have, or None while the group is not stable."""
-
+    def _group(self, group: str) -> Any:
         def send(some: list[str]) -> dict[str, Future[Any]]:
             futures: dict[str, Future[Any]] = self._client.describe_consumer_groups(
                 some, request_timeout=self._request_s
             )
             return futures
 
-        found = self._ask("describe the group", [group], send)[group]
+        return self._ask("describe the group", [group], send)[group]
+
+    def has_members(self, group: str) -> bool:
+        """Whether anybody is in a group, or is about to be."""
+        return bool(self._group(group).members)
+
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
+        """The partitions that a group's members have, or None while the group is not stable."""
+        found = self._group(group)
         if found.state != confluent_kafka.ConsumerGroupState.STABLE:
             return None
         return frozenset(
@@ -293,7 +299,8 @@ class LiveAdmin(Asking):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What a group has committed, whatever is about to be; without what it never has."""
-        places = list(map(_client_place, partitions))
+        # With any offset but this one the client refuses the question.
+        places = [_client_place(place, confluent_kafka.OFFSET_INVALID) for place in partitions]
 
         def send(some: list[str]) -> dict[str, Future[Any]]:
             asked = [confluent_kafka.ConsumerGroupTopicPartitions(name, places) for name in some]

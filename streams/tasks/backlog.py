@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import StreamsError
 from headrace.streams.plan.flow import Flow
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Background
@@ -221,7 +222,7 @@ class Backlog:
         try:
             ends = self._end_offsets(places)
             begun = self._committed(places)
-        except Exception as error:
+        except StreamsError as error:
             # Nothing depends on it: it is asked again, and meanwhile nobody waits.
             self._log.info("lag_unknown", reason=str(error))
             return dict.fromkeys(places, (0, 0))

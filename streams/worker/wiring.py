@@ -138,6 +138,7 @@ class _Wiring:
             handlers=config.handlers,
             make_facts=facts_maker(config, seams.clock, self._commit_requested.set),
             global_views=self.global_tables.views,
+            shares=self._application.shares,
         )
 
     @cached_property
