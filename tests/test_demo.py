@@ -104,6 +104,7 @@ def test_the_kill_hits_an_open_transaction_and_every_count_is_right(
     assert topics.partitions(f"{name}-sentences") == 0
 
 
+@pytest.mark.long
 def test_a_wrong_count_is_named_and_fails_the_demo(
     topics: Topics, text: Path, tmp_path: Path
 ) -> None:

@@ -115,8 +115,22 @@ class Scenario:
         oracle.check_exact(self.output_records(), self.expected)
 
 
-@pytest.mark.parametrize("state", ["kept", "deleted"])
-@pytest.mark.parametrize("point", STEPS)
+# Without local state it matters whether the commit was decided, and not where within a half.
+WITHOUT_STATE = ("between offsets and the commit", "between the commit and local state")
+
+
+@pytest.mark.parametrize(
+    ("point", "state"),
+    [
+        *((point, "kept") for point in STEPS),
+        *((point, "deleted") for point in WITHOUT_STATE),
+        *(
+            pytest.param(point, "deleted", marks=pytest.mark.long)
+            for point in STEPS
+            if point not in WITHOUT_STATE
+        ),
+    ],
+)
 def test_counts_stay_exact_when_a_worker_dies(
     point: str, state: str, topics: Topics, tmp_path: Path
 ) -> None:
@@ -131,7 +145,7 @@ def test_counts_stay_exact_when_a_worker_dies(
     scenario.check_exact()
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("point", ["between offsets and the commit",
                                    "between the commit and local state"])  # fmt: skip
 def test_counts_behind_a_repartition_stay_exact_when_a_worker_dies(

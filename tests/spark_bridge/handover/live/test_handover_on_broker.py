@@ -91,8 +91,15 @@ def stop_at(wanted: str) -> Callable[[str], None]:
 
 
 @BOTH
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-@pytest.mark.parametrize("cache", [0, 10 << 20], ids=["uncached", "default caches"])
+@pytest.mark.parametrize(
+    ("guarantee", "cache"),
+    [
+        ("exactly_once_v2", 10 << 20),
+        ("at_least_once", 0),
+        pytest.param("exactly_once_v2", 0, marks=pytest.mark.long),
+        pytest.param("at_least_once", 10 << 20, marks=pytest.mark.long),
+    ],
+)
 def test_the_live_application_goes_on_at_the_next_record(
     topics: Topics, tmp_path: Path, how: str, guarantee: str, cache: int
 ) -> None:
