@@ -140,19 +140,6 @@ def servers() -> Kind:
     return Kind("`host:port`, several with commas", parse)
 
 
-def flag() -> Kind:
-    """True or false, also as text."""
-
-    def parse(value: object) -> object:
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-            return value.strip().lower() == "true"
-        raise ValueError(f"must be true or false, not {value!r}")
-
-    return Kind("true, false", parse)
-
-
 def integer(
     minimum: int, maximum: int = 2**63 - 1, *, unit: str = "", except_for: tuple[int, ...] = ()
 ) -> Kind:

@@ -1,4 +1,10 @@
-"""When a worker commits: at its interval, when too much is uncommitted, and when it is drained."""
+"""When a worker commits: at its interval, when too much is uncommitted, and when it is drained.
+
+A drained worker need not wait for the interval: it commits each commit.interval.min.ms, and no
+sooner after a commit than one takes, so that these commits take half of its time at most. Of the
+last two the quicker one counts: behind one that was slow for once, nobody is to wait as long again.
+A worker that has more to read is not drained, and the interval alone decides.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +15,17 @@ from headrace.streams.seams.clients import Clock, Consumer
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
-IDLE_COMMIT_MIN_S = 0.005
-IDLE_COMMIT_COST_FACTOR = 5
-IDLE_COMMITS_PER_S = 50
+LOOK_S = 0.005
+"""How soon to look again whether a worker is drained that was not when its commit was due."""
+CLIENT_S = 0.001
+"""The shortest wait that the client knows."""
 
 
 class CommitTiming:
     """See the module.
 
     Args:
-        config: commit.interval.ms, commit.when.idle and statestore.uncommitted.max.bytes.
+        config: commit.interval.ms, commit.interval.min.ms and statestore.uncommitted.max.bytes.
         keep_offsets_s: how often offsets that do not move are committed again, in seconds.
     """
 
@@ -38,7 +45,8 @@ class CommitTiming:
         self._keep_offsets_s = keep_offsets_s
         self._last_s = clock.monotonic_s()
         self._all_s = self._last_s
-        self._cost_s = 0.0
+        self._costs_s = (0.0, 0.0)
+        """What the last two commits took."""
 
     def is_due_for_all(self) -> bool:
         """Whether all offsets must be committed again, those that did not move too."""
@@ -56,11 +64,16 @@ class CommitTiming:
         limit = self._config.statestore_uncommitted_max_bytes
         if processed and sum(task.uncommitted_bytes() for task in dirty) > limit:
             return True
-        return waited_s >= self._idle_wait_s() and self._is_drained()
+        return waited_s >= self._early_wait_s() and self._is_drained()
 
-    def waits_to_be_drained(self) -> bool:
-        """Whether something is dirty that the next idle moment commits."""
-        return self._commits_idle() and any(task.needs_commit() for task in self._tasks.running)
+    def wait_s(self) -> float | None:
+        """How long it is until what was done may be committed early; None where nothing was."""
+        if not self._commits_early():
+            return None
+        if not any(task.needs_commit() for task in self._tasks.running):
+            return None
+        left_s = self._last_s + self._early_wait_s() - self._clock.monotonic_s()
+        return max(left_s, CLIENT_S) if left_s > 0 else LOOK_S
 
     def nothing_to_commit(self) -> None:
         """The interval begins with the first record after this."""
@@ -69,17 +82,16 @@ class CommitTiming:
     def committed(self, begun_s: float, *, everything: bool) -> None:
         """A commit that began at `begun_s` is final."""
         self._last_s = self._clock.monotonic_s()
-        self._cost_s = self._last_s - begun_s
+        self._costs_s = (self._costs_s[1], self._last_s - begun_s)
         if everything:
             self._all_s = self._last_s
 
-    def _commits_idle(self) -> bool:
-        return self._config.exactly_once and self._config.commit_when_idle
+    def _commits_early(self) -> bool:
+        config = self._config
+        return config.exactly_once and config.commit_interval_min_ms < config.commit_interval_ms
 
-    def _idle_wait_s(self) -> float:
-        return max(
-            IDLE_COMMIT_MIN_S, IDLE_COMMIT_COST_FACTOR * self._cost_s, 1 / IDLE_COMMITS_PER_S
-        )
+    def _early_wait_s(self) -> float:
+        return max(self._config.commit_interval_min_ms / 1000, min(self._costs_s))
 
     def _is_drained(self) -> bool:
         """Whether the worker keeps up: nothing waits here, and little at the broker.
@@ -87,7 +99,7 @@ class CommitTiming:
         Under steady input something has arrived in the meantime whenever one looks; that must not
         put the commit off.
         """
-        if not self._commits_idle():
+        if not self._commits_early():
             return False
         for task in self._tasks.running:
             if task.queued():

@@ -34,7 +34,6 @@ from headrace.streams.settings import (
     choices,
     directory,
     duration,
-    flag,
     group_name,
     integer,
     legal_name,
@@ -97,11 +96,12 @@ topics and groups are named after it
         default=None,
         default_words="30000, or 100 under exactly-once",
     )
-    commit_when_idle: bool = setting(
-        flag(),
-        "Commit as soon as the input is drained instead of waiting for the interval; "
-        "only under exactly-once.",
-        default=True,
+    commit_interval_min_ms: int = setting(
+        duration(0),
+        "Shortest time between commits under exactly-once, of a worker that has caught up with its "
+        "inputs and need not wait for the interval: what it writes is seen so much sooner. More "
+        "costs the brokers less; from commit.interval.ms on the interval alone decides.",
+        default=10,
     )
     state_dir: Path = setting(  # noqa: RUF009 - declares a field
         directory(),

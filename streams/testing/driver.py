@@ -119,7 +119,7 @@ class TopologyTestDriver:
         topology: what ``StreamsBuilder().build()`` returned.
         settings: the application's own, see docs/configuration.md. ``application.id`` and
             ``bootstrap.servers`` may be left out; `commit` takes the place of
-            ``commit.interval.ms`` and ``commit.when.idle``.
+            ``commit.interval.ms`` and ``commit.interval.min.ms``.
         partitions: partition count of the topics that the application does not make itself: for
             all, or by name with 1 for the others. None is 4 where the topology repartitions, so
             that keys which do not meet are seen, and 1 where it does not.
@@ -410,5 +410,5 @@ def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
             topology_optimization=tuple(n for n in config.topology_optimization if n != COMBINE),
         )
     if commit == "manual":
-        return replace(config, commit_interval_ms=_NEVER_MS, commit_when_idle=False)
+        return replace(config, commit_interval_ms=_NEVER_MS, commit_interval_min_ms=_NEVER_MS)
     raise ValueError(f"commit must be 'each_record' or 'manual', not {commit!r}")

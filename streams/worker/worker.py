@@ -41,6 +41,10 @@ UNKNOWN_LOOK_S = 1.0
 """How often to look for partitions that the group has given out and that are not known yet."""
 
 
+WAITING_LOOK_S = 0.005
+"""How often to look at tasks that wait to begin."""
+
+
 class Worker:
     """Runs tasks until it is told to stop."""
 
@@ -227,8 +231,10 @@ class Worker:
         wait_s = self._intake.wait_s()
         if wait_s is not None:
             idle_s = min(idle_s, wait_s)
-        soon = self._timing.waits_to_be_drained() or self.tasks.are_waiting
-        return min(idle_s, 0.005) if soon else idle_s
+        if self.tasks.are_waiting:
+            idle_s = min(idle_s, WAITING_LOOK_S)
+        commit_s = self._timing.wait_s()
+        return idle_s if commit_s is None else min(idle_s, commit_s)
 
     def _until_punctuation_s(self) -> float:
         """How long it is until a punctuator is due by the wall clock."""

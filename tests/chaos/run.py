@@ -45,7 +45,7 @@ PLACES = (
 SETTINGS = {
     "commit_interval_ms": int(INTERVAL_S * 1_000),
     # Transactions stay open from one interval to the next.
-    "commit_when_idle": False,
+    "commit_interval_min_ms": int(INTERVAL_S * 1_000),
     "max_poll_records": 500,
     "poll_ms": 50,
     "task_timeout_ms": 60_000,

@@ -30,7 +30,7 @@ SETTINGS = {
     "application.id": "app",
     "bootstrap.servers": "nowhere:1",
     "commit.interval.ms": 5_000,
-    "commit.when.idle": False,
+    "commit.interval.min.ms": 5_000,
 }
 
 

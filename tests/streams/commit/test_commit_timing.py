@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.commit.commit_timing import IDLE_COMMIT_COST_FACTOR, CommitTiming
+from headrace.streams.commit.commit_timing import LOOK_S, CommitTiming
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
@@ -127,13 +127,57 @@ def test_too_much_that_is_uncommitted_is_not_kept_for_the_interval() -> None:
     assert not bench.is_due(after_ms=0, processed=0), "nothing was done since"
 
 
-def test_a_drained_worker_commits_at_once_and_the_next_time_by_what_that_cost() -> None:
-    bench = Bench()
-    assert not bench.is_due(after_ms=19)
-    assert bench.is_due(after_ms=1)
-    bench.commit(took_ms=50)
-    assert not bench.is_due(after_ms=50 * IDLE_COMMIT_COST_FACTOR - 1)
-    assert bench.is_due(after_ms=1)
+def test_a_drained_worker_commits_at_the_shorter_interval() -> None:
+    bench = Bench(commit_interval_min_ms=20)
+    for took_ms in (3, 19, 20):
+        assert not bench.is_due(after_ms=19)
+        assert bench.is_due(after_ms=2)
+        bench.commit(took_ms=took_ms)
+
+
+def test_commits_of_a_drained_worker_take_half_of_its_time_at_most() -> None:
+    bench = Bench(commit_interval_min_ms=20)
+    for _ in range(2):
+        bench.commit(took_ms=50)
+    for _ in range(3):
+        assert not bench.is_due(after_ms=49)
+        assert bench.is_due(after_ms=2)
+        bench.commit(took_ms=50)
+
+
+def test_a_commit_that_was_slow_for_once_does_not_put_the_next_one_off() -> None:
+    bench = Bench(commit_interval_min_ms=20)
+    for took_ms in (25, 400, 25, 400):
+        bench.commit(took_ms=took_ms)
+        assert bench.is_due(after_ms=26)
+
+
+def test_with_no_shorter_interval_a_drained_worker_commits_whenever_one_is_through() -> None:
+    bench = Bench(commit_interval_min_ms=0)
+    assert bench.is_due(after_ms=0)
+    for _ in range(2):
+        bench.commit(took_ms=3)
+    assert not bench.is_due(after_ms=2)
+    assert bench.is_due(after_ms=2)
+
+
+def test_a_slow_commit_never_puts_one_off_longer_than_the_interval() -> None:
+    bench = Bench(commit_interval_ms=100)
+    for _ in range(2):
+        bench.commit(took_ms=300)
+    assert not bench.is_due(after_ms=99)
+    assert bench.is_due(after_ms=2)
+
+
+def test_a_poll_waits_until_the_early_commit_and_no_longer() -> None:
+    bench = Bench(commit_interval_min_ms=20)
+    bench.task.dirty = False
+    assert bench.timing.wait_s() is None, "there is nothing to commit"
+    bench.task.dirty = True
+    bench.clock.pass_ms(5)
+    assert bench.timing.wait_s() == pytest.approx(0.015)
+    bench.clock.pass_ms(15)
+    assert bench.timing.wait_s() == LOOK_S, "it was due, and the worker was not drained"
 
 
 def test_a_worker_with_records_in_it_is_not_drained() -> None:
@@ -153,13 +197,13 @@ def test_a_worker_with_a_poll_of_records_at_the_broker_is_not_drained() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"processing_guarantee": "at_least_once"}, {"commit_when_idle": False}],
+    [{"processing_guarantee": "at_least_once"}, {"commit_interval_min_ms": 1000}],
     ids=["at least once", "switched off"],
 )
-def test_idle_commits_are_exactly_onces_alone_and_can_be_switched_off(
+def test_early_commits_are_exactly_onces_alone_and_can_be_switched_off(
     settings: dict[str, Any],
 ) -> None:
     bench = Bench(**settings)
     assert not bench.is_due(after_ms=999)
-    assert not bench.timing.waits_to_be_drained()
-    assert Bench().timing.waits_to_be_drained()
+    assert bench.timing.wait_s() is None
+    assert Bench().timing.wait_s() is not None

@@ -136,7 +136,7 @@ class TestWhen:
     def test_exactly_once_waits_for_the_interval_where_it_is_told_to(
         self, topics: Topics, tmp_path: Path
     ) -> None:
-        counting = Counting(topics, tmp_path, commit_when_idle=False, **RARELY)
+        counting = Counting(topics, tmp_path, commit_interval_min_ms=LONG_MS, **RARELY)
         counting.write(20)
         with counting.run() as app:
             app.wait(lambda: len(uncommitted(counting)) == 20, what="20 records, not committed")
@@ -164,7 +164,7 @@ class TestWhen:
             tmp_path,
             processing_guarantee=guarantee,
             commit_interval_ms=300,
-            commit_when_idle=False,
+            commit_interval_min_ms=LONG_MS,
         )
         counting.write(20)
         with counting.run() as app:
@@ -177,7 +177,7 @@ class TestWhen:
             tmp_path,
             statestore_uncommitted_max_bytes=1 << 20,
             max_poll_records=500,
-            commit_when_idle=False,
+            commit_interval_min_ms=LONG_MS,
             **RARELY,
         )
         records = [(b"%d" % n + b"-" * 500, b"x") for n in range(5_000)]
@@ -212,7 +212,11 @@ class TestStopping:
         self, guarantee: str, topics: Topics, tmp_path: Path
     ) -> None:
         counting = Counting(
-            topics, tmp_path, processing_guarantee=guarantee, commit_when_idle=False, **RARELY
+            topics,
+            tmp_path,
+            processing_guarantee=guarantee,
+            commit_interval_min_ms=LONG_MS,
+            **RARELY,
         )
         counting.write(50)
         plan = {

@@ -79,7 +79,7 @@ def test_a_stop_without_brokers_gives_its_commit_up_and_loses_nothing(
         partitions=2,
         processing_guarantee=guarantee,
         commit_interval_ms=30_000,
-        commit_when_idle=False,
+        commit_interval_min_ms=30_000,
         producer_transaction_timeout_ms=60_000,
         consumer_session_timeout_ms=45_000,
     )
