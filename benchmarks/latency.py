@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.latency``: a steady stream of records, an application under exactly-once, and
 a consumer that reads only what is committed, all on one machine, so that one clock measures both
-ends.
+ends. Others run in turns with it: the same with other settings, another checkout of Headrace, or
+Kafka Streams.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import json
 import secrets
 import statistics
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -23,14 +25,57 @@ from confluent_kafka import Consumer, Producer
 from rich.console import Console
 
 from benchmarks.measure.cluster import Cluster, cluster
-from benchmarks.measure.processes import Service
+from benchmarks.measure.usage import usage
+from benchmarks.peers.commands import commands, headrace
+from benchmarks.peers.peer import Order, Variant
 from benchmarks.report import latency_table
 from benchmarks.results import Latency
+from benchmarks.throughput import running
 
 KEYS = 1000
+APPLICATIONS = ("stateless", "last_value")
+START_S = 60.0
 WARM_UP_S = 3.0
-DRAIN_S = 3.0
-UNCACHED = ("statestore.cache.max.bytes=0",)
+DRAIN_S = 20.0
+EVERY_UPDATE = Variant("headrace", caches=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Who is measured.
+
+    Args:
+        name: what the table calls it.
+        command: what starts it.
+    """
+
+    name: str
+    command: Callable[[Order], list[str]]
+
+
+def own(settings: Sequence[str] = (), checkout: Path | None = None) -> Runner:
+    """Headrace.
+
+    Args:
+        settings: of the application, as name=value.
+        checkout: another one than this, with an environment in its `.venv`.
+    """
+    words = [word for item in settings for word in ("--set", item)]
+    python = sys.executable if checkout is None else str(checkout / ".venv" / "bin" / "python")
+
+    def command(order: Order) -> list[str]:
+        return [python, *headrace(EVERY_UPDATE, order)[1:], *words]
+
+    name = "headrace" if checkout is None else f"headrace of {checkout}"
+    return Runner(" ".join((name, *settings)), command)
+
+
+def kafka_streams(report: Callable[[str], None]) -> list[Runner]:
+    """Kafka Streams, where it can be here."""
+    found = commands(report).get("kafka-streams")
+    if found is None:
+        return []
+    return [Runner("kafka-streams", lambda order: found(EVERY_UPDATE, order))]
 
 
 class Feed:
@@ -42,7 +87,14 @@ class Feed:
         self._per_s = per_s
         self._seconds = seconds
         self.sent = 0
+        self.left = int(per_s * seconds)
+        """How many records nobody has seen in the output."""
         self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def probe(self) -> None:
+        """Send one record, which counts for nothing: its answer says that the application runs."""
+        self._producer.produce(self._topic, _document(time.monotonic_ns()), b'"probe"')
+        self._producer.flush(10)
 
     def _run(self) -> None:
         produce, poll = self._producer.produce, self._producer.poll
@@ -51,76 +103,129 @@ class Feed:
         while self.sent < count:
             due = min(count, int((time.monotonic() - begun) * self._per_s))
             for number in range(self.sent, due):
-                value = b'{"paid":true,"price":%d,"quantity":1,"user":"user"}' % time.monotonic_ns()
+                value = _document(time.monotonic_ns())
                 produce(self._topic, value, b'"key-%04d"' % (number % KEYS))
             self.sent = due
             poll(0.0005)
         self._producer.flush(10)
 
 
-def _latencies(
-    place: Cluster, topology: str, per_s: int, seconds: float, options: list[str]
-) -> list[float]:
-    """Run one application; returns latencies in milliseconds, in the order of the output."""
-    name = f"bench-latency-{secrets.token_hex(3)}"
-    source, output = f"{name}-in", f"{name}-output"
-    place.create(source, output, partitions=1)
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
-        service = Service(
-            topology,
-            bootstrap=place.bootstrap,
-            run=name,
-            source=name,
-            state=Path(state),
-            options=options,
-        )
-        service.wait_for("running")
-        consumer = Consumer(
+def _document(sent_ns: int) -> bytes:
+    return b'{"paid":true,"price":%d,"quantity":1,"user":"user"}' % sent_ns
+
+
+class Output:
+    """Reads what is committed, and says how old each record is."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._consumer = Consumer(
             {
-                "bootstrap.servers": place.bootstrap,
-                "group.id": f"{name}-check",
+                "bootstrap.servers": bootstrap,
+                "group.id": f"{topic}-check",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 10,
                 "fetch.queue.backoff.ms": 2,
             }
         )
-        consumer.subscribe([output])
-        feed = Feed(place.bootstrap, source, per_s, seconds + WARM_UP_S)
-        feed.thread.start()
-        result: list[float] = []
-        count = int(per_s * (seconds + WARM_UP_S))
-        deadline = time.monotonic() + seconds + WARM_UP_S + DRAIN_S
-        while len(result) < count and time.monotonic() < deadline:
-            # A batch call waits until it is full or times out; that would be measured too.
-            first = consumer.poll(0.05)
-            for message in [first, *consumer.consume(1000, 0)] if first is not None else []:
-                document = orjson.loads(message.value() or b"null")
-                sent_ns = document.get("total") or document["price"]
-                result.append((time.monotonic_ns() - sent_ns) / 1e6)
-        consumer.close()
-        service.stop()
+        self._consumer.subscribe([topic])
+        self.offset = 0
+        """Of the last record: markers of transactions take offsets too."""
+
+    def ages_ms(self) -> list[float]:
+        """What has come, or comes soon; empty where nothing does."""
+        # A batch call waits until it is full or times out; that would be measured too.
+        first = self._consumer.poll(0.05)
+        found = []
+        for message in [first, *self._consumer.consume(1000, 0)] if first is not None else []:
+            document = orjson.loads(message.value() or b"null")
+            sent_ns = document.get("total") or document["price"]
+            found.append((time.monotonic_ns() - sent_ns) / 1e6)
+            self.offset = message.offset() or 0
+        return found
+
+    def wait_for_one(self) -> None:
+        """Wait until the application has answered the probe."""
+        deadline = time.monotonic() + START_S
+        while not self.ages_ms():
+            if time.monotonic() > deadline:
+                raise click.ClickException(f"no output within {START_S:.0f} s")
+
+    def close(self) -> None:
+        """Leave."""
+        self._consumer.close()
+
+
+def _measure(place: Cluster, application: str, who: Runner, per_s: int, seconds: float) -> Latency:
+    """Run one application."""
+    name = f"bench-latency-{secrets.token_hex(3)}"
+    source, output = f"{name}-in", f"{name}-output"
+    place.create(source, output, partitions=1)
+    broker = [] if place.broker_pid is None else [place.broker_pid]
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
+        order = Order(application, place.bootstrap, name, name, output, Path(state))
+        with running(who.command(order), 1) as processes:
+            pids = [process.pid for process in processes]
+            feed = Feed(place.bootstrap, source, per_s, seconds + WARM_UP_S)
+            feed.probe()
+            read = Output(place.bootstrap, output)
+            read.wait_for_one()
+            feed.thread.start()
+            begun_s = time.monotonic()
+            _read_until(read, feed, begun_s + WARM_UP_S)
+            at_s, offset = time.monotonic(), read.offset
+            cpu_s, broker_s = usage(pids).cpu_s, usage(broker).cpu_s
+            ms = _read_until(read, feed, begun_s + WARM_UP_S + seconds)
+            took_s = time.monotonic() - at_s
+            cpu_s, broker_s = usage(pids).cpu_s - cpu_s, usage(broker).cpu_s - broker_s
+            markers = read.offset - offset - len(ms)
+            ms += _read_until(read, feed, time.monotonic() + DRAIN_S)
+            read.close()
     place.delete(name)
-    if len(result) != feed.sent:
-        raise click.ClickException(f"{topology}: {len(result)} of {feed.sent} records came out")
-    return result[int(per_s * WARM_UP_S) :]
+    if feed.left:
+        raise click.ClickException(f"{who.name}, {application}: {feed.left} records did not come")
+    cuts = statistics.quantiles(ms, n=1000, method="inclusive")
+    return Latency(
+        application,
+        who.name,
+        per_s,
+        p50=cuts[499],
+        p90=cuts[899],
+        p99=cuts[989],
+        p999=cuts[998],
+        highest=max(ms),
+        commits_per_s=markers / took_s,
+        cpu=cpu_s / took_s,
+        broker_cpu=broker_s / took_s if broker else None,
+    )
 
 
-def measured(place: Cluster, rate: int, seconds: float, extra: Sequence[str] = ()) -> list[Latency]:
+def _read_until(read: Output, feed: Feed, deadline: float) -> list[float]:
+    ms: list[float] = []
+    while feed.left and time.monotonic() < deadline:
+        found = read.ages_ms()
+        feed.left -= len(found)
+        ms += found
+    return ms
+
+
+def measured(
+    place: Cluster, rate: int, seconds: float, runners: Sequence[Runner], rounds: int = 1
+) -> list[Latency]:
     """Measure the latency of a stateless and of a stateful application.
 
     Args:
         place: the cluster.
         rate: records per second.
         seconds: how long, after a warm-up.
-        extra: settings of the application, as name=value.
+        runners: who is measured, in turns.
+        rounds: how often.
     """
-    options = [word for item in (*UNCACHED, *extra) for word in ("--set", item)]
     found = []
-    for topology in ("stateless", "last_value"):
-        ms = _latencies(place, topology, rate, seconds, options)
-        cuts = statistics.quantiles(ms, n=1000, method="inclusive")
-        found.append(Latency(topology, rate, cuts[499], cuts[899], cuts[989], cuts[998], max(ms)))
+    for application in APPLICATIONS:
+        for number in range(rounds):
+            for who in runners if number % 2 == 0 else reversed(runners):
+                found.append(_measure(place, application, who, rate, seconds))
     return found
 
 
@@ -128,15 +233,39 @@ def measured(place: Cluster, rate: int, seconds: float, extra: Sequence[str] = (
 @click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
 @click.option("--rate", default=1000, show_default=True, help="Records per second.")
 @click.option("--seconds", default=20, show_default=True, help="How long to measure.")
+@click.option("--rounds", default=1, show_default=True, help="How often, in turns.")
 @click.option("--set", "extra", multiple=True, help="A setting of the application, as name=value.")
+@click.option(
+    "--beside", "others", multiple=True, help="The same with one more setting, as name=value."
+)
+@click.option(
+    "--checkout",
+    "checkouts",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Another checkout of Headrace, with its .venv.",
+)
+@click.option("--kafka-streams", "java", is_flag=True, help="Kafka Streams.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
 def main(
-    bootstrap: str | None, rate: int, seconds: int, extra: tuple[str, ...], path: Path | None
+    bootstrap: str | None,
+    rate: int,
+    seconds: int,
+    rounds: int,
+    extra: tuple[str, ...],
+    others: tuple[str, ...],
+    checkouts: tuple[Path, ...],
+    java: bool,
+    path: Path | None,
 ) -> None:
     """Measure the latency of a stateless and of a stateful application."""
+    say = Console()
+    runners = [own(extra), *(own((*extra, other)) for other in others)]
+    runners += [own(extra, checkout) for checkout in checkouts]
+    runners += kafka_streams(say.print) if java else []
     with cluster(bootstrap) as place:
-        found = measured(place, rate, seconds, extra)
-    Console().print(latency_table(found))
+        found = measured(place, rate, seconds, runners, rounds)
+    say.print(latency_table(found))
     if path is not None:
         path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from rich.console import RenderableType
@@ -109,17 +110,35 @@ def _broker(runs: Sequence[Run]) -> str:
 
 
 def latency_table(found: Sequence[Latency]) -> Table:
-    """Latency in milliseconds."""
+    """Latency in milliseconds, and what it costs; the median of the rounds."""
     rate = found[0].per_s
     table = _table(
-        f"latency in ms at {rate:,} records/s, exactly-once, read_committed",
-        "application",
-        right=("p50", "p90", "p99", "p99.9", "highest"),
+        f"latency in ms at {rate:,} records/s, exactly-once, read_committed; CPU in cores",
+        *("application", "of"),
+        right=("p50", "p90", "p99", "p99.9", "highest", "commits/s", "CPU", "broker CPU"),
     )
-    for one in found:
-        values = (one.p50, one.p90, one.p99, one.p999, one.highest)
-        table.add_row(one.application, *(f"{value:.1f}" for value in values))
+    for application, who in dict.fromkeys((one.application, one.who) for one in found):
+        runs = [one for one in found if (one.application, one.who) == (application, who)]
+        broker = [one.broker_cpu for one in runs if one.broker_cpu is not None]
+        table.add_row(
+            application,
+            who,
+            *(
+                _rounds([getattr(one, name) for one in runs], 1)
+                for name in ("p50", "p90", "p99", "p999", "highest")
+            ),
+            _rounds([one.commits_per_s for one in runs], 0),
+            _rounds([one.cpu for one in runs], 2),
+            _rounds(broker, 2) if broker else "",
+        )
     return table
+
+
+def _rounds(found: Sequence[float], digits: int) -> str:
+    middle = f"{statistics.median(found):.{digits}f}"
+    if len(found) == 1:
+        return middle
+    return f"{middle} ({min(found):.{digits}f}-{max(found):.{digits}f})"
 
 
 def restart_table(found: Sequence[Restart]) -> Table:

@@ -132,15 +132,27 @@ def _comparison(result: JobResult, own: Series, other: Series) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From the sending of a record to its committed output, in milliseconds."""
+    """From the sending of a record to its committed output, in milliseconds.
+
+    Args:
+        who: runs the application.
+        per_s: records per second.
+        commits_per_s: transactions that wrote to the output.
+        cpu: of the application, in cores.
+        broker_cpu: the same of the broker; None for a cluster of somebody else.
+    """
 
     application: str
+    who: str
     per_s: int
     p50: float
     p90: float
     p99: float
     p999: float
     highest: float
+    commits_per_s: float
+    cpu: float
+    broker_cpu: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,7 @@ class Report:
         minutes: how long it took.
         noise: the fixed loop before each run.
         jobs: throughput.
-        latency: of Headrace.
+        latency: of Headrace, and of Kafka Streams where it is here.
         restarts: of Headrace.
     """
 

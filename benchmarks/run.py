@@ -22,6 +22,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.jobs.catalogue import JOBS
+from benchmarks.latency import kafka_streams, own
 from benchmarks.latency import measured as measured_latency
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.noise import Noise, loop_ms
@@ -79,7 +80,8 @@ def _others(
     place: Cluster, amount: Amount, partitions: int, say: Say
 ) -> tuple[list[Latency], list[Restart]]:
     say("[bold]latency[/]")
-    latency = measured_latency(place, RATE_PER_S, amount.latency_s)
+    runners = [own(), *(kafka_streams(say) if amount.long else [])]
+    latency = measured_latency(place, RATE_PER_S, amount.latency_s, runners)
     restarts = []
     for keys in amount.restart_keys:
         say(f"[bold]restart[/] with {keys:,} keys")

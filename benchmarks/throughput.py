@@ -83,7 +83,7 @@ class Benchmark:
         progress = Progress(order.bootstrap, self._cluster.admin, order.run, self._sources)
         broker_before = self._broker()
         began = time.monotonic()
-        with _running(command, count) as processes:
+        with running(command, count) as processes:
             used, memory = _follow(progress, processes)
         broker_cpu_s = self._broker().cpu_s - broker_before.cpu_s
         return Run(
@@ -119,7 +119,7 @@ class Benchmark:
 
 
 @contextmanager
-def _running(command: Sequence[str], count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+def running(command: Sequence[str], count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """So many processes of a command, which are asked to stop in the end."""
     with tempfile.TemporaryFile() as said:
         processes = [

@@ -100,6 +100,11 @@ public final class StreamsPeer {
                     Materialized.as("newest"))
                 .toStream()
                 .to(output, Produced.with(TEXT, Serdes.ByteArray()));
+            case "last_value" -> builder.stream(source + "-in", json())
+                .groupByKey(Grouped.with(TEXT, JSON))
+                .reduce((one, other) -> other, Materialized.with(TEXT, JSON))
+                .toStream()
+                .to(output, Produced.with(TEXT, JSON));
             case "stream_table" -> streamTable(source, output, builder);
             case "stream_stream" -> streamStream(source, output, builder);
             case "sessions" -> builder.stream(source + "-in", json())
