@@ -11,11 +11,11 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.java_names import hinting
 from headrace.topology.words import require_word
 
@@ -23,15 +23,31 @@ Face = TypeVar("Face", bound=type)
 
 _HERE = str(Path(__file__).parent)
 _WITH_VALUES = "Callable[["
-_OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1}
+_OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1, "key": 1}
 """Values for functions that are called with the key besides where ``with_key`` says so."""
-_ALIASES = {"TimestampExtractor": 2, "Function": 4}
+_ALIASES = {"TimestampExtractor": 2, "Function": 4, "Late[": 1}
 _WORDS = {
     "OffsetReset": ("earliest", "latest"),
     "LateMatch": ("emit", "drop"),
     "Emit": ("on_window_update", "on_window_close"),
 }
 """What the annotations stand for that are a set of words; `Literal`s stand further up."""
+_KINDS = {
+    "KStream": "a KStream",
+    "KTable": "a KTable",
+    "KGroupedStream": "what group_by() or group_by_key() returns",
+    "TimeWindows": "TimeWindows(...)",
+    "UnlimitedWindows": "UnlimitedWindows(...)",
+    "SlidingWindows": "SlidingWindows(...)",
+    "SessionWindows": "SessionWindows(...)",
+    "Suppressed": "Suppressed.until_window_closes() or Suppressed.until_time_limit(...)",
+    "StoreBuilder": "what Stores makes, such as Stores.key_value(...)",
+    "Materialized": "Materialized(...)",
+    "str": "a name",
+    "int": "an int",
+    "None": "None",
+}
+"""What annotations name that is looked for by the name of its class, and how it is made."""
 _TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
 """What they are given is called for what it does or says, so a generator would never run."""
 _CONSTANTS = {
@@ -58,16 +74,33 @@ def checked(face: Face) -> Face:
 
 def _is_looked_at(parameter: inspect.Parameter) -> bool:
     words = str(parameter.annotation)
-    if _words_of(parameter) is not None:
+    if _words_of(parameter) is not None or parameter.name == "stores" or _kinds_of(parameter):
         return True
     return "Callable[" in words or "Serde" in words or any(name in words for name in _ALIASES)
 
 
 def _is_a_must(parameter: inspect.Parameter) -> bool:
-    """Whether a function has to be given, so that None is none."""
+    """Whether something has to be given that is looked at, so that None is none."""
     words = str(parameter.annotation)
+    if parameter.name == "stores" or "None" not in (_kinds_of(parameter) or ("None",)):
+        return True
     is_function = "Callable[" in words or any(name in words for name in _ALIASES)
     return is_function and parameter.default is not None and not words.endswith("| None")
+
+
+def _kinds_of(parameter: inspect.Parameter) -> tuple[str, ...]:
+    """The classes that an annotation names; none where one of them is not looked for by its name.
+
+    >>> annotated = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY)
+    >>> _kinds_of(annotated.replace(annotation="str | Materialized | None"))
+    ('str', 'Materialized', 'None')
+    >>> _kinds_of(annotated.replace(annotation="ktable.KTable[K, tuple[V, V]]"))
+    ('KTable',)
+    """
+    words = re.sub(r"\[.*?\]+(?= \||$)", "", str(parameter.annotation))
+    names = tuple(name.strip().rpartition(".")[2] for name in words.split("|"))
+    is_told_elsewhere = not {*names} - {"str", "None"}  # what a name has to be
+    return names if set(names) <= set(_KINDS) and not is_told_elsewhere else ()
 
 
 def _words_of(parameter: inspect.Parameter) -> tuple[str, ...] | None:
@@ -100,12 +133,53 @@ def _check(
     allowed = _words_of(parameter)
     if allowed is not None:
         require_word(f"{method.__name__}() at {_place()}: {parameter.name}", value, allowed)
+    elif parameter.name == "stores":
+        _check_stores(method, value)
+    elif kinds := _kinds_of(parameter):
+        _check_kind(method, parameter.name, value, kinds)
     elif "Serde" in words and "Callable[" not in words:
         refuse_other_than_serde(value, f"{parameter.name}=", method.__name__)
     elif "Callable[" in words or any(name in words for name in _ALIASES):
         if isinstance(value, str) and "str" in words:
             return
         _check_function(method, parameter.name, value, _count(parameter, given))
+
+
+def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[str, ...]) -> None:
+    if value is None and "None" in kinds:
+        return
+    if any(one.__name__ in kinds for one in type(value).__mro__):
+        return
+    if method.__name__ == "outer_join" and type(value).__name__ == "KTable":
+        return  # the step itself says what to do instead
+    *some, last = [_KINDS[kind] for kind in kinds if kind != "None"]
+    wanted = f"{', '.join(some)} or {last}" if some else last
+    raise TopologyError(
+        f"{method.__name__}() at {_place()}: {name} must be {wanted}, and not {_described(value)}"
+    )
+
+
+def _check_stores(method: Callable[..., Any], stores: Any) -> None:
+    """Several stores; a generator of them is let through, as it can be asked only once."""
+    wrong = None
+    if isinstance(stores, str):
+        wrong = f"a str; write stores=[{stores!r}]"
+    elif type(stores).__name__ == "StoreBuilder":
+        wrong = "one by itself; put it into a list"
+    elif not isinstance(stores, Iterable):
+        wrong = _described(stores)
+    elif isinstance(stores, (tuple, list, set, frozenset)):
+        wrong = next((_described(s) for s in stores if not _is_store(s)), None)
+        wrong = wrong and f"one of {wrong}"
+    if wrong is not None:
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: stores must be a list of what Stores makes, or of "
+            f"names of stores, and not {wrong}"
+        )
+
+
+def _is_store(value: Any) -> bool:
+    return isinstance(value, str) or type(value).__name__ == "StoreBuilder"
 
 
 def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None:
@@ -291,7 +365,7 @@ def _described(value: Any) -> str:
     if value is None:
         return "None"
     name = getattr(value, "__qualname__", None)
-    return str(name) if callable(value) and name else f"a {type(value).__name__}"
+    return str(name) if callable(value) and name else type_of(value)
 
 
 def refuse_other_than_serde(value: Any, name: str, method: str) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import TopologyError, type_of
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 # Kafka's bound on the name of a topic; topics are named after nodes and stores.
@@ -88,6 +88,10 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
     Raises:
         TopologyError: there is none, one is given twice, or a name is not legal.
     """
+    if not isinstance(topics, (str, Iterable)):
+        raise TopologyError(
+            f"{step} takes the name of a topic, or several of them, and was given {type_of(topics)}"
+        )
     names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise TopologyError(f"{step} was given no topic; name at least one")
@@ -96,3 +100,18 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise TopologyError(f"topic {name!r} is given twice to one {step}; name it once")
     return names
+
+
+def legal_topic(topic: str, step: str) -> str:
+    """Return the one topic that a step reads.
+
+    Raises:
+        TopologyError: it is none, several, or its name is not legal.
+    """
+    found = legal_topics(topic, step)
+    if len(found) > 1:
+        raise TopologyError(
+            f"{step} reads one topic, and was given {len(found)}; merge streams of them, and then "
+            "to_table()"
+        )
+    return found[0]

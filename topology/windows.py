@@ -156,6 +156,8 @@ class UnlimitedWindows(metaclass=Hinting):
     start_ms: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.start_ms, int):
+            raise TopologyError(f"start_ms must be an int, not {type(self.start_ms).__name__}")
         if self.start_ms < 0:
             raise TopologyError(f"start_ms must be at least 0, not {self.start_ms}")
         if self.start_ms > LAST_TIME_MS:

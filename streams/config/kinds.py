@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.streams.settings import Kind
 from headrace.topology import serdes, timestamps
+from headrace.topology.arguments import why_not_called_as
 from headrace.topology.serdes import Serde
 
 SERDES: Mapping[str, Serde[Any]] = {
@@ -35,6 +36,9 @@ def extractor() -> Kind:
         if isinstance(value, str) and value in timestamps.BY_NAME:
             return timestamps.BY_NAME[value]
         if callable(value):
+            wrong = why_not_called_as("extractor(record, partition_time)", 2, value)
+            if wrong is not None:
+                raise ValueError(wrong)
             return value
         names = ", ".join(timestamps.BY_NAME)
         raise ValueError(f"must be a function or one of {names}, not {value!r}")

@@ -16,7 +16,7 @@ from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.table_nodes import table_node
 from headrace.topology.graph.draft import Draft, Edge
 from headrace.topology.graph.graph import OffsetReset, Source
-from headrace.topology.naming import legal_topics
+from headrace.topology.naming import legal_topic, legal_topics
 from headrace.topology.processors.stores import StoreBuilder
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
@@ -124,7 +124,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: a name is not legal.
         """
-        (topic,) = legal_topics(topic, "table()")
+        topic = legal_topic(topic, "table()")
         names = self._draft.names
         kept = materialized(store)
         reserved = names.store(f"{topic}-") if kept.store is None else kept.store
@@ -184,7 +184,7 @@ class StreamsBuilder:
                   --> none
                   <-- KSTREAM-SOURCE-0000000000
         """
-        (topic,) = legal_topics(topic, "global_table()")
+        topic = legal_topic(topic, "global_table()")
         return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
 
     def add_state_store(self, store: StoreBuilder[Any]) -> None:

@@ -14,6 +14,7 @@ from headrace.topology.java_names import Hinting
 from headrace.topology.naming import legal
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import duration_ms
+from headrace.topology.words import require_word
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,6 +56,7 @@ class Materialized(metaclass=Hinting):
     def __post_init__(self) -> None:
         if self.store is not None:
             legal(self.store, "store name")
+        require_word("kind", self.kind, ("rocksdb", "memory"))
         if self.retention is not None:
             duration_ms("retention", self.retention, at_least=0)
         if self.history is not None:

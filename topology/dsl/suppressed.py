@@ -50,6 +50,8 @@ class BufferConfig(metaclass=Hinting):
 
     def __post_init__(self) -> None:
         for name, bound in (("max_records", self.max_records), ("max_bytes", self.max_bytes)):
+            if bound is not None and not isinstance(bound, int):
+                raise TopologyError(f"{name} must be an int, not {type(bound).__name__}")
             if bound is not None and bound < 0:
                 raise TopologyError(
                     f"BufferConfig() was given {name}={bound}; give it 0 or more, or leave it out"

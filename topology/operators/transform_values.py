@@ -41,6 +41,11 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
     Raises:
         TopologyError: it makes something else, or the same object twice.
     """
+    if not callable(supplier):
+        raise TopologyError(
+            f"{supplier!r} makes no transformers: give a class or a function without arguments "
+            "that returns a new one, with a method transform(key, value)"
+        )
     one = supplier()
     if not callable(getattr(one, "transform", None)):
         raise TopologyError(

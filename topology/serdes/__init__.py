@@ -22,7 +22,11 @@ import builtins
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
-from headrace.topology.arguments import refuse_other_than_serde
+from headrace.topology.arguments import (
+    refuse_other_than_function,
+    refuse_other_than_serde,
+)
+from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.serdes._json_of import json_of_serde
 from headrace.topology.serdes._list_of import ListSerde, item_width
 from headrace.topology.serdes._serde import (
@@ -173,6 +177,9 @@ def serde_from(
     Returns:
         The serde. Exceptions of the functions are raised as `SerdeError` from the original.
 
+    Raises:
+        TopologyError: one of them is no function of one value, or a coroutine function.
+
     >>> from datetime import date
     >>> day = serde_from(
     ...     name="day",
@@ -183,4 +190,11 @@ def serde_from(
     >>> day.deserialize(day.serialize(date(2024, 2, 29)))
     datetime.date(2024, 2, 29)
     """
+    if not isinstance(name, str):
+        raise TopologyError(f"serde_from() takes a str as name=, and not {type_of(name)}")
+    for argument, function, called in (
+        ("serialize", serialize, "serialize(value)"),
+        ("deserialize", deserialize, "deserialize(data)"),
+    ):
+        refuse_other_than_function(function, "serde_from", argument, 1, called)
     return FunctionSerde(name, serialize, deserialize, immutable, canonical)

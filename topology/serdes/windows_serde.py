@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.arguments import refuse_other_than_serde
+from headrace.topology.errors import SerdeError
 from headrace.topology.serdes._serde import Around, Serde
-from headrace.topology.windows import Window, Windowed
+from headrace.topology.windows import Window, Windowed, duration_ms
 
 K = TypeVar("K")
 
@@ -217,12 +218,10 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
     Raises:
         TopologyError: the size is not possible.
     """
+    refuse_other_than_serde(inner, "inner", "time_windowed")
     if size is None:
         return TimeWindowedSerde(inner, UNLIMITED_MS)
-    size_ms, rest = divmod(size, timedelta(milliseconds=1))
-    if rest or size_ms < 0:
-        raise TopologyError(f"size must be whole milliseconds and not negative, not {size}")
-    return TimeWindowedSerde(inner, size_ms)
+    return TimeWindowedSerde(inner, duration_ms("size", size, at_least=0))
 
 
 def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
@@ -232,4 +231,5 @@ def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
     >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")
     '61 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 01'
     """
+    refuse_other_than_serde(inner, "inner", "session_windowed")
     return SessionWindowedSerde(inner)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.topology.dsl import kstream
+from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Stateless
 from headrace.topology.naming import legal
@@ -31,10 +32,15 @@ def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
         late: what the program gave as ``late=``; with None nothing is added.
 
     Raises:
-        TopologyError: a node of that name is there already.
+        TopologyError: a node of that name is there already, or a topic is returned.
     """
     if late is None:
         return
     name = legal(late_name(node))
     edge.draft.add(Stateless(name, (node,), op="pass"))
-    late(kstream.KStream(replace(edge, node=name)))
+    returned = late(kstream.KStream(replace(edge, node=name)))
+    if isinstance(returned, str):
+        raise TopologyError(
+            f"late= of {node!r} returned a str, which writes nothing; have it add to the stream: "
+            f"late=lambda stream: stream.to({returned!r})"
+        )

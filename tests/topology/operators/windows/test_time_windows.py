@@ -334,7 +334,9 @@ def test_a_retention_is_refused_where_there_are_no_windows() -> None:
 
 def test_what_is_no_window_or_no_way_to_emit_is_refused() -> None:
     group: Any = StreamsBuilder().stream("in").group_by_key()
-    with pytest.raises(TopologyError, match="takes windows such as TimeWindows, not int"):
+    with pytest.raises(
+        TopologyError, match=r"windows must be TimeWindows\(\.\.\.\), .* and not an int"
+    ):
         group.windowed_by(5)
     with pytest.raises(TopologyError, match="'on_window_update' or 'on_window_close'"):
         group.windowed_by(TEN, emit="final")
