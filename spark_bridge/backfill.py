@@ -260,12 +260,11 @@ def compute(
     """
     from headrace.spark_bridge.history.planning import make_plan
     from headrace.spark_bridge.plan.job import Application, Job, pack_application
-    from headrace.spark_bridge.program.combine import combinable
+    from headrace.spark_bridge.program.combine import combined_topics
     from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
     from headrace.spark_bridge.run.stages import make_stages
     from headrace.streams.kafka.admin import LiveAdmin
     from headrace.streams.kafka.broker_contact import reach
-    from headrace.streams.plan.plan import optimized
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
@@ -288,9 +287,7 @@ def compute(
     refuse_processors(application, plan)
     if dry_run:
         return Computation(config, plan)
-    combined: frozenset[str] = frozenset()
-    if order == "combine" or (order == "auto" and config.statestore_cache_max_bytes > 0):
-        combined = combinable(optimized(topology, config))
+    combined = combined_topics(topology, config, order)
     application = Application.of(topology, config, combined)
     packed = pack_application(topology, config)
     job = Job(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.jobs import foreign_keys, joins, orders, reduce, sessions, sums, windows, words
 from benchmarks.jobs.last_value import last_value
+from benchmarks.jobs.moved import moved_sum
 
 _TUMBLING, _SLIDING = windows.JOBS
 
@@ -22,4 +23,8 @@ JOBS = {
     )
 }
 
-TOPOLOGIES = {job.kind: job.topology for job in JOBS.values()} | {"last_value": last_value}
+TOPOLOGIES = {
+    **{job.kind: job.topology for job in JOBS.values()},
+    "last_value": last_value,
+    "moved_sum": moved_sum,
+}

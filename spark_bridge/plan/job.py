@@ -49,7 +49,7 @@ class Application:
         """Compile a topology.
 
         Args:
-            combined: the repartition topics that carry counts.
+            combined: the repartition topics that take partial results.
 
         Raises:
             ConfigError: the settings are wrong.
@@ -95,7 +95,7 @@ class Job:
         application: topology and settings, pickled.
         plan: of the backfill, as text.
         stage: the sub-topologies that run together.
-        combined: the repartition topics that carry counts, as the topology names them.
+        combined: the repartition topics that take partial results, as the topology names them.
         archived: the input partitions that begin with an archive.
         with_sinks: whether records for topics outside of the application are kept.
         memory_bytes: how much state a task keeps in memory.

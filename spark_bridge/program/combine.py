@@ -1,71 +1,40 @@
-"""Counting before the repartition topic: one partial count a key instead of one record each.
+"""Which repartition topics take partial results in a backfill: the rewrite is the live one.
 
-Live, the same count is made of single records. A sum of partial sums is the same number, and the
-row's timestamp, the largest one, is the same too. What differs is what the count forwards on its
-way there, as it does with a cache: fewer updates, the same last one.
+What differs from a backfill record by record is what a fold forwards on its way to the last value,
+as it does with a cache: fewer updates, the same last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, cast
 
-from headrace.topology import serdes
-from headrace.topology.graph.fold import Aggregating
-from headrace.topology.graph.graph import Aggregate, Node, Operator
-from headrace.topology.graph.timed import reaches_time
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.plan import optimized
+from headrace.topology.graph.optimizer import COMBINE, combinable, combining
 from headrace.topology.topology import Topology
 
 
-def combinable(topology: Topology) -> frozenset[str]:
-    """The repartition topics that may take counts, as the topology names them.
+def combined_topics(topology: Topology, config: StreamsConfig, order: str) -> frozenset[str]:
+    """The repartition topics that take partial results, as the topology names them.
 
-    Those that one un-windowed count reads, and nothing else, where nothing behind the count
-    depends on stream time.
+    Args:
+        order: "exact" for none, "auto" for those that the live application combines, "combine"
+            for those that it would combine with caches.
     """
-    timed = reaches_time(topology)
-    found = set()
-    for sub in topology.sub_topologies:
-        for source in sub.sources:
-            children = sub.children(source.name)
-            if (
-                source.internal
-                and len(source.topics) == 1
-                and len(children) == 1
-                and children[0].counts
-                and children[0].parents == (source.name,)
-                and children[0].name not in timed
-            ):
-                found.add(source.topics[0])
-    return frozenset(found)
+    if order == "exact":
+        return frozenset()
+    if order == "combine":
+        config = replace(
+            config,
+            topology_optimization=(*config.topology_optimization, COMBINE),
+            statestore_cache_max_bytes=config.statestore_cache_max_bytes or 1,
+        )
+    sinks = optimized(topology, config).sinks
+    return frozenset(str(sink.topic) for sink in sinks if sink.combines is not None)
 
 
 def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
-    """Let the counts behind these repartition topics add up partial counts."""
-    if not topics:
-        return topology
-    from headrace.spark_bridge.program.partial_counts import CountPartials  # loads Arrow
-
-    nodes: list[Node] = []
-    changed: set[str] = set()
-    for node in topology.nodes:
-        source, sink = node.as_source, node.as_sink
-        if sink is not None and sink.internal and sink.topic in topics:
-            counting = f"{node.name}-partials"
-            spec = CountPartials()
-            nodes.append(Operator(counting, node.parents, spec=spec, reads_value=False))
-            nodes.append(replace(sink, parents=(counting,), value=serdes.long))
-        elif source is not None and source.internal and source.topics[0] in topics:
-            changed.add(node.name)
-            nodes.append(replace(source, value=serdes.long))
-        elif node.counts and changed.intersection(node.parents):
-            count = cast("Aggregate", node)
-            nodes.append(replace(count, fold=Aggregating(int, _plus)))
-        else:
-            nodes.append(node)
-    return Topology(tuple(nodes), topology.stores)
-
-
-def _plus(key: Any, partial: int, count: int) -> int:  # noqa: ARG001
-    return count + partial
+    """Let the records for these repartition topics be folded before they are written."""
+    folds = combinable(topology) if topics else {}
+    return combining(topology, {topic: folds[topic] for topic in topics})

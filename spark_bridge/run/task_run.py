@@ -265,8 +265,11 @@ class StageRun:
             raise explained from error
         assert done == count, f"{place}: {done} of {count} records were processed"
         self._records[task.id] += count
-        if task.held_back_bytes(count) > self._config.statestore_cache_max_bytes:
+        if task.caches_bytes() > self._config.statestore_cache_max_bytes:
             task.flush()
+        # No commit waits for them here.
+        if task.partials_bytes(count) > self._config.statestore_uncommitted_max_bytes:
+            task.send_partials()
 
     def _explained(self, error: RecordError, block: Block) -> StreamsError:
         """Say which record of the input it was, where the failed one was never in Kafka."""

@@ -47,7 +47,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
-from headrace.topology.operators.combining import held_bytes, send_partials
+from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.timestamps import Stamper
@@ -314,17 +314,25 @@ class Task:
         """How many updates caches hold back."""
         return sum(map(len, self._bound.pending))
 
-    def held_back_bytes(self, records: int) -> int:
-        """Estimate the memory of that, but for rows.
+    def caches_bytes(self) -> int:
+        """Estimate the memory of what caches hold back, but for rows."""
+        return caches_bytes(self._bound.pending)
+
+    def partials_bytes(self, records: int) -> int:
+        """Estimate the memory of what is folded before repartition topics.
 
         Args:
             records: how many were processed since this was asked last.
         """
-        return held_bytes(self._bound.pending, records)
+        return partials_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
         """Send on what is folded before repartition topics."""
-        send_partials(self._bound.pending)
+        for held in partials_among(self._bound.pending):
+            try:
+                held.send()
+            except Exception as error:
+                self._raise(error, held.node)
 
     def flush(self) -> None:
         """Send on everything that caches hold back."""

@@ -119,7 +119,8 @@ class Processing:
             count = task.process(1 if self._effort.is_careful else share)
             self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
             self._backlog.has_read(task, count)
-            if task.held_back_bytes(count) > self._config.statestore_cache_max_bytes:
+            held_bytes = task.caches_bytes() + task.partials_bytes(count)
+            if held_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
 

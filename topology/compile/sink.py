@@ -210,7 +210,7 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     topic = gen.constant(f"topic_{i}", f"{gen.options.application_id}-{node.topic}")
     serde = node.combines.value or gen.options.default_value
     write = write_count if not fold.asks_user else _writer(serde)
-    told = f"send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
+    told = f"{node.name!r}, send, {topic}, {fold.word!r}, {gen.constant(f'write_held_{i}', write)}"
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)

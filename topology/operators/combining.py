@@ -5,7 +5,7 @@ Hot path: the generated code folds each record into it, as into a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,7 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
     Values that somebody could change are held as their bytes, those of numbers and strings aside.
 
     Args:
+        node: the sink that writes them.
         send: takes topic, value, key, partition, timestamp and headers.
         topic: the repartition topic, by its full name.
         call: what the partial results are of.
@@ -41,10 +42,12 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         "_send",
         "_topic",
         "_write",
+        "node",
     )
 
     def __init__(
         self,
+        node: str,
         send: Send,
         topic: str,
         call: str,
@@ -52,6 +55,7 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         partition_of: Callable[[bytes], int] | None = None,
     ) -> None:
         super().__init__()
+        self.node = node
         self._send = send
         self._topic = topic
         self._call = call
@@ -119,27 +123,23 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
             return 0  # it is told when the value is to be written
 
 
-def send_partials(pending: Iterable[object]) -> None:
-    """Send the partial results among what a task holds back."""
-    for held in pending:
-        if isinstance(held, Partials) and held:
-            held.send()
+def partials_among(pending: Iterable[object]) -> Iterator[Partials]:
+    """The partial results among what a task holds back, where there are any."""
+    return (held for held in pending if isinstance(held, Partials) and held)
 
 
-def held_bytes(pending: Iterable[Mapping[Any, Any]], records: int) -> int:
-    """Estimate the memory of what a task holds back; the rows themselves are counted elsewhere.
+def partials_bytes(pending: Iterable[object], records: int) -> int:
+    """Estimate the memory of the partial results among what a task holds back.
 
     Args:
-        pending: what caches hold back, and partial results.
         records: how many the task has processed since this was asked last.
     """
-    total = 0
-    for held in pending:
-        if isinstance(held, Partials):
-            total += held.held_bytes(records)
-        else:
-            total += len(held) * HELD_BACK_BYTES
-    return total
+    return sum(held.held_bytes(records) for held in partials_among(pending))
+
+
+def caches_bytes(pending: Iterable[Mapping[Any, Any]]) -> int:
+    """Estimate the memory of the other things among it; the rows are counted elsewhere."""
+    return sum(len(held) for held in pending if not isinstance(held, Partials)) * HELD_BACK_BYTES
 
 
 HELD_BACK_BYTES = 250

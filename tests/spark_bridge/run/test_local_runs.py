@@ -406,6 +406,44 @@ def test_counts_that_are_combined_or_held_back_end_as_the_same(order: str) -> No
         assert {key: seen for key, *seen in mine} == {key: seen for key, *seen in others}
 
 
+def sums_of_lengths() -> Topology:
+    """How many letters there are of each first letter, and the last word of it."""
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+    words = lines.flat_map_values(str.split).map(lambda _, word: (word[-1], len(word)))
+    lengths = words.group_by_key(key=serdes.string, value=serdes.long, name="by-letter")
+    lengths.reduce(
+        lambda one, other: one + other, merger=lambda _, a, b: a + b, store="letters"
+    ).to_stream().to("letters-out")
+    many = words.group_by_key(key=serdes.string, value=serdes.json, name="by-letter-too")
+    many.aggregate(
+        lambda: {"n": 0, "max": 0},
+        lambda _, n, seen: {"n": seen["n"] + 1, "max": max(n, seen["max"])},
+        merger=lambda _, a, b: {"n": a["n"] + b["n"], "max": max(a["max"], b["max"])},
+        store="seen",
+        value=serdes.json,
+    ).to_stream().to("seen-out")
+    return builder.build()
+
+
+@pytest.mark.parametrize("order", ["exact", "combine", "auto"])
+def test_folds_that_merge_end_as_the_same(order: str) -> None:
+    """Rows with their timestamps, and what goes on live."""
+    topology = sums_of_lengths()
+    alone = TopologyTestDriver(topology, UNCACHED, partitions=3, commit="manual")
+    both = TopologyTestDriver(topology, partitions=3, commit="manual")
+    words(alone.cluster)
+    alone.commit()
+    words(both.cluster)
+    plan, rows = backfilled(topology, {}, both.cluster, order=order)
+    hand_over(plan, rows, both.cluster, "test")
+    assert store_rows_of(both) == store_rows_of(alone)
+    for driver in (alone, both):
+        words(driver.cluster)
+        driver.commit()
+    assert store_rows_of(both) == store_rows_of(alone)
+
+
 def test_combined_counts_are_one_record_a_key_and_task() -> None:
     driver = TopologyTestDriver(word_count(), partitions=2)
     words(driver.cluster)

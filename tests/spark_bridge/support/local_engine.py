@@ -12,11 +12,10 @@ from typing import Any
 from headrace.spark_bridge.history.planning import Until, make_plan
 from headrace.spark_bridge.plan.job import Application, Job, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.spark_bridge.program.combine import combinable
+from headrace.spark_bridge.program.combine import combined_topics
 from headrace.spark_bridge.records.packs import RESULT_KINDS
 from headrace.spark_bridge.records.records import RESULT, ResultRow
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.plan.plan import optimized
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
@@ -74,7 +73,7 @@ def backfilled(
     plan = make_plan(
         application, HistoryMemoryAdmin(cluster), id="b", now_ms=0, until=until, create=True
     )
-    combined = frozenset() if order == "exact" else combinable(optimized(topology, config))
+    combined = combined_topics(topology, config, order)
     job = Job(
         pack_application(topology, config),
         plan.to_text(),

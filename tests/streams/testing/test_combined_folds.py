@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -447,13 +448,21 @@ def test_a_merger_that_fails_is_named_with_its_node_and_the_partial_result() -> 
         assert (caught.value.topic, caught.value.offset) == (MOVED, moved(driver)[-1].offset())
 
 
-def test_a_partial_result_that_cannot_be_written_is_told_with_the_records_it_may_be_of() -> None:
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_partial_result_that_cannot_be_written_is_told_with_the_records_it_may_be_of(
+    guarantee: str,
+) -> None:
     _, add, _ = CASES["sums"]
-    with driver_of(folded(add), partitions=1) as driver:
-        send(driver, [2**62, 2**62], keys="a")
+    options = {"processing.guarantee": guarantee}
+    with driver_of(folded(add), partitions=1, **options) as driver:
+        if guarantee == "exactly_once_v2":
+            driver.input("in").send_many([("a", 2**62), ("a", 2**62)])
+            tell: Callable[[], None] = driver.commit
+        else:
+            tell = partial(driver.input("in").send_many, [("a", 2**62), ("a", 2**62)])
         with pytest.raises(StreamsError, match="64 bits") as caught:
-            driver.commit()
-        assert "by-kind" in str(caught.value)
+            tell()
+        assert "in-0 offsets 0 to 1, node by-kind-repartition-sink" in str(caught.value)
 
 
 # -- memory ----------------------------------------------------------------------------------------

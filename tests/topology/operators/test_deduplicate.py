@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.program.combine import reaches_time
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.deployed.deployment_changes import changes
@@ -19,6 +18,7 @@ from headrace.streams.plan.topic_plan import changelog_config
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, TopologyError, serdes
 from headrace.topology.checks.unnamed import unnamed_steps
+from headrace.topology.graph.timed import reaches_time
 from headrace.topology.operators.deduplicate import Seen, SeenSerde
 from headrace.topology.topology import Topology
 from tests.spark_bridge.run.test_local_runs import Sent, compare
