@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -103,13 +102,12 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
     kept, key = f"partial_{i}", f"partial_key_{i}"
     w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
     known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
-    nulls = [f"{key} is None"] if not flow.key_is_set else []
-    nulls += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
-    fold = w.block("else:") if nulls else nullcontext()
-    if nulls:
-        with w.block(f"if {' or '.join(nulls)}:"):
-            _emit_single(gen, node, known)
-    with fold:
+    single = [f"partials_{i}.rests"]
+    single += [f"{key} is None"] if not flow.key_is_set else []
+    single += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
+    with w.block(f"if {' or '.join(single)}:"):
+        _emit_single(gen, node, known)
+    with w.block("else:"):
         if node.combines.fold.asks_user:
             _emit_step(gen, node, replace(known, key_is_set=True, value_is_set=True), key)
             return
@@ -117,6 +115,7 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
         with w.block(f"if {kept} is None:"):
             w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
         with w.block("else:"):
+            w.line(f"partials_{i}.hits += 1")
             latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
             w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
 
@@ -152,9 +151,11 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
     with w.block(f"if {new} is None:"):
         w.line(f"partials_{i}_send_one({key})")
         _emit_single(gen, node, flow)
+    with w.block(f"elif {kept} is None:"):
+        w.line(f"partials_{i}[{key}] = ({new}, {flow.timestamp}, {flow.headers})")
     with w.block("else:"):
-        is_later = f"{kept} is None or {flow.timestamp} > {kept}[1]"
-        latest = f"{flow.timestamp} if {is_later} else {kept}[1]"
+        w.line(f"partials_{i}.hits += 1")
+        latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
         w.line(f"partials_{i}[{key}] = ({new}, {latest}, {flow.headers})")
 
 

@@ -16,6 +16,12 @@ Send = Callable[..., None]
 _FIXED: frozenset[type] = frozenset({int, float, bool})
 """Classes whose values take no more memory than an entry in any case."""
 _SAMPLE = 256
+_JUDGED = 1000
+"""So many records at least are looked at to find whether folding them saves anything."""
+_WORTH = 2
+"""How many records must go into a partial result besides its first one, on average."""
+_REST = 10
+"""How many times as many records are written as they are before the next look."""
 _MEASURED_AGAIN = 1000
 """Behind so many records at least they are measured again, so that it costs little for each."""
 
@@ -39,10 +45,13 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         "_partition_of",
         "_payload_bytes",
         "_records",
+        "_rest_records",
         "_send",
         "_topic",
         "_write",
+        "hits",
         "node",
+        "rests",
     )
 
     def __init__(
@@ -61,6 +70,11 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         self._call = call
         self._write = write
         self._partition_of = partition_of
+        self.hits = 0
+        """The records that went into a partial result that was there; the generated code counts."""
+        self.rests = False
+        """Whether records are to be written as they are; nothing is held then."""
+        self._rest_records = 0
         self._records = 0
         """Processed since they were measured."""
         self._payload_bytes = 0
@@ -70,20 +84,36 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         held = list(self.items())
         self.clear()
         self._records = self._payload_bytes = 0
-        for key, partial in held:
-            self._write_one(key, partial)
+        self._judge(len(held))
+        send, topic, write, partition_of = self._send, self._topic, self._write, self._partition_of
+        mark = marked(None, self._call)
+        for key, (value, timestamp, headers) in held:
+            partition = -1 if partition_of is None else partition_of(key)
+            call = marked(headers, self._call) if headers else mark
+            send(topic, write(value), key, partition, timestamp, call)
 
     def send_one(self, key: bytes) -> None:
         """Write that of a key, if there is one: what comes next of the key is written as it is."""
         partial = self.pop(key, None)
         if partial is not None:
-            self._write_one(key, partial)
+            value, timestamp, headers = partial
+            partition = -1 if self._partition_of is None else self._partition_of(key)
+            call = marked(headers, self._call)
+            self._send(self._topic, self._write(value), key, partition, timestamp, call)
 
-    def _write_one(self, key: bytes, partial: tuple[Any, int, Any]) -> None:
-        value, timestamp, headers = partial
-        partition = -1 if self._partition_of is None else self._partition_of(key)
-        call = marked(headers, self._call)
-        self._send(self._topic, self._write(value), key, partition, timestamp, call)
+    # -- whether it saves anything -------------------------------------------------------------
+
+    def _judge(self, written: int) -> None:
+        """Rest for a while if few records went into a partial result that was there.
+
+        One that is of a single record costs more than the record itself. They rest with none held,
+        so a key's records keep their order.
+        """
+        folded = written + self.hits
+        if folded >= _JUDGED and self.hits < written * _WORTH:
+            self.rests = True
+            self._rest_records = folded * _REST
+        self.hits = 0
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -93,6 +123,9 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         Args:
             records: how many the task has processed since this was asked last.
         """
+        if self.rests:
+            self._rest_records -= records
+            self.rests = self._rest_records > 0
         self._records += records
         if self._records >= max(_MEASURED_AGAIN, len(self)):
             self._records = 0
@@ -124,8 +157,8 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
 
 
 def partials_among(pending: Iterable[object]) -> Iterator[Partials]:
-    """The partial results among what a task holds back, where there are any."""
-    return (held for held in pending if isinstance(held, Partials) and held)
+    """The partial results among what a task holds back."""
+    return (held for held in pending if isinstance(held, Partials))
 
 
 def partials_bytes(pending: Iterable[object], records: int) -> int:

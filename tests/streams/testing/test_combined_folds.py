@@ -329,6 +329,44 @@ def test_a_row_that_goes_for_what_comes_together_has_the_value_that_it_would_hav
     assert found[0] == found[1]
 
 
+# -- where nothing is saved ------------------------------------------------------------------------
+
+
+def test_keys_that_do_not_come_again_are_written_as_they_are_for_a_while() -> None:
+    """And folded again once they come again, in the same order."""
+
+    def add(on: Any) -> Any:
+        return on.reduce(ends, merger=lambda _, a, b: ends(a, b), store="folded")
+
+    def topology() -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in", key=serdes.string, value=serdes.long)
+        grouped = stream.group_by(lambda k, _: k, key=serdes.string, name="by-kind")
+        add(grouped).to_stream().to("out")
+        return builder.build()
+
+    def forms(driver: TopologyTestDriver, seen: int) -> tuple[int, int]:
+        """How many partial results and single records there are behind the first ones."""
+        written = moved(driver)[seen:]
+        marks = sum(bool(m.headers()) for m in written)
+        return marks, len(written) - marks
+
+    with driver_of(topology(), partitions=1) as driver, driver_of(topology(), "none") as apart:
+        steps = [
+            ([(f"k{n}", n % 90 + 10) for n in range(1200)], (1200, 0)),
+            ([(f"k{n % 3}", n % 80 + 11) for n in range(12_000)], (0, 12_000)),
+            ([(f"k{n % 3}", n % 70 + 12) for n in range(1200)], (3, 0)),
+            ([(f"k{n}", n % 60 + 13) for n in range(1200)], (1200, 0)),
+        ]
+        for sent, expected in steps:
+            seen = len(moved(driver))
+            for one in (driver, apart):
+                one.input("in").send_many(sent)
+                one.commit()
+            assert forms(driver, seen) == expected
+        assert rows(driver) == rows(apart)
+
+
 # -- aborts and upgrades ---------------------------------------------------------------------------
 
 
