@@ -131,6 +131,8 @@ class TimedBuffer(Buffer):
     def forget(self, key: bytes) -> None:
         """Take back the writes of a row that is not in the committed store."""
         super().forget(key)
+        if not self._known:
+            return  # nobody has asked for rows by time
         time = self._time_of(key)
         keys = self._fresh.get(time, {})
         if key not in keys:

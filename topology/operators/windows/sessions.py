@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
@@ -20,7 +20,7 @@ from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.serdes.kept import keeper
+from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
@@ -66,10 +66,8 @@ class SessionFold(FoldedTable):
         return Sessions(self, context)
 
 
-class _Taken(NamedTuple):
-    window: Window
-    row_key: bytes
-    value: Any
+_Session = tuple[int, int, bytes]
+"""The end of a session, its start, and the key of its row."""
 
 
 class Sessions(LastChanges):
@@ -84,12 +82,14 @@ class Sessions(LastChanges):
         "_caching",
         "_closing_ms",
         "_context",
+        "_decode",
+        "_dirty",
         "_earliest",
         "_emitted",
         "_encode",
+        "_exact",
         "_fresh",
         "_gap_ms",
-        "_immutable",
         "_initial",
         "_keep",
         "_late",
@@ -109,8 +109,10 @@ class Sessions(LastChanges):
         self._serde = serde
         self._encode = serde.inner.serialize
         self._rows = cast(TimedBuffer, context.buffers[spec.store])
+        self._dirty = self._rows.dirty
         values = context.serdes(spec.store)[1]
-        self._immutable = values.immutable
+        self._decode = None if self._rows.holds_objects else values.deserialize
+        self._exact = exact_types(values)
         self._keep = keeper(values)
         self._gap_ms = spec.windows.gap_ms
         self._closing_ms = self._gap_ms + spec.windows.grace_ms
@@ -127,7 +129,7 @@ class Sessions(LastChanges):
             self._emitted = context.number("emitted", owner=spec.store)
         self._fresh: set[bytes] = set()
         """The rows that were written since the last commit and are not on disk."""
-        self._open: dict[bytes, list[Window]] = {}
+        self._open: dict[bytes, list[_Session]] = {}
         self._expire()
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
@@ -136,98 +138,117 @@ class Sessions(LastChanges):
             self._time.value = timestamp
             self._advance(headers)
         key_bytes = self._encode(key)
-        reached = self._reached(key_bytes, timestamp)
-        if not reached and timestamp < self._closed_before:
+        closed_before = self._closed_before
+        reached = self._reached(key_bytes, timestamp, closed_before)
+        if not reached and timestamp < closed_before:
             self._context.dropped("late")
             if self._late is not None:
                 self._late(key, value, None, timestamp, headers)
             return
         start = end = timestamp
-        for joined in reached:
-            start, end = min(start, joined.start_ms), max(end, joined.end_ms)
-        window = Window(start, end)
-        taken = [self._taken(key_bytes, w) for w in reached]
-        aggregate = self._folded(key, value, taken)
-        row_key = key_bytes + _packed(window)
-        self._write(key_bytes, row_key, window, aggregate, taken)
-        for session in taken:
-            if session.window != window:
-                self._change(key, session.window, session.row_key, None, session.value, headers)
-        before = next((s.value for s in taken if s.window == window), None)
-        self._change(key, window, row_key, aggregate, before, headers)
-
-    def _folded(self, key: Any, value: Any, taken: list[_Taken]) -> Any:
         aggregate = self._initial()
-        for session in taken:
-            mine = session.value
-            if not self._immutable:
-                # A copy of its own, as the old value is forwarded.
-                mine = self._rows.get(session.row_key)[0]
-            aggregate = self._merge(key, aggregate, mine)
-        return self._keep(self._add(key, value, aggregate))
+        taken = []
+        for session in reached:
+            session_end, session_start, row_key = session
+            start, end = min(start, session_start), max(end, session_end)
+            held = self._held(row_key)
+            taken.append((session, held))
+            aggregate = self._merge(key, aggregate, self._opened(held))
+        aggregate = self._add(key, value, aggregate)
+        if aggregate.__class__ not in self._exact:
+            aggregate = self._keep(aggregate)
+        grown = end, start, key_bytes + _BOUNDS.pack(end, start)
+        self._write(key_bytes, grown, aggregate, reached, closed_before)
+        if self._emitted is not None:
+            return  # they go on when they close
+        before = None
+        for session, held in taken:
+            if session == grown:
+                before = held
+            else:
+                self._change(key, session, None, held, headers)
+        self._change(key, grown, aggregate, before, headers)
+
+    def _held(self, row_key: bytes) -> Any:
+        """The value of an open session, as the buffer holds it."""
+        rows = self._rows
+        entry = self._dirty.get(row_key) or rows.clean.get(row_key) or rows.load(row_key)
+        return entry[0]
+
+    def _opened(self, held: Any) -> Any:
+        """A value that is held so: an object of its own where it could be changed in place."""
+        if held.__class__ is bytes and self._decode is not None:
+            return self._decode(held)
+        return held
 
     def _write(
         self,
         key_bytes: bytes,
-        row_key: bytes,
-        window: Window,
+        grown: _Session,
         aggregate: Any,
-        taken: list[_Taken],
+        taken: list[_Session],
+        closed_before: int,
     ) -> None:
-        if not self._rows.dirty:
-            self._fresh.clear()
+        """Put the row of a session in the place of those that it takes.
+
+        None of them has expired: a session is closed before that.
+        """
+        dirty, fresh = self._dirty, self._fresh
+        if not dirty:
+            fresh.clear()
+        end, _, row_key = grown
         for session in taken:
-            if session.window != window or aggregate is None:
-                self._remove(session.row_key, window.end_ms)
-        gone = {session.window for session in taken}
-        closed_before = self._closed_before
-        known = self._open[key_bytes]
-        left = [w for w in known if w not in gone and w.end_ms >= closed_before]
+            if session != grown or aggregate is None:
+                self._remove(session[2], end)
+        left = [s for s in self._open[key_bytes] if s[0] >= closed_before and s not in taken]
         if aggregate is not None:
-            if row_key not in self._rows.dirty:
-                (self._fresh.discard if window in gone else self._fresh.add)(row_key)
-            self._rows.put(row_key, aggregate, window.end_ms)
-            left.append(window)
+            if row_key not in dirty:
+                (fresh.discard if grown in taken else fresh.add)(row_key)
+            if aggregate.__class__ in self._exact:
+                dirty[row_key] = (aggregate, end)  # as `put` does it, without the calls
+            else:
+                self._rows.put_unexpired(row_key, aggregate, end)
+            left.append(grown)
             if len(left) > 1:
-                left.sort(key=_end)
-            if self._earliest is not None:
-                self._earliest = min(self._earliest, window.end_ms)
+                left.sort()
+            if self._earliest is not None and end < self._earliest:
+                self._earliest = end
         self._open[key_bytes] = left
 
     def _remove(self, row_key: bytes, timestamp: int) -> None:
-        if row_key in self._fresh and row_key in self._rows.dirty:
+        if row_key in self._fresh and row_key in self._dirty:
             # It came and went between two commits: there is nothing to delete.
             self._fresh.discard(row_key)
             self._rows.forget(row_key)
         else:
             # Under the new session's time, so that the changelog keeps it as long as the row.
-            self._rows.put(row_key, None, timestamp)
+            self._dirty[row_key] = (None, timestamp)
 
     # -- which sessions there are ------------------------------------------------------------
 
-    def _reached(self, key_bytes: bytes, timestamp: int) -> list[Window]:
+    def _reached(self, key_bytes: bytes, timestamp: int, closed_before: int) -> list[_Session]:
         """The open sessions of a key that a record joins, by their ends."""
         known = self._open.get(key_bytes)
         if known is None:
             if len(self._open) >= _KEYS_KNOWN:
                 self._open.clear()
             known = self._open[key_bytes] = self._stored(key_bytes)
-        gap = self._gap_ms
-        earliest = max(timestamp - gap, self._closed_before)
-        latest = timestamp + gap
-        return [w for w in known if w.end_ms >= earliest and w.start_ms <= latest]
+        earliest, latest = timestamp - self._gap_ms, timestamp + self._gap_ms
+        if closed_before > earliest:
+            earliest = closed_before
+        return [s for s in known if s[0] >= earliest and s[1] <= latest]
 
-    def _stored(self, key_bytes: bytes) -> list[Window]:
+    def _stored(self, key_bytes: bytes) -> list[_Session]:
         start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
         # A higher end would lead over the rows of all longer keys that begin with this one.
         end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))
-        size = len(key_bytes) + _BOUNDS.size  # longer keys with the same beginning lie between
-        rows = (row_key for row_key, _, _ in self._rows.scan(start, end) if len(row_key) == size)
-        return [_window(row_key) for row_key in rows]
-
-    def _taken(self, key_bytes: bytes, window: Window) -> _Taken:
-        row_key = key_bytes + _packed(window)
-        return _Taken(window, row_key, self._rows.get(row_key)[0])
+        size = len(key_bytes)  # longer keys with the same beginning lie between
+        rows = (row_key for row_key, _, _ in self._rows.scan(start, end))
+        return [
+            (*_BOUNDS.unpack_from(row_key, size), row_key)
+            for row_key in rows
+            if len(row_key) == size + _BOUNDS.size
+        ]
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -283,18 +304,17 @@ class Sessions(LastChanges):
 
     # -- what goes on --------------------------------------------------------------------------
 
-    def _change(
-        self, key: Any, window: Window, row_key: bytes, value: Any, old: Any, headers: Headers
-    ) -> None:
-        if self._emitted is not None:
-            return
-        windowed = Windowed(key, window)
+    def _change(self, key: Any, session: _Session, value: Any, old: Any, headers: Headers) -> None:
+        """Forward the change of a row, or hold it back; `old` as the buffer held it."""
+        end, start, row_key = session
         if not self._caching:
-            self._send(windowed, value, old, window.end_ms, headers)
+            windowed = Windowed(key, Window(start, end))
+            self._send(windowed, value, self._opened(old), end, headers)
             return
         held = self.pending.get(row_key)
         if held is None:
-            self.pending[row_key] = [windowed, old, headers]
+            windowed = Windowed(key, Window(start, end))
+            self.pending[row_key] = [windowed, self._opened(old), headers]
         elif value is None and held[1] is None:
             del self.pending[row_key]  # of those that merge there may be many
         else:
@@ -308,22 +328,9 @@ class Sessions(LastChanges):
     def _present(self, row_key: bytes) -> tuple[Any, int]:
         """The value of a session, and its end, which the row of one that is gone does not tell."""
         end, _ = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
-        return self._rows.get(row_key)[0], end
+        return self._opened(self._held(row_key)), end
 
     def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
         # A session that was never there for those below needs no deletion.
         if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)
-
-
-def _packed(window: Window) -> bytes:
-    return _BOUNDS.pack(window.end_ms, window.start_ms)
-
-
-def _end(window: Window) -> int:
-    return window.end_ms
-
-
-def _window(row_key: bytes) -> Window:
-    end, start = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
-    return Window(start, end)
