@@ -264,6 +264,8 @@ def chosen(
     named = partitioner(topic, key, value, count)
     if named is None:
         return (-1,)
+    if named.__class__ is int and 0 <= named < count:
+        return (named,)
     if _is_number(named):
         return (_one_of(named, topic, count),)
     if isinstance(named, (str, bytes, Mapping)) or not isinstance(named, Iterable):

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import mmh3
 
@@ -51,8 +51,10 @@ class Instruction(IntEnum):
         return self < Instruction.ANSWER
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+_INSTRUCTIONS = tuple(Instruction)
+
+
+class Subscription(NamedTuple):
     """A row that wants to hear of another table's row.
 
     Args:
@@ -68,8 +70,7 @@ class Subscription:
     partition: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """What a row hears of the other table's row.
 
     Args:
@@ -146,7 +147,7 @@ class SubscriptionSerde:
             _refuse(self.name, data)
         return Subscription(
             None if start == 2 else data[2:start],
-            Instruction(data[1]),
+            _INSTRUCTIONS[data[1]],
             data[start:end],
             None if end == len(data) else _PARTITION.unpack_from(data, end)[0],
         )
