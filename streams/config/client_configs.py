@@ -11,6 +11,8 @@ from headrace.streams.config.client_settings import (
 )
 from headrace.streams.config.cross_checks import heartbeat_interval_ms, transaction_timeout_ms
 
+PRODUCER_QUEUE_KIB = 64 * 1024
+"""What waits to be sent at most; a commit of large values may be more, and waits for room."""
 BATCH_BYTES = 1_000_000
 """librdkafka's default of batch.size."""
 
@@ -56,6 +58,8 @@ class ClientConfigs:
             **self._chosen_for_consumers(),
             # All inputs wait in one line: what is fetched ahead of one is waited for by the others.
             "queued.min.messages": 5_000,
+            # Large records reach this bound before that of their number.
+            "queued.max.messages.kbytes": 16 * 1024,
             "max.partition.fetch.bytes": 256 * 1024,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
@@ -112,10 +116,13 @@ class ClientConfigs:
             # How long a topic may be unknown before records for it fail; 30 s by default.
             "topic.metadata.propagation.max.ms": 5_000,
             "queue.buffering.max.messages": 2_000_000,
-            "queue.buffering.max.kbytes": 256 * 1024,
+            "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
         }
         if message_max_bytes is not None:
             chosen["message.max.bytes"] = message_max_bytes
+            # The largest record has to find room.
+            room_kib = max(PRODUCER_QUEUE_KIB, 2 * message_max_bytes // 1024)
+            chosen["queue.buffering.max.kbytes"] = room_kib
         if batch_max_bytes is not None:
             # A topic bounds whole batches, and the client does not divide one that was refused.
             chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)

@@ -42,6 +42,9 @@ hear of a rebalance with their next heartbeat, and nobody reads partitions that 
 all inputs wait in one line, and what is fetched ahead of one of them keeps the others waiting.
 Where brokers are far away, larger ones read faster.
 
+`consumer.queued.max.messages.kbytes` is 16384 and `producer.queue.buffering.max.kbytes` 65536: with
+values of 10 KB and more it is these that bound a worker's memory.
+
 The runtime owns these; another value is refused:
 
 | setting | clients | only legal value | because |

@@ -5,12 +5,17 @@ What waits bounds what is asked for, and full queues are paused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
+from headrace.streams.seams.clients import Clock, Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.task.input_wait import LAG_WAIT_S, InputWait
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.tasks import Tasks
+
+WAITING_MAX_BYTES = 16 << 20
+"""About so much may wait in tasks: large records are asked for by fewer."""
 
 
 class Intake:
@@ -36,6 +41,15 @@ class Intake:
         self._backlog = backlog
         self._inputs = InputWait(config, consumer, clock=clock)
         self._paused: set[TopicPartition] = set()
+        self._record_bytes = 0
+
+    def came(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
+        """Take note of how large records are, from the last one of each batch."""
+        sizes = [len(records[-1].value() or b"") for records in batches.values()]
+        if sizes:
+            size = sum(sizes) // len(sizes)
+            # Small ones between large ones are not to let too many of these in.
+            self._record_bytes = max(size, (self._record_bytes + size) // 2)
 
     def room(self) -> int:
         """How many records to ask for: what waits already counts, and a poll is due in any case."""
@@ -47,7 +61,10 @@ class Intake:
             for place in task.inputs
             if place not in self._paused
         )
-        return max(1, self._config.max_poll_records - waiting)
+        most = self._config.max_poll_records
+        if self._record_bytes * most > WAITING_MAX_BYTES:
+            most = WAITING_MAX_BYTES // self._record_bytes
+        return max(1, most - waiting)
 
     def must_wait(self, task: Task) -> bool:
         """Whether a task is to wait for its own input, or for the readers of its output.

@@ -244,6 +244,7 @@ class Worker:
     def _poll(self, idle_s: float) -> None:
         batches = self._consumer.poll(self._intake.room(), idle_s)
         self._effort.polled()
+        self._intake.came(batches)
         for place, records in batches.items():
             task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.

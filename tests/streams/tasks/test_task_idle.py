@@ -224,6 +224,32 @@ def test_what_is_paused_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatc
     assert rooms[-1] == 10
 
 
+def test_fewer_large_records_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About 16 MiB may wait in tasks, however many records that is."""
+    settings = {**EXACTLY_ONCE, "max.task.idle.ms": 1000}
+    driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
+    rooms: list[int] = []
+    poll = MemoryConsumer.poll
+
+    def recorded(self: MemoryConsumer, max_records: int, timeout_s: float) -> Any:
+        rooms.append(max_records)
+        return poll(self, max_records, timeout_s)
+
+    driver.run()
+    monkeypatch.setattr(MemoryConsumer, "poll", recorded)
+    driver.input("b").send(None, "1", timestamp=1)
+    driver.run()
+    assert rooms[-1] == 4999
+    driver.input("b").send(None, "2" * 1_000_000, timestamp=2)
+    driver.run()
+    assert rooms[-1] == 16 - 2
+    driver.advance(SECOND)
+    for _ in range(12):
+        driver.input("b").send(None, "3", timestamp=3)
+        driver.advance(SECOND)
+    assert rooms[-1] == 5000
+
+
 def test_a_task_that_begins_anew_waits_anew() -> None:
     """What it had seen of its inputs before says nothing of what it reads now."""
     driver = driver_of(5000)
