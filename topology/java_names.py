@@ -34,16 +34,11 @@ _MAKERS = ("of", "with", "as", "advanceBy", "until")
 """How Java's methods begin that make what a call of the class makes here."""
 
 
-def hinting(face: Face, renamed: Mapping[str, str] | None = None) -> Face:
-    """Have the objects of a class tell the name here of what they are asked for by Java's.
-
-    Args:
-        renamed: names here by Java's, where they differ in more than the spelling.
-    """
-    names = {**_RENAMED, **(renamed or {})}
+def hinting(face: Face) -> Face:
+    """Have the objects of a class tell the name here of what they are asked for by Java's."""
 
     def unknown(self: Any, name: str) -> Any:
-        raise _error(type(self), name, self, f"{type(self).__name__!r} object", names)
+        raise _error(type(self), name, self, f"{type(self).__name__!r} object", _RENAMED)
 
     setattr(face, "__getattr__", unknown)  # noqa: B010 - no type checker is to know
     return face

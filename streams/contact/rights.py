@@ -103,11 +103,7 @@ _ON: Mapping[Subject, str] = {
 
 
 def of_application(
-    application_id: str,
-    *,
-    sources: Iterable[str] = (),
-    outputs: Iterable[str] = (),
-    table: Iterable[Needed] = TABLE,
+    application_id: str, *, sources: Iterable[str] = (), outputs: Iterable[str] = ()
 ) -> list[Right]:
     """The rights of the table for one application.
 
@@ -120,7 +116,7 @@ def of_application(
     """
     named = {"source": tuple(sources), "output": tuple(outputs)}
     found: list[Right] = []
-    for needed in table:
+    for needed in TABLE:
         for operation in needed.operations:
             if needed.subject in named:
                 found += [Right(operation, "topic", name) for name in named[needed.subject]]

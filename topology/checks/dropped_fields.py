@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.topology.serdes.json_schemas import unreadable_json
-
-_REF = "#/$defs/"
+from headrace.topology.serdes.json_schemas import resolved, unreadable_json
 
 
 def dropped_fields(new: str, old: str) -> list[str]:
@@ -58,7 +56,7 @@ class _Json:
         if all(pair) and pair in self.seen:
             return
         self.seen.add(pair)
-        new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
+        new, old = resolved(new, self.mine), resolved(old, self.theirs)
         if "anyOf" in new or "anyOf" in old:
             yield from self._unions(new, old, where)
         elif new.get("type") == old.get("type") == "object":
@@ -74,7 +72,7 @@ class _Json:
                     break
 
     def _reads(self, reader: Any, writer: Any) -> bool:
-        mine, theirs = _resolved(reader, self.mine), _resolved(writer, self.theirs)
+        mine, theirs = resolved(reader, self.mine), resolved(writer, self.theirs)
         whole = {**mine, "$defs": self.mine}, {**theirs, "$defs": self.theirs}
         return mine.get("type") == theirs.get("type") and unreadable_json(*whole) is None
 
@@ -100,12 +98,6 @@ class _Json:
             yield from self.look(rest, others, f"{where}[...]")
         elif mine and not isinstance(rest, dict):
             yield from (f"{where}[{number}]" for number in range(len(mine), len(theirs)))
-
-
-def _resolved(schema: Any, defs: Mapping[str, Any]) -> Any:
-    while "$ref" in schema:
-        schema = defs[schema["$ref"].removeprefix(_REF)]
-    return schema
 
 
 @dataclass(slots=True)

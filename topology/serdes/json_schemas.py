@@ -65,13 +65,13 @@ class _Comparison:
             if pair in self.seen:
                 return None
             self.seen.add(pair)
-        new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
+        new, old = resolved(new, self.mine), resolved(old, self.theirs)
         readers, writers = new.get("anyOf", [new]), old.get("anyOf", [old])
         for writer in writers:
             found = [self._one(r, writer, where) for r in readers]
             if all(found):
                 alone = len(readers) == len(writers) == 1
-                kind = _named(_resolved(writer, self.theirs))
+                kind = _named(resolved(writer, self.theirs))
                 return found[0] if alone else f"`{where}` could be {kind}, and cannot any more"
         return None
 
@@ -89,7 +89,7 @@ class _Comparison:
         return found
 
     def _same_kind(self, new: Any, old: Any, where: str) -> str | None:
-        new, old = _resolved(new, self.mine), _resolved(old, self.theirs)
+        new, old = resolved(new, self.mine), resolved(old, self.theirs)
         if "anyOf" in new or "anyOf" in old:
             return self.look(new, old, where)
         if _is_any(new) or _is_any(old):
@@ -144,7 +144,8 @@ class _Comparison:
         return None
 
 
-def _resolved(schema: Any, defs: Schema) -> Any:
+def resolved(schema: Any, defs: Schema) -> Any:
+    """A schema, or the one that it refers to."""
     while "$ref" in schema:
         schema = defs[schema["$ref"].removeprefix(_REF)]
     return schema
