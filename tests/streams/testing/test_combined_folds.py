@@ -329,6 +329,31 @@ def test_a_row_that_goes_for_what_comes_together_has_the_value_that_it_would_hav
     assert found[0] == found[1]
 
 
+def test_what_is_changed_in_place_and_then_gone_was_what_it_was() -> None:
+    """A partial result goes ahead of the record that took it away, as it was before."""
+
+    def add_up(_: Any, n: int, total: dict[str, int]) -> dict[str, int] | None:
+        total["n"] += n
+        return total if total["n"] else None
+
+    def both(_: Any, one: dict[str, int], other: dict[str, int]) -> dict[str, int] | None:
+        return add_up(None, other["n"], one)
+
+    def add(on: Any) -> Any:
+        return on.aggregate(
+            lambda: {"n": 0}, add_up, merger=both, store="folded", value=serdes.json
+        )
+
+    found = []
+    for optimization in ("none", ON):
+        with driver_of(folded(add), optimization, partitions=1) as driver:
+            for values in ([7], [5, -5, 3]):
+                send(driver, values, keys="a")
+                driver.commit()
+            found.append(rows(driver))
+    assert found[0] == found[1] == {"a": ({"n": 10}, 1014)}
+
+
 # -- where nothing is saved ------------------------------------------------------------------------
 
 
