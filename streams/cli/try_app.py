@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,11 +15,14 @@ import click
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.errors import RecordError
+from headrace.topology import serdes
 
 if TYPE_CHECKING:
     from headrace.streams.testing.driver import TopologyTestDriver
 
 STANDARD_INPUT = "-"
+SKIPPED_MAX = 10
+"""How many of the records that were left out are named one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
     "shown",
     multiple=True,
     metavar="TOPIC",
-    help="An output topic to print; may be repeated.  [default: all outputs]",
+    help="An output topic to print; may be repeated.  [default: all, dead letters too]",
 )
 @click.option(
     "--each", is_flag=True, help="Commit after each record, so that every update is printed."
@@ -89,9 +92,10 @@ def try_app(
     """Run a whole application in this process, on files in place of topics, without Kafka.
 
     A line of a file is a value in JSON (or the text itself, where the topic holds text), or a whole
-    record: {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}. What comes out is
-    printed in the same form. All input is there before the application begins, as when it reads
-    topics from their beginnings; each key comes out once, unless --each asks for every update.
+    record: {"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}. As a key or a value,
+    {"base64": "/w=="} stands for bytes that no serde has made. What comes out is printed in the
+    same form. All input is there before the application begins, as when it reads topics from their
+    beginnings; each key comes out once, unless --each asks for every update.
 
     MODULE:APP is what `headrace run` takes.
     """
@@ -108,9 +112,10 @@ def try_app(
         )
         with driver:
             trial = Trial(driver)
-            trial.check(inputs, shown)
+            trial.check(inputs)
             trial.fill(inputs)
             trial.run()
+            trial.check_shown(shown)
             for line in trial.outputs(shown):
                 click.echo(line)
             for line in trial.summary():
@@ -125,21 +130,27 @@ class Trial:
     _places: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """File and line of each record, by topic, partition and offset."""
 
-    def check(self, inputs: Sequence[Given], shown: Sequence[str]) -> None:
-        """Refuse topics that the application does not have.
+    def check(self, inputs: Sequence[Given]) -> None:
+        """Refuse inputs that the application does not have.
 
         Raises:
             UsageError: there is none of a name, or nothing to read.
         """
-        sources, sinks = self.driver.input_topics, self.driver.output_topics
+        sources = self.driver.input_topics
         for given in inputs:
-            _refuse_unknown(given.topic, sources, "read")
-        for topic in shown:
-            if not self.driver.chooses_outputs:
-                _refuse_unknown(topic, sinks, "write")
+            _refuse_unknown(given.topic, sources, "reads")
         if not inputs:
             options = " ".join(f"--input {name}=FILE" for name in sources)
             raise click.UsageError(f"there is nothing to read; give: {options}")
+
+    def check_shown(self, shown: Sequence[str]) -> None:
+        """Refuse outputs that it has not; functions and handlers have named theirs by now.
+
+        Raises:
+            UsageError: there is none of a name.
+        """
+        for topic in shown:
+            _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[Given]) -> None:
         """Write the files into their topics.
@@ -184,15 +195,18 @@ class Trial:
             raise
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
-        """What came out, a line a record."""
+        """What came out, a line a record; what is no key or value of its topic's serde as bytes."""
+        from headrace.streams.lines.documents import decoded
         from headrace.streams.lines.record_lines import record_line
 
         topics = shown or self.driver.output_topics
         for topic in topics:
-            for record in self.driver.output(topic).read_all():
+            known = self.driver.output(topic)
+            raw = self.driver.output(topic, key=serdes.bytes, value=serdes.bytes)
+            for record in raw.read_all():
                 yield record_line(
-                    record.key,
-                    record.value,
+                    decoded(record.key, known.key_serde),
+                    decoded(record.value, known.value_serde),
                     timestamp=record.timestamp,
                     partition=record.partition,
                     headers=record.headers or (),
@@ -200,9 +214,20 @@ class Trial:
                 )
 
     def summary(self) -> Iterator[str]:
-        """What is not to be seen in the outputs."""
+        """What is not to be seen in the outputs: records that were left out, the first with why."""
+        skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
+        for event in skipped[:SKIPPED_MAX]:
+            yield f"Left out: {self._told(event)}"
+        if len(skipped) > SKIPPED_MAX:
+            yield f"Left out: {len(skipped) - SKIPPED_MAX} more"
         for (node, reason), count in sorted(self.driver.dropped.items()):
-            yield f"Left out: {count} at {node} ({reason})"
+            yield f"Left out in all: {count} at {node} ({reason})"
+
+    def _told(self, event: Mapping[str, Any]) -> str:
+        place = (event["topic"], event["partition"], event["offset"])
+        where = self._places.get(place, f"{place[0]}-{place[1]} offset {place[2]}")
+        why = event.get("reason") or f"{event['error']} in {event.get('function') or 'a serde'}"
+        return f"{where}, at {event['node']}: {why}"
 
 
 def _refuse_unknown(topic: str, known: Sequence[str], verb: str) -> None:
@@ -210,4 +235,4 @@ def _refuse_unknown(topic: str, known: Sequence[str], verb: str) -> None:
         return
     near = get_close_matches(topic, known, n=1)
     meant = f"did you mean {near[0]}?" if near else f"those are: {', '.join(known)}"
-    raise click.UsageError(f"{topic} is no topic that the application {verb}s; {meant}")
+    raise click.UsageError(f"{topic} is no topic that the application {verb}; {meant}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.streams.errors import RecordError
 from headrace.streams.global_tables.global_rows import Row, row_of
 from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.records.failures import is_ours
 from headrace.streams.records.handlers import Continue, Failure, HandlerFailedError, Handlers
 from headrace.streams.seams.clients import Log, ReceivedMessage
 from headrace.topology.compile.codegen import NullKeyPolicy
@@ -87,6 +88,7 @@ class RowErrors:
             node=plan.source,
             stage="deserialization",
             error=type(error).__name__,
+            reason=str(error) if is_ours(error) else None,
             dead_letters_left_out=len(answer.dead_letters),
         )
 

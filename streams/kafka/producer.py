@@ -279,9 +279,10 @@ class LiveProducer:
 
 
 def missing(topic: str, cause: KafkaError) -> MissingTopicError:
-    """Say that a topic was deleted while it is written to."""
+    """Say that a topic is not there: it was deleted, or a handler or processor misspelt it."""
     return MissingTopicError(
-        f"topic {topic}, which the application writes, does not exist any more ({cause.str()}); "
-        "create it again, or take it out of the topology, then start the application",
+        f"topic {topic}, which the application writes, does not exist ({cause.str()}); create it, "
+        "or correct its name in the topology or in the handler that sends dead letters there, then "
+        "start the application",
         topics=[topic],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
@@ -61,8 +62,6 @@ def _text_of(data: bytes) -> object:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        import base64
-
         return {BASE64: base64.b64encode(data).decode()}
 
 
@@ -75,11 +74,25 @@ def _otherwise(value: object) -> object:
     return _without_bytes(dump()) if callable(dump) else repr(value)
 
 
+def decoded(data: bytes | None, serde: Serde[Any]) -> Any:
+    """What a serde reads in bytes; the bytes themselves where it reads nothing, as in dead letters.
+
+    >>> from headrace import serdes
+    >>> decoded(b"{}", serdes.json), decoded(b"{", serdes.json), decoded(None, serdes.json)
+    ({}, b'{', None)
+    """
+    try:
+        return None if data is None else serde.deserialize(data)
+    except SerdeError:
+        return data
+
+
 def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     """The bytes that a producer would write for a JSON document.
 
     The serde writes what it can: numbers, text, dicts for JSON and Avro. A serde of its user's
-    class takes no dict; where it reads JSON, the document itself is the bytes.
+    class takes no dict; where it reads JSON, the document itself is the bytes. An object with the
+    one field ``base64`` is the bytes themselves, which the serde may not be able to read.
 
     Args:
         document: what JSON gave, other than null.
@@ -97,6 +110,8 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
         >>> to_bytes("a-1", serdes.bytes)
         b'a-1'
     """
+    if isinstance(document, dict) and document.keys() == {BASE64}:
+        return _from_base64(document[BASE64])
     value = _raw(document) if _takes_bytes(serde) else document
     try:
         return serde.serialize(value)
@@ -123,8 +138,11 @@ def _takes_bytes(serde: Serde[Any]) -> bool:
 def _raw(document: Any) -> bytes:
     if isinstance(document, str):
         return document.encode()
-    if isinstance(document, dict) and document.keys() == {BASE64}:
-        import base64
-
-        return base64.b64decode(document[BASE64])
     return msgspec.json.encode(document)
+
+
+def _from_base64(text: object) -> bytes:
+    try:
+        return base64.b64decode(str(text), validate=True)
+    except ValueError as error:
+        raise SerdeError(f"what stands in {BASE64!r} is no base64: {error}") from error

@@ -114,7 +114,9 @@ def _part(document: Any, serde: Serde[Any], name: str, file: str, number: int) -
     try:
         return to_bytes(document, serde)
     except SerdeError as error:
-        reason = f"the {name} does not suit the topic's serde {serde.name}: {error}"
+        reason = (
+            f"the {name} does not suit the topic's serde {serde.name}: {error}; or correct the line"
+        )
         raise LineError(file, number, reason) from error
 
 

@@ -107,12 +107,16 @@ class SubPlan:
 def _refuse_other_than_topology(given: object) -> None:
     if isinstance(given, Topology):
         return
-    advice = (
-        "write builder.build()"
-        if isinstance(given, StreamsBuilder)
-        else ("give what StreamsBuilder().build() returns")
-    )
-    raise TopologyError(f"a topology is needed, and a {type(given).__name__} was given; {advice}")
+    name = getattr(given, "__name__", "the function")
+    advice = "give what StreamsBuilder().build() returns"
+    if isinstance(given, StreamsBuilder):
+        advice = "write builder.build()"
+    elif given is None:
+        advice += "; a function that makes it returns None where its last line has no return"
+    elif callable(given):
+        advice = f"call it, if it returns one: {name}()"
+    what = "None" if given is None else f"a {type(given).__name__}"
+    raise TopologyError(f"a topology is needed, and {what} was given; {advice}")
 
 
 def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from headrace.state.errors import StateError
 from headrace.streams.errors import StreamsError
+from headrace.streams.records.failures import is_ours
 from headrace.streams.records.handlers import (
     Continue,
     DeadLetter,
@@ -140,7 +141,9 @@ class RecordErrors:
                 node=failure.node,
                 function=str(places[0]) if places else None,
                 stage=failure.stage,
+                part=failure.part,
                 error=type(failure.error).__name__,
+                reason=str(failure.error) if is_ours(failure.error) else None,
                 dead_letters=len(answer.dead_letters),
             )
 

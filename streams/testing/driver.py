@@ -191,13 +191,8 @@ class TopologyTestDriver:
 
     @property
     def output_topics(self) -> Sequence[str]:
-        """The topics that it writes, with those so far whose names it chose by a record."""
+        """The topics that it writes, with those so far that functions and handlers named."""
         return self._names.outputs(self.cluster.topics)
-
-    @property
-    def chooses_outputs(self) -> bool:
-        """Whether a function of the topology names an output for each record."""
-        return self._names.chooses_outputs
 
     def input(
         self,

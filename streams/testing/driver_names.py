@@ -57,22 +57,15 @@ class Names:
         return sorted(sources | {plan.topic for plan in self._globals})
 
     def outputs(self, existing: Iterable[str]) -> list[str]:
-        """The topics that it writes for others, those included whose names it chose by a record.
+        """The topics that it writes for others, with those that functions and handlers named.
 
         Args:
             existing: the cluster's topics.
         """
         named = {s.topic for s in self._sinks if isinstance(s.topic, str) and not s.internal}
-        if not self.chooses_outputs:
-            return sorted(named)
         own = f"{self._config.application_id}-"
         inputs = self.inputs
         return sorted(named | {t for t in existing if t not in inputs and not t.startswith(own)})
-
-    @property
-    def chooses_outputs(self) -> bool:
-        """Whether a function names an output for each record."""
-        return any(callable(sink.topic) for sink in self._sinks)
 
     def written(self, topic: str, existing: Container[str]) -> Serdes:
         """The serdes that a topic is written with; internal ones go by their full names.

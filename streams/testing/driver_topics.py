@@ -228,6 +228,16 @@ class TestOutput(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<TestOutput of {self._topic} key={self._key.name} value={self._value.name}>"
 
+    @property
+    def key_serde(self) -> Serde[K]:
+        """What keys are read with."""
+        return self._key
+
+    @property
+    def value_serde(self) -> Serde[V]:
+        """What values are read with."""
+        return self._value
+
     def read(self) -> Record[K, V]:
         """Return the next record.
 

@@ -16,7 +16,7 @@ from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
 WINDOW = 120
 FIRST: dict[str, int] = {
     "metadata_fetched_at_commit_time": 30,
-    "another_membership_not_noticed": 30,
+    "another_membership_not_noticed": 730,
     "lost_partitions_dropped_without_an_abort": 30,
     "offsets_read_while_undecided": 30,
     "offsets_from_the_consumers_position": 45,

@@ -102,6 +102,11 @@ _TAKES = {
 _WRITES = {4: "serdes.integer", 8: "serdes.long or serdes.double"}
 
 
+def _is_typed(kind: type) -> bool:
+    """Whether it is a class with fields, which `json_of` writes."""
+    return hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__")
+
+
 def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
     """Raise the error for a value that serde `name` cannot encode."""
     kind = type(value)
@@ -110,6 +115,9 @@ def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
         advice = "None is null and is handled outside of serdes"
     elif other is not None and other != name:
         advice = f"pass value=serdes.{other} (key=serdes.{other} for keys)"
+    elif _is_typed(kind):
+        own = f"serdes.json_of({kind.__name__})"
+        advice = f"pass value={own} where this topic or store is named (key={own} for keys)"
     else:
         advice = "convert it first, or make a serde with serdes.serde_from"
     because = f" ({reason})" if reason else ""

@@ -59,9 +59,11 @@ builder.stream("in", value=serdes.json).map_values(lambda v: 1 / v).to("out")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
-    def run(program: str, *arguments: str, text: str | None = None, **files: str) -> Result:
+    def run(
+        program: str, *arguments: str, text: str | None = None, tail: str = TAIL, **files: str
+    ) -> Result:
         app = tmp_path / f"app_{uuid.uuid4().hex}.py"
-        app.write_text(HEAD + program + TAIL)
+        app.write_text(HEAD + program + tail)
         inputs = []
         for topic, lines in files.items():
             file = tmp_path / f"{topic}.jsonl"
@@ -118,7 +120,7 @@ def test_one_output_is_printed_as_it_can_be_read_again(run: Any) -> None:
         (["--input", "in=nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--input", "in=-", "--input", "in=-"], "standard input is one topic's only"),
         (["--input", "inn=-"], "inn is no topic that the application reads; did you mean in?"),
-        (["--input", "in=-", "--show", "x"], "x is no topic that the application writes; those"),
+        (["--input", "in=-", "--show", "x"], "x is no topic that the application wrote; those"),
     ],
 )
 def test_what_was_written_wrong_is_said(run: Any, arguments: list[str], said: str) -> None:
@@ -155,10 +157,39 @@ def test_what_is_left_out_is_said(run: Any) -> None:
     )
     done = run(program, "--partitions", "1", orders=late % 100_000 + late % 5)
     assert done.exit_code == 0, done.output
-    assert "Left out: 1 at " in done.stderr
+    assert "Left out in all: 1 at " in done.stderr
 
 
 def test_topics_that_a_function_names_are_printed_too(run: Any) -> None:
     program = 'builder.stream("in", value=serdes.json).to(lambda k, v: f"to-{v}")\n'
     done = run(program, **{"in": "1\n2\n"})
     assert {r["topic"]: r["value"] for r in printed(done)} == {"to-1": 1, "to-2": 2}
+
+
+SKIPS = """
+from headrace import Continue
+
+def skip(failure):
+    return Continue((failure.dead_letter("letters"),))
+
+settings = {"deserialization.exception.handler": skip, "processing.exception.handler": skip}
+(
+    builder.stream("in", value=serdes.long)
+    .map_values(lambda v: 1 // v)
+    .to("out", value=serdes.long)
+)
+"""
+
+
+def test_what_handlers_skip_is_named_with_its_line_and_their_dead_letters_printed(run: Any) -> None:
+    program = SKIPS.replace("settings = {", "more = {")
+    tail_settings = TAIL.replace('"localhost:1"}', '"localhost:1", **more}')
+    lines = '4\n0\n{"value": {"base64": "/w=="}}\n2\n'
+    done = run(program, tail=tail_settings, **{"in": lines})
+    found = printed(done)
+    assert [r["value"] for r in found if r["topic"] == "out"] == [0, 0]
+    assert len([r for r in found if r["topic"] == "letters"]) == 2
+    assert "in.jsonl, line 2, at KSTREAM-MAPVALUES" in done.stderr
+    assert "ZeroDivisionError in " in done.stderr
+    assert "in.jsonl, line 3, at KSTREAM-SOURCE" in done.stderr
+    assert "serde 'long' cannot decode 1 byte" in done.stderr
