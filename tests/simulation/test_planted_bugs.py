@@ -18,7 +18,7 @@ FIRST: dict[str, int] = {
     "metadata_fetched_at_commit_time": 30,
     "another_membership_not_noticed": 730,
     "lost_partitions_dropped_without_an_abort": 30,
-    "offsets_read_while_undecided": 30,
+    "restore_only_to_the_last_stable_offset": 220,
     "offsets_from_the_consumers_position": 45,
     "bulk_restore_without_flush_on_rocksdb": 50,
 }
