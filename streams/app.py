@@ -152,6 +152,8 @@ class KafkaStreams:
         self._log = structlog.get_logger().bind(application=self.config.application_id)
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_state"):
+            return "<KafkaStreams whose settings or topology are refused>"  # a debugger shows it
         return f"<KafkaStreams {self.config.application_id} {self._state.name} of {self._topology}>"
 
     @property

@@ -35,8 +35,9 @@ class Shares:
 
     Example:
         >>> shares = Shares.of({"in": 4, "words": 4})
-        >>> shares.tasks([TopicPartition("in", p) for p in range(3)], {"in", "words"})
-        [in-0, words-1, words-2]
+        >>> here = [TopicPartition("in", p) for p in range(3)]
+        >>> [str(task) for task in shares.tasks(here, {"in", "words"})]
+        ['in-0', 'words-1', 'words-2']
     """
 
     families: tuple[Family, ...] = ()
