@@ -122,8 +122,8 @@ def check(
 def meets_itself(topology: Topology) -> bool:
     """Whether one task reads several repartition topics: of equal times, any may come first.
 
-    A backfill takes them in the order in which they were written, whatever the topic, and live they
-    come as the topics are fetched. Each key has its own order in both.
+    In a backfill each record's consequences follow it at once, and live they come as the topics are
+    fetched: docs/backfill.md, "What is promised". Each key has its own order in both.
     """
     internal = [
         sum(len(source.topics) for source in sub.sources if source.internal)

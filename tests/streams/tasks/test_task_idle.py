@@ -198,7 +198,21 @@ def test_a_queue_is_bounded_after_an_abort_too(error: StreamsError) -> None:
     assert written(driver) == [str(number) for number in range(6)]
 
 
-def test_what_is_paused_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each poll has asked for."""
+    found: list[int] = []
+    poll = MemoryConsumer.poll
+
+    def recorded(self: MemoryConsumer, max_records: int, timeout_s: float) -> Any:
+        found.append(max_records)
+        return poll(self, max_records, timeout_s)
+
+    monkeypatch.setattr(MemoryConsumer, "poll", recorded)
+    return found
+
+
+def test_what_is_paused_takes_no_room_from_others(rooms: list[int]) -> None:
     """Their records are what it waits for."""
     settings = {
         **EXACTLY_ONCE,
@@ -207,15 +221,7 @@ def test_what_is_paused_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatc
         "max.poll.records": 10,
     }
     driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
-    rooms: list[int] = []
-    poll = MemoryConsumer.poll
-
-    def recorded(self: MemoryConsumer, max_records: int, timeout_s: float) -> Any:
-        rooms.append(max_records)
-        return poll(self, max_records, timeout_s)
-
     driver.run()
-    monkeypatch.setattr(MemoryConsumer, "poll", recorded)
     driver.input("b").send(None, "1", timestamp=1)
     driver.run()
     assert rooms[-1] == 9
@@ -224,19 +230,11 @@ def test_what_is_paused_takes_no_room_from_others(monkeypatch: pytest.MonkeyPatc
     assert rooms[-1] == 10
 
 
-def test_fewer_large_records_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_large_records_are_asked_for(rooms: list[int]) -> None:
     """About 16 MiB may wait in tasks, however many records that is."""
     settings = {**EXACTLY_ONCE, "max.task.idle.ms": 1000}
     driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
-    rooms: list[int] = []
-    poll = MemoryConsumer.poll
-
-    def recorded(self: MemoryConsumer, max_records: int, timeout_s: float) -> Any:
-        rooms.append(max_records)
-        return poll(self, max_records, timeout_s)
-
     driver.run()
-    monkeypatch.setattr(MemoryConsumer, "poll", recorded)
     driver.input("b").send(None, "1", timestamp=1)
     driver.run()
     assert rooms[-1] == 4999
