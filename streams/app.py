@@ -34,7 +34,7 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.secrets import guarded
+from headrace.streams.secrets import guarded, over
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
 from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
@@ -209,7 +209,7 @@ class KafkaStreams:
         """
         made = KafkaStreams(
             self._topology,
-            {**self._settings, **settings},
+            over(self._settings, settings),
             state_listener=self._state_listener,
             worker_listener=BothWorkerListeners(self._worker_listener, worker_listener),
             restore_listener=BothRestoreListeners(self._restore_listener, restore_listener),

@@ -30,6 +30,8 @@ SECRET_NAMES = frozenset(
 )
 _KNOWN = SHARED | TUNING | CONSUMER | PRODUCER
 _PREFIX = re.compile(r"^(consumer|restore|producer|admin)\.")
+FILE = ".file"
+"""Behind the name of a secret: the file that holds it."""
 _SOUNDS_SECRET = re.compile(
     r"pass|pwd|secret|token|credential|jaas|pem$|keystore|key$|auth|user\.info", re.I
 )
@@ -88,6 +90,28 @@ def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def named_by_file(name: str) -> str | None:
+    """The setting whose value a file has, if this is the name of such a file.
+
+    >>> named_by_file("producer.sasl.password.file"), named_by_file("sasl.username.file")
+    ('producer.sasl.password', None)
+    """
+    stem = name.removesuffix(FILE)
+    is_secret = stem != name and _PREFIX.sub("", stem) in SECRET_NAMES
+    return stem if is_secret else None
+
+
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay settings over others: a secret takes the place of its file, and the other way round.
+
+    >>> over({"sasl.password.file": "/run/secrets/kafka"}, {"sasl.password": "hunter2"})
+    {'sasl.password': 'hunter2'}
+    """
+    stems = {named_by_file(name) or name for name in above}
+    kept = {n: value for n, value in below.items() if (named_by_file(n) or n) not in stems}
+    return {**kept, **above}
+
+
 def shown_url(url: str) -> str:
     """One URL or several with commas, without the user and what stands behind the path.
 
@@ -131,6 +155,8 @@ def _parts(url: str) -> tuple[str, str, str, str, str]:
 
 
 def _is_secret(name: str) -> bool:
+    if named_by_file(name) is not None:
+        return False
     bare = _PREFIX.sub("", name)
     if bare in _KNOWN:
         return bare in SECRET_NAMES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.streams.errors import StreamsError
-from headrace.streams.secrets import guarded
+from headrace.streams.config.environment import CONFIG, settings_of
+from headrace.streams.errors import ConfigError, StreamsError
+from headrace.streams.secrets import guarded, over
 from headrace.topology.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -21,18 +23,15 @@ if TYPE_CHECKING:
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_FILE = "headrace.settings"
+_FILE, _SERVERS = "headrace.config", "headrace.servers"
 
 
-def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-    if path is None:
-        return
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            found = _flat(tomllib.load(file))
+            return _flat(tomllib.load(file))
     except (OSError, ValueError) as error:
-        raise click.BadParameter(f"{path} cannot be read as TOML: {error}") from error
-    context.meta[_FILE] = found
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -50,43 +49,69 @@ def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
+def _keep_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+    context.meta[_FILE] = path
+
+
+def _keep_servers(context: click.Context, _: click.Parameter, servers: str | None) -> None:
+    context.meta[_SERVERS] = servers
+
+
 def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    settings: dict[str, Any] = dict(context.meta.get(_FILE, {}))
+    """What was given beside the application's own: each layer lies over the one before."""
+    line: dict[str, Any] = {}
+    if context.meta.get(_SERVERS) is not None:
+        line["bootstrap.servers"] = context.meta[_SERVERS]
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
             begin = re.match(r"[\w.-]*", text)
             where = f"what begins with {begin[0]!r}" if begin and begin[0] != text else repr(text)
             raise click.BadParameter(f"{where} is not NAME=VALUE")
-        settings[name.strip()] = value
-    return guarded(settings)
+        line[name.strip()] = value
+    with said_errors():
+        return guarded(over(_beside(context), line))
+
+
+def _beside(context: click.Context) -> dict[str, Any]:
+    """The settings of a file, and over them those of the environment."""
+    path = context.meta.get(_FILE) or os.environ.get(CONFIG)
+    of_file = {} if path is None else _read_file(Path(path))
+    return over(of_file, settings_of(os.environ))
 
 
 target_argument = click.argument("target", metavar="MODULE:APP")
 
 
 def settings_option(command: _Command) -> _Command:
-    """Take settings: a file of them with `--settings`, and single ones over it with `--set`."""
+    """Take settings: of a file, of the environment, and single ones over both."""
     single = click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="NAME=VALUE",
         callback=_settings,
-        help="Set a setting, over what the application says; may be repeated.",
+        help="Set a setting, over all others; may be repeated.",
+    )
+    servers = click.option(
+        "--bootstrap-servers",
+        metavar="HOST:PORT,...",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_servers,
+        help="The setting bootstrap.servers.",
     )
     of_file = click.option(
-        "--settings",
-        "settings_file",
+        "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_read_file,
-        help='Read settings from a TOML file of lines such as "sasl.username" = "app"; passwords '
-        "are better there than on a command line.",
+        callback=_keep_file,
+        help='Read settings from a TOML file of lines such as "sasl.username" = "app". Variables '
+        "such as HEADRACE_SASL_USERNAME go over them, and --set over these.",
     )
-    return single(of_file(command))
+    return of_file(servers(single(command)))
 
 
 def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.cli.options import said_errors, settings_option
-from headrace.streams.client_names import SHARED
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.broker_contact import Heard, reach
@@ -19,6 +19,7 @@ from headrace.streams.kafka.kafka_clients import new_admin
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
 
+_DEFAULTS = {"application.id": "headrace-topics", "bootstrap.servers": "localhost:9092"}
 _TIMEOUT_S = 30.0
 _FIND_TIMEOUT_S = 10.0
 
@@ -28,25 +29,18 @@ def topics() -> None:
     """Create topics, and set their configs."""
 
 
-servers_option = click.option(
-    "--bootstrap-servers", help="[default: that of --settings, else localhost:9092]"
-)
-
-
 @topics.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
-@servers_option
 @settings_option
 def create(
     names: tuple[str, ...],
     partitions: int | None,
-    bootstrap_servers: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Create topics; those that exist are left as they are."""
     with said_errors():
-        _create(names, partitions, _client_settings(settings, bootstrap_servers))
+        _create(names, partitions, _client_settings(settings))
 
 
 def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -62,24 +56,20 @@ def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dic
 @topics.command("set")
 @click.argument("name")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG=VALUE...", callback=_pairs)
-@servers_option
 @settings_option
 def set_configs(
     name: str,
     configs: dict[str, str],
-    bootstrap_servers: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Set configs of a topic, such as retention.ms=-1; its others stay as they are."""
     with said_errors():
-        _set(name, configs, _client_settings(settings, bootstrap_servers))
+        _set(name, configs, _client_settings(settings))
 
 
-def _client_settings(given: dict[str, str], bootstrap_servers: str | None) -> dict[str, Any]:
-    """What an admin client takes of an application's settings."""
-    servers = bootstrap_servers or given.get("bootstrap.servers", "localhost:9092")
-    config: dict[str, Any] = {name: value for name, value in given.items() if name in SHARED}
-    return {**config, "bootstrap.servers": servers}
+def _client_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What an admin client takes of an application's settings; localhost:9092 if none is named."""
+    return StreamsConfig.parse({**_DEFAULTS, **given}).admin_config()
 
 
 def _client(config: dict[str, Any]) -> Any:

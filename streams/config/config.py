@@ -24,6 +24,7 @@ from headrace.streams.config.cross_checks import (
 )
 from headrace.streams.config.java_settings import next_step
 from headrace.streams.config.kinds import extractor, serde
+from headrace.streams.config.secret_files import with_files_read
 from headrace.streams.errors import ConfigError
 from headrace.streams.records.handlers import Handler, Handlers, handler
 from headrace.streams.secrets import guarded
@@ -282,16 +283,17 @@ topics and groups are named after it
         """Check settings and fill in the defaults; a value of None means not set.
 
         Args:
-            settings: dotted names and values; durations are milliseconds or timedelta.
+            settings: dotted names and values; durations are milliseconds or timedelta. A secret
+                may be given by the name of its file, such as ``sasl.password.file``.
             environ: where the user's state directory is looked up.
 
         Raises:
             ConfigError: naming every wrong setting, and what would be right.
         """
-        settings = guarded(settings)
+        settings, unread = with_files_read(guarded(settings))
         given = {str(name): value for name, value in settings.items() if value is not None}
         java_s = {name: step for name in given if (step := next_step(name)) is not None}
-        problems = [f"{name} is not supported: {step}" for name, step in java_s.items()]
+        problems = [*unread, *(f"{n} is not supported: {step}" for n, step in java_s.items())]
         values: dict[str, object] = {}
         for own in table():
             try:

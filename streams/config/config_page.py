@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from headrace.streams.config.client_settings import OWNED, OWNED_TOPIC_CONFIGS
 from headrace.streams.config.config import table
 from headrace.streams.config.java_settings import NOT_SUPPORTED
+from headrace.streams.secrets import SECRET_NAMES
 
 _HEAD = """\
 # Configuration
@@ -18,6 +19,32 @@ headrace.streams.config.config_page`.
 
 | setting | values | default | meaning |
 |---|---|---|---|
+"""
+
+_PLACES = """
+## Where settings come from
+
+An application has settings of its own, which the program gives to `KafkaStreams`. Commands lay
+others over them; of a setting that is in several places the first of these counts:
+
+1. the command line: `--set NAME=VALUE`, and `--bootstrap-servers`;
+2. the environment: `HEADRACE_BOOTSTRAP_SERVERS` is `bootstrap.servers`. An underscore stands for a
+   dot, two for an underscore (`HEADRACE_LOG__LEVEL`) and three for a dash, as in Kafka's own
+   images. A variable that is for no setting is refused, with the nearest one that is;
+3. a file: `--config FILE`, or the one that `HEADRACE_CONFIG` names, in TOML: lines such as
+   `"sasl.username" = "app"`, or tables;
+4. the application's own.
+
+A program that runs itself (`app.run()`) reads neither files nor the environment.
+
+**Secrets by file.** Behind the name of each setting that holds a secret, `.file` names a file that
+holds it: `sasl.password.file`, `ssl.key.password.file`, `producer.ssl.key.pem.file`, or
+`HEADRACE_SASL_PASSWORD_FILE`. It works in all of these places, the application's own settings
+included. Ends of lines behind the secret are no part of it. It is read when an application is made,
+by each worker for itself, so that a new password needs a restart and no other change. A secret
+takes the place of its file in the places below, and the other way round. Those that hold secrets:
+
+{secrets}.
 """
 
 _CLIENTS = """
@@ -64,6 +91,7 @@ def page() -> str:
     return (
         _HEAD
         + "".join(_rows())
+        + _PLACES.format(secrets=", ".join(f"`{name}`" for name in sorted(SECRET_NAMES)))
         + _CLIENTS
         + "".join(_owned_rows())
         + _REFUSED

@@ -131,7 +131,7 @@ class DevBroker:
         return self._security.client_settings(user, record.bootstrap)
 
     def settings_file(self, user: str) -> Path:
-        """Write the settings of `settings` into a file of the directory, for `--settings`."""
+        """Write the settings of `settings` into a file of the directory, for `--config`."""
         self.settings(user)  # there is such a user
         return self._security.write_settings(user, self.bootstrap)
 

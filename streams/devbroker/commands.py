@@ -112,7 +112,7 @@ def grant(
 
 def _show_settings(cluster: DevBroker, user: str) -> None:
     path = cluster.settings_file(user)
-    click.echo(f"Settings of a client as {user}, for --settings, in {path}:")
+    click.echo(f"Settings of a client as {user}, for --config, in {path}:")
     for name, text in cluster.settings(user).items():
         click.echo(f"  {name} = {'***' if name == 'sasl.password' else text}")
 

@@ -80,7 +80,7 @@ class Security:
         }
 
     def write_settings(self, user: str, bootstrap: str) -> Path:
-        """Write these settings where `--settings` can read them; returns the file."""
+        """Write these settings where `--config` can read them; returns the file."""
         path = self.home / f"{user}.toml"
         _write_private(path, _toml(self.client_settings(user, bootstrap)).encode())
         return path

@@ -59,6 +59,6 @@ def secret_settings(home: Path, *, key_in_file: bool) -> tuple[dict[str, str], l
 
 
 def write_toml(path: Path, settings: Mapping[str, Any]) -> Path:
-    """Write what `--settings` reads."""
+    """Write what `--config` reads."""
     path.write_text("".join(f'"{n}" = {json.dumps(value)}\n' for n, value in settings.items()))
     return path

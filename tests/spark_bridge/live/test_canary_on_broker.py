@@ -127,7 +127,7 @@ def test_a_backfill_shows_no_secret_and_no_key(
         }
         options = [word for name, text in conf.items() for word in ("--conf", f"{name}={text}")]
         done = subprocess.run(
-            [*COMMAND, "--settings", str(settings), "--master", master, *options],
+            [*COMMAND, "--config", str(settings), "--master", master, *options],
             cwd=tmp_path,
             env=environment(),
             capture_output=True,

@@ -50,7 +50,7 @@ class Saved:
 
     @property
     def options(self) -> list[str]:
-        return ["--settings", str(self.home / "secrets.toml")]
+        return ["--config", str(self.home / "secrets.toml")]
 
     def shown_in(self, text: str) -> list[str]:
         return [secret for secret in self.hidden if secret in text]
@@ -72,7 +72,11 @@ def saved(secured: DevBroker, tmp_path: Path) -> Saved:
     text = APP.format(input=tenant.source, output=tenant.output, settings=settings, canary=CANARY)
     (tmp_path / "my_app.py").write_text(text)
     more, hidden = secret_settings(tmp_path, key_in_file=True)
-    write_toml(tmp_path / "secrets.toml", {**login, **more})
+    for name in ("sasl.password", "ssl.key.password"):
+        (tmp_path / name).write_text(f"{(login | more)[name]}\n")
+        more[f"{name}.file"] = str(tmp_path / name)
+    named_by_file = {n: v for n, v in {**login, **more}.items() if f"{n}.file" not in more}
+    write_toml(tmp_path / "secrets.toml", named_by_file)
     return Saved(tenant, tmp_path, [*hidden, login["sasl.password"]])
 
 

@@ -252,7 +252,7 @@ def test_each_command_says_that_no_broker_answers(tmp_path: Path) -> None:
 
 def test_each_command_says_that_the_password_is_wrong(secured: DevBroker, tmp_path: Path) -> None:
     settings_file = str(secured.settings_file("admin"))
-    wrong = ["--settings", settings_file, "--set", "sasl.password=guessed"]
+    wrong = ["--config", settings_file, "--set", "sasl.password=guessed"]
     for name, (code, said) in each_command(tmp_path, *wrong).items():
         assert code == ExitCode.ACCESS, (name, said)
         assert "does not let User:admin in" in said, name

@@ -168,7 +168,7 @@ class Desk:
         file.write_text(APP.format(**facts, home=str(tenant.home / "state")))
         name, *more = arguments
         settings = str(tenant.broker.settings_file(tenant.name))
-        line = [name, f"{file}:app", "--settings", settings, "--set", "task.timeout.ms=20000"]
+        line = [name, f"{file}:app", "--config", settings, "--set", "task.timeout.ms=20000"]
         return CliRunner().invoke(main, [*line, *more])
 
 

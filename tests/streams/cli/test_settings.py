@@ -1,0 +1,108 @@
+"""Where commands take settings from, and what goes over what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.streams.cli.main import main
+from headrace.streams.cli.options import settings_option
+from headrace.streams.secrets import revealed
+from headrace.streams.supervise.exit_codes import ExitCode
+
+CANARY = "c4n4ry"
+APP = """
+from headrace import KafkaStreams, StreamsBuilder
+builder = StreamsBuilder()
+builder.stream("in").to("out")
+app = KafkaStreams(builder.build(), {"application.id": "shop", "bootstrap.servers": "own:1"})
+"""
+
+
+def asked(*arguments: str, environ: dict[str, str] | None = None) -> tuple[dict[str, Any], Result]:
+    found: dict[str, Any] = {}
+
+    @click.command()
+    @settings_option
+    def command(settings: dict[str, Any]) -> None:
+        found.update(settings)
+
+    done = CliRunner().invoke(command, list(arguments), env=environ)
+    return revealed(found), done
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    file = tmp_path / "headrace.toml"
+    file.write_text(
+        'poll.ms = 1\n"max.poll.records" = 1\nsasl.password = "of the file"\n'
+        '[bootstrap]\nservers = "file:1"\n'
+    )
+    return str(file)
+
+
+def test_the_command_line_goes_over_the_environment_and_that_over_a_file(config: str) -> None:
+    environ = {"HEADRACE_MAX_POLL_RECORDS": "2", "HEADRACE_POLL_MS": "2"}
+    found, _ = asked("--config", config, "--set", "poll.ms=3", environ=environ)
+    assert (found["bootstrap.servers"], found["max.poll.records"]) == ("file:1", "2")
+    assert found["poll.ms"] == "3"
+
+
+def test_the_file_can_be_named_by_the_environment(config: str) -> None:
+    found, _ = asked(environ={"HEADRACE_CONFIG": config})
+    assert found["bootstrap.servers"] == "file:1"
+    other, _ = asked("--bootstrap-servers", "line:1", environ={"HEADRACE_CONFIG": config})
+    assert other["bootstrap.servers"] == "line:1"
+
+
+def test_a_secret_s_file_goes_over_the_secret_of_a_layer_below(config: str) -> None:
+    found, _ = asked("--config", config, environ={"HEADRACE_SASL_PASSWORD_FILE": "/run/s"})
+    assert found["sasl.password.file"] == "/run/s"
+    assert "sasl.password" not in found
+
+
+WRONG = [
+    ({"HEADRACE_POL_MS": CANARY}, "did you mean HEADRACE_POLL_MS?"),
+    ({"HEADRACE_CONFIG": "/nowhere.toml"}, "/nowhere.toml cannot be read as TOML"),
+]
+WRONG_WHEN_PARSED = [
+    ({"HEADRACE_SASL_PASSWORD_FILE": "/nowhere"}, "sasl.password.file names /nowhere"),
+    ({"HEADRACE_POLL_MS": "-1", "HEADRACE_SASL_PASSWORD": CANARY}, "poll.ms must be"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "environ", "said"),
+    [
+        *((c, *wrong) for c in ("check", "lag", "reset", "run", "topics") for wrong in WRONG),
+        *((c, *wrong) for c in ("check", "lag", "topics") for wrong in WRONG_WHEN_PARSED),
+    ],
+)
+def test_what_is_wrong_ends_each_command_in_the_same_way(
+    command: str, environ: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(APP)
+    target = ["create", "x"] if command == "topics" else [f"{file}:app"]
+    done = CliRunner().invoke(main, [command, *target], env=environ)
+    assert done.exit_code == ExitCode.CONFIGURATION, done.output
+    assert said in done.output
+    assert CANARY not in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_application_s_own_settings_lie_below_all(tmp_path: Path, config: str) -> None:
+    """What it is told beside its own shows in what a wrong one is said of."""
+    file = tmp_path / "shop.py"
+    file.write_text(APP)
+    environ = {"HEADRACE_BOOTSTRAP_SERVERS": "no port"}
+    done = CliRunner().invoke(main, ["check", f"{file}:app", "--config", config], env=environ)
+    assert "bootstrap.servers must be host:port" in done.output
+    done = CliRunner().invoke(
+        main, ["check", f"{file}:app", "--bootstrap-servers", "line:1"], env=environ
+    )
+    assert done.exit_code == 0, done.output
