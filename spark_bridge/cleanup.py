@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import structlog
-
+from headrace.state.events.log import get_logger
 from headrace.streams.records.failures import describe_failure
 
 
@@ -37,6 +36,6 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
                 continue
             # In executors it may be a user's, and quote a record.
             reason = describe_failure(error, full=False).reason
-            structlog.get_logger().warning("cleanup_failed", reason=reason)
+            get_logger().warning("cleanup_failed", reason=reason)
     if first is not None:
         raise first

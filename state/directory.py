@@ -25,11 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from headrace.state.errors import StateDirectoryError, StateLockedError
+from headrace.state.events.log import get_logger
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 MAX_SLOTS = 1_000
 MAX_GENERATIONS = 100

@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 import orjson
-import structlog
 from rocksdict import (
     BlockBasedOptions,
     Cache,
@@ -44,11 +43,12 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
+from headrace.state.events.log import get_logger
 from headrace.state.file_list import FileList, list_of_files
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 FORMAT_VERSION = 1
 _META = "default"

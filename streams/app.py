@@ -17,8 +17,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Self
 
-import structlog
-
+from headrace.state.events.log import get_logger
 from headrace.streams.config.client_check import check_clients
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.unreached import Unreached
@@ -149,7 +148,7 @@ class KafkaStreams:
         self._before_lost = State.REBALANCING
         self._connections = Connections()
         self._lock = threading.RLock()
-        self._log = structlog.get_logger().bind(application=self.config.application_id)
+        self._log = get_logger().bind(application=self.config.application_id)
 
     def __repr__(self) -> str:
         if not hasattr(self, "_state"):

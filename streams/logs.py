@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Mapping
 from typing import Literal, Protocol, get_args
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from headrace.state.events.log import LINES, keep_places_only
 
 LogFormat = Literal["console", "json"]
 
@@ -33,8 +34,6 @@ class Stream(Protocol):
 
 
 LEVELS = ("debug", "info", "warning", "error")
-LINES = ("said", "traceback")
-"""Fields that are lists of lines."""
 
 
 def configure(
@@ -94,20 +93,6 @@ def configure(
     )
 
 
-def places(error: BaseException) -> list[str]:
-    """Say where an error was raised, outermost first: file, line and function, no values.
-
-    Example:
-        >>> try:
-        ...     int("secret")
-        ... except ValueError as error:
-        ...     print(places(error))
-        ['<doctest headrace.streams.logs.places[0]>:2 <module>']
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-
-
 def _with_defaults(fields: Mapping[str, object]) -> Processor:
     """Add fields to events that do not have them."""
 
@@ -118,13 +103,7 @@ def _with_defaults(fields: Mapping[str, object]) -> Processor:
 
 
 def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    given = event.pop("exc_info", None)
-    error = sys.exc_info()[1] if given is True else given
-    if isinstance(error, tuple):
-        error = error[1]
-    if isinstance(error, BaseException):
-        event["error"] = type(error).__name__
-        event["places"] = places(error)
+    keep_places_only(event)
     return event
 
 

@@ -178,9 +178,15 @@ def test_the_example_of_logs_runs() -> None:
     (code,) = re.findall(
         r"^```python\n(.*?)^```$", (DOCS / "operations.md").read_text(), re.M | re.S
     )
-    event = "structlog.get_logger().warning('task_started', task='0_1')"
+    events = (
+        "from headrace.state.events.log import get_logger\n"
+        "__name__ = 'headrace.streams.app'\n"
+        "get_logger().info('task_started', task='0_1')\n"
+        "get_logger().warning('transaction_aborted', task='0_1')"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{event}"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", f"{code}\n{events}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert '"event": "task_started"' in done.stdout
+    assert done.stderr.endswith(" WARNING headrace.streams.app transaction_aborted task=0_1\n")
+    assert "task_started" not in done.stderr

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 TOPS = ("state", "topology", "streams", "spark_bridge")
 
 ORDER = """
+state/events/
 state/
 topology/arguments.py topology/blame.py topology/errors.py topology/first_result.py \
     topology/functions.py topology/java_names.py topology/naming.py topology/timestamps.py \

@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import structlog
-
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.handover.notes import Notes, PlacedGroup, note_places
 from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
@@ -22,6 +20,7 @@ from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topics
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener
+from headrace.state.events.log import get_logger
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployed import GroupOffsets, forget, forgotten
@@ -88,7 +87,7 @@ class Target:
             GroupAdmin(settings, timeout_s=timeout_s),
             MemberlessGroup(settings, timeout_s=timeout_s, stopping=lambda: False),
             consumer_opener(config),
-            structlog.get_logger().bind(application=config.application_id),
+            get_logger().bind(application=config.application_id),
             lambda: int(time.time() * 1000),
         )
 

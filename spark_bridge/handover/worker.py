@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
@@ -32,6 +31,7 @@ from headrace.spark_bridge.handover.rows import OldKeys, RowWriter, read_old_key
 from headrace.spark_bridge.handover.units import Unit, unit_of
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer
+from headrace.state.events.log import get_logger
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.upgrade.backfill_gate import BackfillNote, backfill_group
 from headrace.streams.worker_errors import ProducerFencedError
@@ -152,7 +152,7 @@ class WriteUnit:
             # The other one has begun later, and may take as long.
             if not self._is_written_within(unit, self.patience_s + 2 * took_s):
                 raise
-        structlog.get_logger().info("unit_found", unit=unit.name)
+        get_logger().info("unit_found", unit=unit.name)
         return UnitReport(unit.name, written=False)
 
     def _is_written_within(self, unit: Unit, patience_s: float) -> bool:
@@ -165,7 +165,7 @@ class WriteUnit:
         return True
 
     def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
-        log = structlog.get_logger().bind(unit=unit.name)
+        log = get_logger().bind(unit=unit.name)
         plan = BackfillPlan.from_text(self.plan)
         identity = transactional_id(plan, unit.name)
         settings = {**self.producer, "transactional.id": identity}

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import structlog
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
@@ -36,6 +35,7 @@ from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.spark_bridge.run.history_tables import load_global_tables
 from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.state.buffers import bound_caches
+from headrace.state.events.log import get_logger
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
@@ -120,7 +120,7 @@ class StageRun:
         self._sources = {place: i for i, place in enumerate(plan.inputs)}
         self._cause = Cause()
         self._global_views: Mapping[str, Any] = {}
-        self._log = structlog.get_logger().bind(backfill=plan.id)
+        self._log = get_logger().bind(backfill=plan.id)
         ids = self._task_ids(number)
         self._is_circle = len(job.stage) > 1 or _writes_to_itself(application, job.stage)
         read_here = {

@@ -71,8 +71,7 @@ def _say_unnamed(steps: list[Unnamed]) -> None:
 
 def _compare(app: KafkaStreams) -> int:
     """Print what is different from what is deployed; returns the exit code."""
-    import structlog
-
+    from headrace.state.events.log import get_logger
     from headrace.streams.deployed.deployed import DeployedTopology
     from headrace.streams.deployed.deployment import change_code
     from headrace.streams.deployed.deployment_changes import changes
@@ -87,7 +86,7 @@ def _compare(app: KafkaStreams) -> int:
     reach(config.admin_config())
     timeout_s, clock = config.task_timeout_ms / 1000, SystemClock()
     admin = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
-    deployed = DeployedTopology(config, app.plans, admin, structlog.get_logger())
+    deployed = DeployedTopology(config, app.plans, admin, get_logger())
     before = deployed.read()
     if before is None:
         click.echo(

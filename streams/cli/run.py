@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any, Literal
 
 import click
-import structlog
 
+from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.supervise.restarts import RestartLimits
@@ -89,7 +89,7 @@ def run(
     )
     line = StatusLine(sys.stderr) if terminal else None
     logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=colors)
-    log = structlog.get_logger().bind(supervisor=os.getpid())
+    log = get_logger().bind(supervisor=os.getpid())
     display: StatusDisplay = line or LoggedStatus(log, status_every)
     processes = Processes(launch, output=None if line is None else line.print)
     supervisor = Supervisor(

@@ -11,9 +11,9 @@ from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
-import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from headrace.state.events.log import get_logger
 from headrace.streams.contact.denials import DENIED
 from headrace.streams.contact.rights import principal_of
 from headrace.streams.errors import (
@@ -109,7 +109,7 @@ class LiveAdmin(Asking):
             )
 
     def _warn_unknown(self, topics: Sequence[str], reason: str, advice: str) -> None:
-        structlog.get_logger().warning(
+        get_logger().warning(
             "topic_configs_unknown",
             topics=topics,
             reason=reason,

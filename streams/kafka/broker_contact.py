@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException
 
+from headrace.state.events.log import get_logger
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.contact.broker_failures import BrokerFailure, read_failure
 from headrace.streams.contact.rights import principal_of
@@ -69,7 +69,7 @@ class Heard:
     """
 
     def __init__(self, log: Log | None = None) -> None:
-        self._log: Any = structlog.get_logger() if log is None else log
+        self._log: Any = get_logger() if log is None else log
         self._failures: dict[str, BrokerFailure] = {}
         self.denied_topic: str | None = None
         """The last one that a transaction was not let write to; an error does not say it."""

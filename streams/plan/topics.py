@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-import structlog
-
+from headrace.state.events.log import get_logger
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.errors import (
     FatalClientError,
@@ -36,7 +35,7 @@ from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 _LOOK_AGAIN_S = 0.1
 _SECOND_LOOK_S = 1.0
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]

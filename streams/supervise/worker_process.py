@@ -20,8 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-import structlog
-
+from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.app import KafkaStreams
 from headrace.streams.records.failures import describe_failure, log_failure
@@ -70,7 +69,7 @@ class _Leash(threading.Thread):
         if told:
             self._switch.stop()
             return
-        log = structlog.get_logger()
+        log = get_logger()
         log.error("supervisor_lost", within_s=self.timeout_s)
         self._switch.stop()
         # Nobody else is left to bound this.
@@ -138,7 +137,7 @@ def _exit_code(work: Callable[[], None], reports: ReportPipe, says: _Says) -> Ex
     except BaseException as error:  # also what ends an interpreter: here it is a crash
         failure = describe_failure(error, full=says.full)
         if not reports.send_surely(Failed.of(failure)):
-            log_failure(structlog.get_logger(), failure)
+            log_failure(get_logger(), failure)
         return exit_code_of(error)
     return ExitCode.STOPPED
 
