@@ -38,15 +38,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = in_turns(items)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def reused() -> dict[str, str]:
+    """The brokers to reuse; out of the environment, where commands take it for their settings."""
+    names = (_REUSE_VARIABLE, _REUSE_SECURED_VARIABLE)
+    return {name: os.environ.pop(name) for name in names if name in os.environ}
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def broker(tmp_path_factory: pytest.TempPathFactory, reused: dict[str, str]) -> Iterator[str]:
     """Bootstrap servers of a real Kafka: that of HEADRACE_TEST_BOOTSTRAP, else one of our own.
 
     All processes of a run share one; whoever comes first starts it.
     """
-    reused = os.environ.get(_REUSE_VARIABLE)
-    if reused:
-        yield reused
+    if _REUSE_VARIABLE in reused:
+        yield reused[_REUSE_VARIABLE]
         return
     started = DevBroker(_directory(tmp_path_factory), port=0).start()
     await_coordinators(started)
@@ -56,11 +62,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevBroker]:
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, reused: dict[str, str]
+) -> Iterator[DevBroker]:
     """A real Kafka with TLS, users and rights: in HEADRACE_TEST_SECURED, else one of our own."""
-    reused = os.environ.get(_REUSE_SECURED_VARIABLE)
-    if reused:
-        yield DevBroker(reused)
+    if _REUSE_SECURED_VARIABLE in reused:
+        yield DevBroker(reused[_REUSE_SECURED_VARIABLE])
         return
     own = DevBroker(_directory(tmp_path_factory, "secured"), port=0, secure=True)
     own.start()

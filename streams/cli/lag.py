@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.tables import columns, json_option, show
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.views.look import look
@@ -19,8 +19,6 @@ from headrace.streams.views.overview import InputLag, Overview, TaskView, by_top
 
 if TYPE_CHECKING:
     from headrace.streams.seams.group_facts import Member
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def _look(target: str, settings: dict[str, Any]) -> Overview:
@@ -58,7 +56,7 @@ def lag(
             click.echo(json.dumps(_lag_document(found)))
         else:
             _print_head(found)
-            _print(_partition_table(found.inputs) if each else _topic_table(found.inputs))
+            show(_partition_table(found.inputs) if each else _topic_table(found.inputs))
             click.echo(f"Lag: {found.lag:,}")
         if above is not None and found.lag > above:
             sys.exit(1)
@@ -79,7 +77,7 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
             click.echo(json.dumps(_tasks_document(found)))
             return
         _print_head(found)
-        _print(_task_table(found.tasks))
+        show(_task_table(found.tasks))
 
 
 def _print_head(found: Overview) -> None:
@@ -93,20 +91,9 @@ def _print_head(found: Overview) -> None:
         click.echo(f"Nobody has: {', '.join(map(str, idle))}")
 
 
-def _print(table: Table) -> None:
-    Console(highlight=False, soft_wrap=True).print(table)
-
-
-def _columns(*names: str, numbers: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
-    return table
-
-
 def _topic_table(inputs: Iterable[InputLag]) -> Table:
     numbers = ("partitions", "lag", "largest")
-    table = _columns("sub-topology", "topic", *numbers, numbers=numbers)
+    table = columns("sub-topology", "topic", *numbers, numbers=numbers)
     for one in by_topic(inputs):
         table.add_row(
             str(one.sub_topology),
@@ -120,7 +107,7 @@ def _topic_table(inputs: Iterable[InputLag]) -> Table:
 
 def _partition_table(inputs: Iterable[InputLag]) -> Table:
     numbers = ("committed", "end", "lag")
-    table = _columns("task", "partition", *numbers, numbers=numbers)
+    table = columns("task", "partition", *numbers, numbers=numbers)
     for one in inputs:
         committed = "-" if one.committed is None else str(one.committed)
         table.add_row(str(one.task), str(one.place), committed, str(one.end), f"{one.lag:,}")
@@ -128,7 +115,7 @@ def _partition_table(inputs: Iterable[InputLag]) -> Table:
 
 
 def _task_table(tasks: Sequence[TaskView]) -> Table:
-    table = _columns("task", "worker", "host", "lag", numbers=("lag",))
+    table = columns("task", "worker", "host", "lag", numbers=("lag",))
     for task in tasks:
         member = task.member
         table.add_row(

@@ -38,7 +38,10 @@ _COMMANDS: Final = {
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
     "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
-    "topics": ("headrace.streams.cli.topics:topics", "Create topics, and set their configs."),
+    "topics": (
+        "headrace.streams.cli.topics.commands:topics",
+        "Make topics, look into them, and write to them.",
+    ),
     "try": (
         "headrace.streams.cli.try_app:try_app",
         "Run an application on files, without Kafka.",

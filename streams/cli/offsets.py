@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from headrace.streams.cli.options import (
     said_errors,
     settings_option,
     target_argument,
+    where,
 )
 from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.broker_contact import reach
@@ -60,24 +60,6 @@ def _work(target: str, settings: dict[str, Any]) -> InputOffsets:
     return InputOffsets(config.application_id, app.plans, cluster, exactly_once=config.exactly_once)
 
 
-def _aim(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
-    if text is None:
-        return None
-    if text in ("beginning", "end"):
-        return Target("earliest" if text == "beginning" else "latest")
-    if text.isascii() and text.isdigit():
-        return Target("offset", int(text))
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is neither beginning nor end, nor an offset such as 1500, nor a time such "
-            "as 2026-01-31T09:00:00Z"
-        ) from error
-    instant = given if given.tzinfo else given.replace(tzinfo=UTC)
-    return Target("time", max(0, round(instant.timestamp() * 1000)))
-
-
 def _named(
     _: click.Context, __: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, tuple[int, ...]]:
@@ -115,7 +97,7 @@ def _named(
     "--to",
     "aim",
     metavar="WHERE",
-    callback=_aim,
+    callback=where,
     help="beginning, end, an OFFSET, or a TIME such as 2026-01-31T09:00:00Z: the first record of "
     "that time or later; UTC without a zone.",
 )

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,8 +16,9 @@ import click
 
 from headrace.streams.config.environment import CONFIG, settings_of
 from headrace.streams.errors import ConfigError, StreamsError
+from headrace.streams.seams.group_facts import Target
 from headrace.streams.secrets import guarded, over
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
@@ -133,6 +135,25 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
     )
 
 
+def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
+    """Read where in a topic: an end of it, an offset or a time."""
+    if text is None:
+        return None
+    if text in ("beginning", "end"):
+        return Target("earliest" if text == "beginning" else "latest")
+    if text.isascii() and text.isdigit():
+        return Target("offset", int(text))
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is neither beginning nor end, nor an offset such as 1500, nor a time such "
+            "as 2026-01-31T09:00:00Z"
+        ) from error
+    instant = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return Target("time", max(0, round(instant.timestamp() * 1000)))
+
+
 def confirm() -> None:
     """Ask whether what was shown is to be done; where nobody can answer, it is not.
 
@@ -154,7 +175,7 @@ def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterat
     """
     try:
         yield
-    except (StreamsError, TopologyError) as error:
+    except (StreamsError, TopologyError, RegistryError) as error:
         from headrace.streams.supervise.exit_codes import exit_code_of
 
         click.echo(f"Error: {error}", err=True)

@@ -291,7 +291,7 @@ class LiveConsumer:
 def _by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
     # One C loop each instead of a Python loop: most batches are of one partition.
     if set(map(Message.error, messages)) != {None}:
-        messages = _checked(messages, config)
+        messages = checked(messages, config)
         if not messages:
             return _NOTHING
     topics = set(map(Message.topic, messages))
@@ -316,7 +316,8 @@ def _where(message: Message) -> tuple[TopicPartition, int] | None:
     return TopicPartition(topic, partition), offset
 
 
-def _checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
+def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
+    """The records among what a client gave; errors that do not pass are raised."""
     records = []
     for message in messages:
         error = message.error()

@@ -15,7 +15,7 @@ from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import GroupState, Member, Target
+from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
 from headrace.streams.seams.offset_texts import text_of
 from headrace.streams.start_errors import ResetRefusedError
 
@@ -146,6 +146,23 @@ class GroupAdmin(LiveAdmin):
                     place.error, self._config, topic=place.topic, group=group, right="Read"
                 )
             raise FatalClientError(what)
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """How many partitions those topics have that exist."""
+        return {name: len(found.partitions) for name, found in self._described(names).items()}
+
+    def layout(self, topic: str) -> list[Layout]:
+        """Where the partitions of a topic are."""
+        found = self._described([topic])[topic]
+        return [
+            Layout(
+                one.id,
+                -1 if one.leader is None else one.leader.id,
+                tuple(node.id for node in one.replicas),
+                tuple(node.id for node in one.isr),
+            )
+            for one in sorted(found.partitions, key=lambda one: one.id)
+        ]
 
     def delete_groups(self, names: Iterable[str]) -> None:
         """Delete groups without members, with all their offsets; one that is none is no error.

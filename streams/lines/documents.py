@@ -62,7 +62,7 @@ def _text_of(data: bytes) -> object:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return {BASE64: base64.b64encode(data).decode()}
+        return as_base64(data)
 
 
 def _name_of(name: object) -> object:
@@ -85,6 +85,15 @@ def decoded(data: bytes | None, serde: Serde[Any]) -> Any:
         return None if data is None else serde.deserialize(data)
     except SerdeError:
         return data
+
+
+def as_base64(data: bytes) -> dict[str, str]:
+    """The document that stands for these very bytes.
+
+    >>> as_base64(b"\\xff")
+    {'base64': '/w=='}
+    """
+    return {BASE64: base64.b64encode(data).decode()}
 
 
 def to_bytes(document: Any, serde: Serde[Any]) -> bytes:

@@ -1,8 +1,8 @@
 """One record a line: what a file says of it, and what is printed of one.
 
 A line that is a JSON object with the field ``value``, and no fields but those of a record (``key``,
-``timestamp``, ``headers``, ``partition``; ``topic`` and ``offset`` are passed over), is a record.
-Every other line is a value alone. So what is printed can be read again.
+``timestamp``, ``headers``, ``partition``; ``topic``, ``offset`` and ``error`` are passed over), is
+a record. Every other line is a value alone. So what is printed can be read again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes import string as string_serde
 
-_PASSED_OVER = frozenset({"topic", "offset"})
+_PASSED_OVER = frozenset({"topic", "offset", "error"})
 _FIELDS = frozenset({"key", "value", "timestamp", "headers", "partition"}) | _PASSED_OVER
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -158,20 +158,24 @@ def record_line(
     key: object,
     value: object,
     *,
-    timestamp: int,
-    partition: int,
+    timestamp: int | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
     headers: Iterable[tuple[str, bytes | None]] = (),
     more: Mapping[str, object] | None = None,
+    error: str | None = None,
 ) -> str:
     """A record as one line of JSON.
 
     Args:
         key: as a serde gave it.
         value: as a serde gave it.
-        timestamp: milliseconds since 1970.
+        timestamp: milliseconds since 1970; what is None is left out, here and below.
         partition: where it stands.
+        offset: likewise.
         headers: left out where there are none.
         more: fields in front, such as the topic.
+        error: why the key or the value is not what its serde reads.
 
     Example:
         >>> record_line("the", 2, timestamp=5, partition=0)
@@ -181,10 +185,12 @@ def record_line(
         **(more or {}),
         "key": to_document(key),
         "value": to_document(value),
-        "timestamp": timestamp,
-        "partition": partition,
     }
+    places = {"timestamp": timestamp, "partition": partition, "offset": offset}
+    fields |= {name: number for name, number in places.items() if number is not None}
     pairs = [(name, to_document(data)) for name, data in headers]
     if pairs:
         fields["headers"] = pairs
+    if error is not None:
+        fields["error"] = error
     return msgspec.json.encode(fields).decode()

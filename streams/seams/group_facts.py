@@ -1,4 +1,4 @@
-"""What a cluster says of a group's members, and what its offsets are set to."""
+"""What a cluster says of a group's members and of partitions, and what offsets are set to."""
 
 from __future__ import annotations
 
@@ -34,6 +34,16 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.id} ({self.client_id} on {self.host.removeprefix('/')})"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which brokers have a partition, by their numbers; a leader of -1 is none."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,12 @@ class Names:
             raise LookupError(f"the topology does not write {topic!r}; it writes {names}")
         return self._serdes(choosing[0] if len(choosing) == 1 else Sink(""))
 
+    @property
+    def internal(self) -> list[str]:
+        """The full names of its internal topics."""
+        own = f"{self._config.application_id}-"
+        return sorted(topic for topic in self._writers() if topic.startswith(own))
+
     def partials(self, topic: str) -> Take | None:
         """What takes the partial results in a repartition topic, if there may be any."""
         for sub in self._subs:

@@ -1,4 +1,4 @@
-"""The commands `headrace topics`: for topics, where no other tool is at hand."""
+"""The commands `headrace topics create` and `headrace topics set`."""
 
 from __future__ import annotations
 
@@ -10,37 +10,41 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.cli.options import said_errors, settings_option
-from headrace.streams.config.config import StreamsConfig
+from headrace.streams.cli.topics.known_topics import Known, app_option
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError
-from headrace.streams.kafka.broker_contact import Heard, reach
+from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.kafka_clients import new_admin
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
 
-_DEFAULTS = {"application.id": "headrace-topics", "bootstrap.servers": "localhost:9092"}
 _TIMEOUT_S = 30.0
 _FIND_TIMEOUT_S = 10.0
 
 
-@click.group()
-def topics() -> None:
-    """Create topics, and set their configs."""
-
-
-@topics.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@app_option
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
 @settings_option
 def create(
     names: tuple[str, ...],
+    target: str | None,
     partitions: int | None,
     settings: dict[str, Any],
 ) -> None:
-    """Create topics; those that exist are left as they are."""
+    """Create topics; those that exist are left as they are.
+
+    With --app and no NAME, all that the application reads and writes and does not make itself.
+    """
     with said_errors():
-        _create(names, partitions, _client_settings(settings))
+        known = Known.of(target, settings)
+        if not names:
+            names = tuple(name for name, use in known.own.items() if use != "keeps")
+        if not names:
+            raise click.UsageError("give a NAME, or an application with --app")
+        _create(names, partitions, known.reach())
 
 
 def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -53,7 +57,7 @@ def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dic
     return found
 
 
-@topics.command("set")
+@click.command("set")
 @click.argument("name")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG=VALUE...", callback=_pairs)
 @settings_option
@@ -64,30 +68,14 @@ def set_configs(
 ) -> None:
     """Set configs of a topic, such as retention.ms=-1; its others stay as they are."""
     with said_errors():
-        _set(name, configs, _client_settings(settings))
-
-
-def _client_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What an admin client takes of an application's settings; localhost:9092 if none is named."""
-    return StreamsConfig.parse({**_DEFAULTS, **given}).admin_config()
-
-
-def _client(config: dict[str, Any]) -> Any:
-    try:
-        reach(config)
-    except FatalClientError as error:
-        raise FatalClientError(
-            f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
-            "broker start"
-        ) from error
-    return new_admin(config, Heard())
+        _set(name, configs, Known.of(None, settings).reach())
 
 
 def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
     kind = _kafka.AlterConfigOpType.SET
     entries = [_kafka.ConfigEntry(n, v, incremental_operation=kind) for n, v in configs.items()]
     asked = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
-    client = _client(config)
+    client = new_admin(config, Heard())
     try:
         client.incremental_alter_configs([asked])[asked].result(_TIMEOUT_S)
     except KafkaException as error:
@@ -99,7 +87,7 @@ def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
 
 
 def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
-    client = _client(config)
+    client = new_admin(config, Heard())
     present = _partition_counts(client)
     kept = {name: present[name] for name in names if name in present}
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]

@@ -1,0 +1,1 @@
+"""The commands `headrace topics`: make topics, look into them, write to them."""

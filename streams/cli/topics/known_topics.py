@@ -1,0 +1,171 @@
+"""The topics that a command works on: those of an application with its serdes, or just any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+import click
+
+from headrace.streams.cli.options import load
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.kinds import SERDES
+from headrace.streams.errors import FatalClientError, MissingTopicError
+from headrace.streams.kafka.broker_contact import reach
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.testing.driver_names import Names
+from headrace.topology import serdes
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes._serde import for_topic
+from headrace.topology.serdes.partials import Take
+
+_DEFAULTS = {"application.id": "headrace-topics", "bootstrap.servers": "localhost:9092"}
+_ENDINGS = ("-changelog", "-repartition")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+app_option = click.option(
+    "--app", "target", metavar="MODULE:APP", help="The application whose topics these are."
+)
+
+
+def serde_options(command: _Command) -> _Command:
+    """Take serdes by name, over those of the application."""
+    names = click.Choice(list(SERDES))
+    key = click.option("--key", "key", type=names, help="What keys are.  [default: string]")
+    value = click.option("--value", type=names, help="What values are.  [default: string]")
+    return key(value(command))
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the records of a topic are.
+
+    Args:
+        take: tells partial results from single records, where a topic may have both.
+    """
+
+    topic: str
+    key: Serde[Any]
+    value: Serde[Any]
+    take: Take | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The settings of a command, and the topics of the application that it names, if it does."""
+
+    config: StreamsConfig
+    names: Names | None = None
+
+    @classmethod
+    def of(cls, target: str | None, settings: Mapping[str, Any]) -> Known:
+        """Load the application, if one is named.
+
+        Raises:
+            StreamsError: there is none, or settings are wrong.
+        """
+        if target is None:
+            return cls(StreamsConfig.parse({**_DEFAULTS, **settings}))
+        app = load(target, settings)
+        return cls(app.config, Names(app.plans, app.config, app.global_plans))
+
+    def reach(self) -> dict[str, Any]:
+        """See that the cluster answers; returns the settings of an admin client.
+
+        Raises:
+            FatalClientError: it does not.
+        """
+        config = self.config.admin_config()
+        try:
+            reach(config)
+        except FatalClientError as error:
+            raise FatalClientError(
+                f"{error}; name another cluster with --bootstrap-servers, or start one: headrace "
+                "broker start"
+            ) from error
+        return config
+
+    def admin(self) -> GroupAdmin:
+        """Make an admin client, once the cluster answers (see `reach`)."""
+        return GroupAdmin(self.reach(), timeout_s=self.config.task_timeout_ms / 1000)
+
+    @property
+    def own(self) -> dict[str, str]:
+        """The application's topics by their full names, and what it does with each."""
+        if self.names is None:
+            return {}
+        found = dict.fromkeys(self.names.internal, "keeps")
+        found |= dict.fromkeys(self.names.outputs(()), "writes")
+        for name in self.names.inputs:
+            found[name] = "reads, writes" if found.get(name) == "writes" else "reads"
+        return found
+
+    def full_name(self, name: str) -> str:
+        """A topic by its name, or an internal one by the name of its store or step.
+
+        Raises:
+            UsageError: several are meant, or the application has none.
+        """
+        if self.names is None or name in self.own:
+            return name
+        meant = [full for full in self.names.internal if name in self._short(full)]
+        if len(meant) > 1:
+            raise click.UsageError(f"{name} may be {' or '.join(meant)}; write the whole name")
+        if meant:
+            return meant[0]
+        short = [self._short(full)[-1] for full in self.names.internal]
+        _refuse_unknown(name, self.config.application_id, [*self.own, *short])
+        return name
+
+    def _short(self, full: str) -> list[str]:
+        rest = full.removeprefix(f"{self.config.application_id}-")
+        return [rest, *(rest.removesuffix(end) for end in _ENDINGS if rest.endswith(end))]
+
+    def is_internal(self, full: str) -> bool:
+        """Whether the application alone is to write it."""
+        return self.own.get(full) == "keeps"
+
+    def form(self, full: str, key: str | None, value: str | None) -> Form:
+        """What its records are: as the application has them, under what the command names."""
+        own: tuple[Serde[Any], Serde[Any]] = (serdes.string, serdes.string)
+        take = None
+        if self.names is not None:
+            reads = full in self.names.inputs
+            own = self.names.read(full) if reads else self.names.written(full, [full])
+            take = self.names.partials(full) if value is None else None
+        return Form(
+            full,
+            for_topic(own[0] if key is None else SERDES[key], full, is_key=True),
+            for_topic(own[1] if value is None else SERDES[value], full, is_key=False),
+            take,
+        )
+
+
+def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:
+    candidates = list(dict.fromkeys(known))
+    near = get_close_matches(name, candidates, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"those are: {', '.join(candidates)}"
+    raise click.UsageError(
+        f"{name} is no topic that {application} reads, writes or keeps; {meant}, or leave out --app"
+    )
+
+
+def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
+    """The partition counts of topics.
+
+    Raises:
+        MissingTopicError: one does not exist.
+    """
+    wanted = list(names)
+    counts = admin.partition_counts(wanted)
+    for name in wanted:
+        if name not in counts:
+            near = get_close_matches(name, admin.names(), n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise MissingTopicError(
+                f"there is no topic {name}{meant}; create it: headrace topics create {name}",
+                topics=[name],
+            )
+    return counts

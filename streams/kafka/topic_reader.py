@@ -1,0 +1,68 @@
+"""Reads topics as people look into them: from any offset to the end, or on and on, in no group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+
+from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.consumer import checked
+from headrace.streams.kafka.kafka_clients import new_consumer
+from headrace.streams.seams.clients import TopicPartition
+
+_BATCH = 1000
+_WAIT_S = 0.2
+
+
+class TopicReader:
+    """See the module.
+
+    Args:
+        config: librdkafka's settings, from `StreamsConfig.restore_config`.
+        uncommitted: whether records of open and of aborted transactions come, too.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, uncommitted: bool = False) -> None:
+        level = "read_uncommitted" if uncommitted else "read_committed"
+        self._config = {**config, "isolation.level": level, "enable.partition.eof": True}
+        self._client = new_consumer(self._config, Heard())
+
+    def read(
+        self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
+    ) -> Iterator[confluent_kafka.Message]:
+        """The records of some partitions, those of one in their order.
+
+        Args:
+            begins: the offset of the first one of each.
+            ends: the offset behind the last one; None goes on with what comes, without an end.
+
+        Raises:
+            StreamsError: the brokers do not let this client read.
+        """
+        wanted = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
+        self._client.assign(
+            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in wanted.items()]
+        )
+        left = set(wanted)
+        while ends is None or left:
+            first = self._client.poll(_WAIT_S)
+            if first is None:
+                continue
+            for message in [first, *self._client.consume(_BATCH - 1, 0)]:
+                place = TopicPartition(str(message.topic()), message.partition() or 0)
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(place)
+                elif checked([message], self._config) and place in left:
+                    offset = message.offset() or 0
+                    if ends is not None and offset >= ends[place] - 1:
+                        left.discard(place)
+                    if ends is None or offset < ends[place]:
+                        yield message
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
