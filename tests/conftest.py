@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def reused() -> dict[str, str]:
     """The brokers to reuse; out of the environment, where commands take it for their settings."""
     names = (_REUSE_VARIABLE, _REUSE_SECURED_VARIABLE)
     return {name: os.environ.pop(name) for name in names if name in os.environ}
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_a_test_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test wrote and imported, the next one may write and import under the same name."""
+    before = len(sys.modules)
+    yield
+    if len(sys.modules) > before:
+        written = str(tmp_path_factory.getbasetemp())
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(written):
+                del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,28 @@ from tests.reference.checking import Way, check, program_of
 from tests.reference.functions import KEYS
 from tests.reference.programs import FEWER_OPS, LATE_OPS, Event, Keys, Program, Step
 
-SEEDS = 1000
+SEEDS = 480
+LAST = 2_000
+PARTS = 4
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_random_topologies_equal_the_interpreter(part: int) -> None:
     """Caches on and off, aborts and restarts between records, one partition and three."""
+    outcomes = _outcomes(range(part, SEEDS, PARTS))
+    assert outcomes["compared"] > SEEDS // PARTS * 0.75, outcomes
+    assert outcomes["refused"] > 0, outcomes
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, LAST, 100))
+def test_more_random_topologies_equal_the_interpreter(first: int) -> None:
+    assert _outcomes(range(first, first + 100))["compared"] > 75
+
+
+def _outcomes(seeds: range) -> Counter[str]:
     outcomes: Counter[str] = Counter()
-    for seed in range(part, SEEDS, 8):
+    for seed in seeds:
         way = WAYS[seed % len(WAYS)]
         try:
             outcomes[check(program_of(seed, way), way)] += 1
@@ -31,8 +45,7 @@ def test_random_topologies_equal_the_interpreter(part: int) -> None:
             raise AssertionError(
                 f"seed {seed} differs; python -m tests.reference --first {seed} --seeds 1 shows it"
             ) from error
-    assert outcomes["compared"] > SEEDS // 8 * 0.75, outcomes
-    assert outcomes["refused"] > 0, outcomes
+    return outcomes
 
 
 @pytest.mark.parametrize("seed", range(20))

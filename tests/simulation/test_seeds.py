@@ -17,7 +17,8 @@ from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow
 
-IN_MEMORY = 1_800
+IN_MEMORY = 850
+"""`test_more_seeds` goes on behind them."""
 ON_ROCKSDB = 120
 BLOCK = 50
 

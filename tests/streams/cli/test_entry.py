@@ -14,8 +14,9 @@ from tests.support.processes import IMPORT_PATH
 SIGNALLED = """
 import os, signal, sys
 
-# Where the tests run in the background, the shell has had them ignore Ctrl-C.
+# Where the tests run in the background, the shell has had them ignore Ctrl-C, or a terminal's end.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 class Signals:
     def find_spec(self, name, path, target=None):
