@@ -55,6 +55,7 @@ class Buffer:
         "_sampled",
         "clean",
         "dirty",
+        "misses",
         "name",
     )
 
@@ -72,6 +73,8 @@ class Buffer:
         self.name = name
         self.dirty: dict[bytes, Entry] = {}
         self.clean: dict[bytes, Entry] = {}
+        self.misses = 0
+        """Rows that were asked for and in neither of them."""
         self._committed = committed
         self._encode = encode
         self._decode = decode
@@ -90,6 +93,7 @@ class Buffer:
 
     def load(self, key: bytes) -> Entry:
         """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
+        self.misses += 1
         stored = self._committed.get(key)
         if stored is None:
             entry = ABSENT

@@ -168,6 +168,10 @@ class TimeIndexed:
         """Return the number of rows, roughly."""
         return self._committed.approximate_count() // 2
 
+    def approximate_bytes(self) -> int:
+        """Return what the rows and their index take, roughly."""
+        return self._committed.approximate_bytes()
+
     def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
         """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key."""
         size = 1 + TIMESTAMP.size

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from headrace.state.errors import UnknownStoreError
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
+
+_SAMPLE = 16
 
 
 class MemoryStore:
@@ -42,6 +45,12 @@ class MemoryStore:
     def approximate_count(self) -> int:
         """Return the number of rows."""
         return len(self._rows)
+
+    def approximate_bytes(self) -> int:
+        """Return what the rows take, roughly: as much as the first of them do."""
+        sample = [(key, row) for key, row in islice(self._rows.items(), _SAMPLE)]
+        total = sum(len(key) + len(row) for key, row in sample)
+        return len(self._rows) * total // len(sample) if sample else 0
 
     def apply(self, delta: Delta) -> None:
         """Put and delete rows; nothing here can fail half way."""

@@ -72,6 +72,8 @@ _MEMTABLE_FILTER_RATIO = 0.02
 _ARENA_BLOCK_BYTES = 64 << 10
 # Small enough that replaying the log after a crash takes a fraction of a second.
 _WAL_BYTES = 32 << 20
+# Rows in files, and those that are in memory before.
+_SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
 
 
 class RocksMemory:
@@ -127,6 +129,9 @@ class _RocksStore:
 
     def approximate_count(self) -> int:
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def approximate_bytes(self) -> int:
+        return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
 
     def move(self, columns: Rdict) -> None:
         """Show the rows of another column family from now on."""

@@ -80,6 +80,10 @@ class CommittedStore(Protocol):
         """Return the number of rows, roughly; overwritten and deleted rows may be counted."""
         ...
 
+    def approximate_bytes(self) -> int:
+        """Return what the rows take on disk or in memory, roughly."""
+        ...
+
 
 class TaskState(Protocol):
     """All stores of one task, with one atomic write over them and their positions."""

@@ -140,6 +140,10 @@ class LatestVersions:
         """Return the number of rows, roughly: all versions are counted."""
         return self._committed.approximate_count() // 2
 
+    def approximate_bytes(self) -> int:
+        """Return what the rows and their index take, roughly."""
+        return self._committed.approximate_bytes()
+
 
 def _timestamped(row_key: bytes, row: bytes) -> bytes | None:
     if is_deletion(row):

@@ -54,6 +54,7 @@ streams/upkeep/
 streams/upgrade/
 streams/views/
 streams/global_tables/
+streams/facts/
 streams/worker/
 streams/app.py
 streams/testing/

@@ -25,3 +25,6 @@ class EmptyStore:
 
     def approximate_count(self) -> int:
         return 0
+
+    def approximate_bytes(self) -> int:
+        return 0

@@ -63,6 +63,9 @@ class _Store:
     def approximate_count(self) -> int:
         return self.home.approximate_count()
 
+    def approximate_bytes(self) -> int:
+        return self.home.approximate_bytes()
+
 
 class SpillingState:
     """A `TaskState` of a task that begins with nothing and is not restored.

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from headrace.state.store import Position
+from headrace.streams.commit.local_positions import CommittedAt
 from headrace.streams.seams.clients import (
     Clock,
     GroupMetadata,
@@ -42,6 +42,7 @@ class Commit:
         membership: what to commit under; asked for once the offsets go.
         topic_ids: the id of each changelog topic, kept beside the local position.
         protect: called with each task before it writes to its changelogs.
+        is_final: called when the transaction is committed, before local state is written.
     """
 
     producer: Producer
@@ -53,6 +54,7 @@ class Commit:
     protect: Callable[[Task], None]
     inputs: InputIdentity
     working: Callable[[], AbstractContextManager[None]]
+    is_final: Callable[[], None] = lambda: None
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> None:
         """Commit everything that `tasks` did since their last commit.
@@ -113,6 +115,7 @@ class Commit:
     def commit_transaction(self) -> None:
         """Step 4."""
         self.producer.commit()
+        self.is_final()
         self.probe("transaction_committed")
 
     def write_state(
@@ -132,42 +135,7 @@ class Commit:
         ends = self.producer.changelog_ends(written)
         now_ms = self.clock.now_ms()
         for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
-            positions = self._local_positions(task, own, ends, commit_id, now_ms)
-            positions |= self._read_positions(task, next_offsets, commit_id, now_ms)
+            at = CommittedAt(commit_id, now_ms, self.topic_ids)
+            positions = {**at.written(task, own, ends), **at.read(task, next_offsets)}
             task.written(own, positions, next_offsets)
             self.probe("state_written")
-
-    def _local_positions(
-        self,
-        task: Task,
-        deltas: Mapping[str, Delta],
-        ends: Mapping[TopicPartition, int],
-        commit_id: int,
-        now_ms: int,
-    ) -> dict[str, Position]:
-        positions = {}
-        for store in task.spec.stores:
-            place = task.spec.changelogs.get(store.name)
-            if store.name in task.spec.source_rows:
-                continue
-            if place is None:
-                # Nothing else tells whether an unlogged store belongs to these offsets.
-                positions[store.name] = Position("", 0, commit_id, now_ms)
-            elif store.name in deltas:
-                topic_id = self.topic_ids[place.topic]
-                positions[store.name] = Position(topic_id, ends[place], commit_id, now_ms)
-            elif (before := task.state.position(store.name)) is not None:
-                # Without a change, too: the rows are those of this commit.
-                positions[store.name] = replace(before, commit_id=commit_id)
-        return positions
-
-    def _read_positions(
-        self, task: Task, offsets: Offsets, commit_id: int, now_ms: int
-    ) -> dict[str, Position]:
-        """Those of stores whose changelog is an input: as far as that is committed now."""
-        positions = {}
-        for store in task.spec.source_rows:
-            place = task.spec.restored_from[store]
-            offset = offsets[place].offset
-            positions[store] = Position(self.topic_ids[place.topic], offset, commit_id, now_ms)
-        return positions

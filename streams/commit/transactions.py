@@ -42,6 +42,10 @@ class Transactions:
         self._fenced = Recurrence(2, within_s=FENCED_AGAIN_S, clock=clock)
         self.producer = make_producer()
         """The present one."""
+        self.aborted = 0
+        """Transactions that were open and came to nothing."""
+        self.replaced = 0
+        """Producers that were given up for a new one."""
 
     def init(self) -> None:
         """Decide what a predecessor left open.
@@ -80,6 +84,7 @@ class Transactions:
         except StreamsError as error:
             self.replace(error)
             return False
+        self.aborted += 1
         self._begun_s = None
         return True
 
@@ -113,6 +118,8 @@ class Transactions:
                 f"this worker's producer was fenced twice within a minute ({reason}): another live "
                 "worker has the same identity; give each worker its own worker.id"
             ) from reason
+        self.aborted += self._begun_s is not None
+        self.replaced += 1
         self.producer.close()
         self.producer = self._make_producer()
         self._begun_s = None

@@ -52,6 +52,10 @@ class InputQueue:
         self._went_on(end - start)
         return batch
 
+    def head(self) -> ReceivedMessage:
+        """The record whose turn it is."""
+        return self.batches[0][self.start]
+
     def head_timestamp(self) -> int:
         """The timestamp of the record whose turn it is."""
         return self._first_times()[self.start]

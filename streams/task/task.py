@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer
 from headrace.state.buffers import make_buffer
-from headrace.state.codec import decode_timestamped
 from headrace.state.errors import ValueEncodingError
-from headrace.state.store import CommittedStore, Position, TaskState
+from headrace.state.store import Position, TaskState
 from headrace.state.timed import TimedBuffer
 from headrace.streams.errors import StreamsError
 from headrace.streams.plan.progress import Progress
@@ -38,6 +37,7 @@ from headrace.streams.seams.clients import (
     TopicPartition,
 )
 from headrace.streams.task.committed_numbers import CommittedNumbers
+from headrace.streams.task.committed_rows import committed_rows
 from headrace.streams.task.in_order import in_order
 from headrace.streams.task.input_queue import InputQueue
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
@@ -219,6 +219,11 @@ class Task:
     def queued_in(self, place: TopicPartition) -> int:
         """How many records of one input partition wait."""
         return len(self._queues[place])
+
+    def head_ms(self) -> int:
+        """The earliest timestamp of the records that come next of each input; -1 without any."""
+        heads = [queue.head().timestamp()[1] for queue in self._queues.values() if queue]
+        return min(heads, default=-1)
 
     def empty_inputs(self) -> list[TopicPartition]:
         """The input partitions of which nothing waits."""
@@ -459,15 +464,3 @@ class Task:
         for buffer in self._buffers.values():
             buffer.discard()
         return failures
-
-
-def committed_rows(
-    store: CommittedStore,
-    decode: Callable[[bytes], Any],
-    start: bytes | None = None,
-    end: bytes | None = None,
-) -> Iterable[tuple[bytes, Any, int]]:
-    """Yield ``(key bytes, value, timestamp)`` of committed rows in the order of the keys."""
-    for key, row in store.scan(start, end):
-        timestamp, data = decode_timestamped(row)
-        yield key, decode(data), timestamp

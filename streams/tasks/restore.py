@@ -133,11 +133,22 @@ class Restorer:
         self._broken: dict[TaskId, str] = {}
         """Tasks whose files were found broken when nobody could be told, and why."""
         self._log = log
+        self.restored = 0
+        """Changelog records that were applied since the worker began."""
 
     @property
     def is_active(self) -> bool:
         """Whether a task is being restored."""
         return bool(self._active or self._complete)
+
+    def remaining(self) -> dict[tuple[TaskId, str], int]:
+        """Changelog offsets that are still to be read, by task and store."""
+        return {
+            (restore.task.id, part.store): part.plan.end
+            - (part.plan.begin if part.reached is None else part.reached)
+            for restore in self._active
+            for part in restore.open.values()
+        }
 
     def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
         """Start to restore a task; returns False when there is nothing to restore.
@@ -319,6 +330,7 @@ class Restorer:
         # What came after the plan was made is not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
         part.applied += len(changes)
+        self.restored += len(changes)
         rows = restore.task.spec.layout(part.store).rows(changes)
         with corruption_of(restore.task.id):
             if restore.bulk:

@@ -89,6 +89,9 @@ class Tasks:
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
+        self._sub_topologies = {
+            node.name: plan.id for plan in plans for node in plan.program.sub_topology.nodes
+        }
         self._shares = shares
         self._beside = {n: c for n, c in shares.partitions.items() if n not in self._by_lead}
         """Lead topics of other versions alone, which stand for tasks of this one too."""
@@ -166,6 +169,20 @@ class Tasks:
     def all_running(self) -> bool:
         """Whether no task is still on its way."""
         return all(slot.reads for slot in self._slots.values())
+
+    def states(self) -> dict[TaskId, tuple[str, Task | None]]:
+        """How far each task of this worker is, in words, and the task where there is one."""
+        return {
+            task_id: (
+                "running" if slot.reads else "waiting" if slot.task is None else "restoring",
+                slot.task,
+            )
+            for task_id, slot in sorted(self._slots.items())
+        }
+
+    def sub_topology_of(self, node: str) -> int:
+        """The sub-topology that a node is of."""
+        return self._sub_topologies[node]
 
     def reader_of(self, place: TopicPartition) -> Task | None:
         """The running task that reads a partition."""

@@ -11,7 +11,7 @@ from headrace.streams.global_tables.global_state import GlobalState, stores_of_t
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.task.task import committed_rows
+from headrace.streams.task.committed_rows import committed_rows
 from headrace.streams.testing.driver_names import Names
 from headrace.streams.testing.driver_worker import DriverWorker
 from headrace.topology.processors.store import Store

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from headrace.streams.commit.commit import Commit
 from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
+from headrace.streams.facts.counters import Counters
 from headrace.streams.seams.clients import Clock, Consumer, Probe
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
@@ -48,6 +50,7 @@ class Commits:
         topic_ids: Mapping[str, str],
         first_id: int,
         listener: WorkerListener,
+        counters: Counters,
         clock: Clock,
         probe: Probe,
     ) -> None:
@@ -66,6 +69,7 @@ class Commits:
         self._topic_ids = topic_ids
         self._last_id = first_id
         self._listener = listener
+        self._counters = counters
         self._clock = clock
         self._probe = probe
 
@@ -133,13 +137,19 @@ class Commits:
             self._retention.protect,
             self._inputs,
             self._processing.working,
+            partial(self._is_final, dirty),
         )
         with self._processing.blaming_inputs():
             commit.run(dirty, self._last_id)
-        self._transactions.ended()
         self._timing.committed(begun_s, everything=everything)
+        self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)
         records = self._processing.committed()
         self._effort.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
         self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
+
+    def _is_final(self, tasks: Sequence[Task]) -> None:
+        """What is committed is so, whatever becomes of local state: nothing is left to abort."""
+        self._transactions.ended()
+        self._counters.committed([task.id for task in tasks], now_ms=self._clock.now_ms())

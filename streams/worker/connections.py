@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
@@ -40,6 +41,7 @@ class Connections:
         local_state: takes an identity, and opens the host's state.
         background: makes what runs jobs of a name beside the worker.
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
+        measures: what is measured of the worker from outside of its loop.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -49,6 +51,7 @@ class Connections:
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     first_commit_id: Callable[[], int] = _new_commit_id
+    measures: Measures = NOTHING_MEASURED
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.facts.counters import Counters
 from headrace.streams.records.blame import refused_record
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.task.task import Task
@@ -37,6 +38,7 @@ class Processing:
         intake: Intake,
         backlog: Backlog,
         effort: Effort,
+        counters: Counters,
         idle_windows: IdleWindows,
         clock: Clock,
         log: Log,
@@ -47,6 +49,7 @@ class Processing:
         self._intake = intake
         self._backlog = backlog
         self._effort = effort
+        self._counters = counters
         self._idle_windows = idle_windows
         self._clock = clock
         self._log = log
@@ -116,7 +119,9 @@ class Processing:
         started = self._clock.monotonic_s()
         with self.blaming_inputs(), self.working():
             share = -(-self._pace.chunk // sharing)
+            oldest_ms = task.head_ms()
             count = task.process(1 if self._effort.is_careful else share)
+            self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
             self._backlog.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)
@@ -174,3 +179,4 @@ class Processing:
     def forget(self) -> None:
         """Do not count what was void with the next commit."""
         self.uncommitted = 0
+        self._counters.void()

@@ -13,12 +13,16 @@ MakeFacts = Callable[[TaskId], TaskFacts]
 
 
 def facts_maker(
-    config: StreamsConfig, clock: Clock, request_commit: Callable[[], None]
+    config: StreamsConfig,
+    clock: Clock,
+    request_commit: Callable[[], None],
+    count: Callable[[str, str, float], None],
 ) -> MakeFacts:
     """Return what tells the processors of each task of a worker.
 
     Args:
         config: the settings; those of the clients, which may be secret, are not passed on.
+        count: adds to a number of a node.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 
@@ -30,6 +34,7 @@ def facts_maker(
             settings=settings,
             now_ms=clock.now_ms,
             request_commit=request_commit,
+            count=count,
         )
 
     return make

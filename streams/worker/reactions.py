@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
+from headrace.streams.facts.counters import Counters
 from headrace.streams.seams.clients import Log
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
@@ -59,6 +60,7 @@ class Reactions:
         intake: Intake,
         inputs: InputIdentity,
         topic_watch: TopicWatch,
+        counters: Counters,
         log: Log,
     ) -> None:
         self._tasks = tasks
@@ -69,6 +71,7 @@ class Reactions:
         self._intake = intake
         self._inputs = inputs
         self._topic_watch = topic_watch
+        self._counters = counters
         self._log = log
         self._lost: set[tuple[str, int]] = set()
         """The committed offsets that were lost once already."""
@@ -79,27 +82,33 @@ class Reactions:
         try:
             yield
         except (AbortableError, TaskMigratedError) as error:
+            self._counters.reacted("abort")
             # A topic that was deleted may be why, and the client does not say which.
             reason = self._with_cause(str(error))
             self._log.warning("transaction_aborted", reason=reason, advice=_ABORTED)
             self._topic_watch.look_soon()
             self.abort()
         except (ProducerFencedError, OutcomeUnknownError) as error:
+            self._counters.reacted("replace_producer")
             self._processing.void()
             self._transactions.replace(error)
             self._begin_all_anew()
         except MemberFencedError as error:
+            self._counters.reacted("join_again")
             self._log.warning("member_replaced", reason=str(error), advice=_MEMBER_REPLACED)
             self.abort()
             self._ownership.let_go(self._tasks.owned)
             self._membership.replace(error)
         except TaskCorruptedError as error:
+            self._counters.reacted("rebuild_state")
             self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
             self.abort()
             self._tasks.wipe(error.tasks)
         except OffsetLostError as error:
+            self._counters.reacted("read_again")
             self._begin_at_committed(error)
         except RestoreLostError as error:
+            self._counters.reacted("restore_again")
             self._log.warning("restore_lost", tasks=sorted(error.tasks), reason=error.reason)
             self.abort()
             self._tasks.rebuild_all()

@@ -213,6 +213,8 @@ def _seams(
         log=log,
         contact=connections.contact or NoContact(),
         gate=gate,
+        worker_id=local.instance_id,
+        measures=connections.measures,
     )
 
 

@@ -13,6 +13,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact, NoContact
 from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.deployed.shares import UNSHARED, Shares
+from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
@@ -68,6 +69,8 @@ class Seams:
         first_commit_id: where commits are numbered from, unlike any other worker's.
         contact: knows whether brokers can be reached.
         gate: what tasks wait for before they begin.
+        worker_id: the worker's identity.
+        measures: what is measured of the worker from outside of its loop.
     """
 
     admin: TopicAdmin
@@ -87,3 +90,5 @@ class Seams:
     log: Log
     contact: Contact = field(default_factory=NoContact)
     gate: Gate = field(default_factory=OpenGate)
+    worker_id: str = ""
+    measures: Measures = NOTHING_MEASURED

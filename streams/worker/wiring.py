@@ -9,6 +9,9 @@ from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
+from headrace.streams.facts.counters import Counters
+from headrace.streams.facts.gathering import Gathering
+from headrace.streams.facts.own_numbers import OwnNumbers
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.plan.flow import flow_of
@@ -66,6 +69,7 @@ class _Wiring:
             topic_watch=self.topic_watch,
             contact=self._seams.contact,
             gate=self._seams.gate,
+            gathering=self.gathering,
             listener=self._seams.listener,
             clock=self._seams.clock,
             log=self._seams.log,
@@ -136,7 +140,9 @@ class _Wiring:
             background=seams.background("headrace-facts"),
             log=seams.log,
             handlers=config.handlers,
-            make_facts=facts_maker(config, seams.clock, self._commit_requested.set),
+            make_facts=facts_maker(
+                config, seams.clock, self._commit_requested.set, self.own_numbers.add
+            ),
             global_views=self.global_tables.views,
             shares=self._application.shares,
         )
@@ -162,6 +168,31 @@ class _Wiring:
             log=seams.log,
         )
 
+    # -- what is told of it --------------------------------------------------------------------
+
+    @cached_property
+    def counters(self) -> Counters:
+        return Counters()
+
+    @cached_property
+    def own_numbers(self) -> OwnNumbers:
+        return OwnNumbers(self._seams.log)
+
+    @cached_property
+    def gathering(self) -> Gathering:
+        seams = self._seams
+        return Gathering(
+            seams.worker_id,
+            self.counters,
+            self.tasks,
+            self.restorer,
+            self.transactions,
+            seams.consumer,
+            self.own_numbers.values,
+            seams.measures,
+            seams.clock,
+        )
+
     # -- what it does --------------------------------------------------------------------------
 
     @cached_property
@@ -179,6 +210,7 @@ class _Wiring:
             intake=self.intake,
             backlog=self.backlog,
             effort=self.effort,
+            counters=self.counters,
             idle_windows=IdleWindows(
                 idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
             ),
@@ -221,6 +253,7 @@ class _Wiring:
             topic_ids={name: f.topic_id for name, f in self._application.topics.items()},
             first_id=self._seams.first_commit_id,
             listener=self._seams.listener,
+            counters=self.counters,
             clock=self._seams.clock,
             probe=self._seams.probe,
         )
@@ -236,6 +269,7 @@ class _Wiring:
             intake=self.intake,
             inputs=self.inputs,
             topic_watch=self.topic_watch,
+            counters=self.counters,
             log=self._seams.log,
         )
 

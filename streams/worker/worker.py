@@ -22,6 +22,8 @@ from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact
 from headrace.streams.errors import StopRequestedError
+from headrace.streams.facts.gathering import Gathering
+from headrace.streams.facts.snapshots import WorkerSnapshot
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.records.failures import describe_failure
 from headrace.streams.seams.clients import Clock, Consumer, Log, TopicPartition
@@ -68,6 +70,7 @@ class Worker:
         topic_watch: TopicWatch,
         contact: Contact,
         gate: Gate,
+        gathering: Gathering,
         listener: WorkerListener,
         clock: Clock,
         log: Log,
@@ -89,6 +92,7 @@ class Worker:
         self._topic_watch = topic_watch
         self._contact = contact
         self._gate = gate
+        self._gathering = gathering
         self._listener = listener
         self._clock = clock
         self._log = log
@@ -99,6 +103,11 @@ class Worker:
     def processed(self) -> int:
         """Records processed since the start, those of aborted transactions included."""
         return self._processing.processed
+
+    @property
+    def facts(self) -> WorkerSnapshot | None:
+        """How it was doing a moment ago; may be asked for from anywhere. None before it began."""
+        return self._gathering.latest
 
     # -- the life of a worker ----------------------------------------------------------------
 
@@ -157,6 +166,7 @@ class Worker:
                 self._topic_watch.look_within(UNKNOWN_LOOK_S)
             self._topic_watch.turn()
             self._contact.turn()
+            self._gathering.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
@@ -167,6 +177,7 @@ class Worker:
             left = self._commits.uncommitted()
             self._log.warning("last_commit_failed", reason=str(error), **left)
             self._reactions.abort_quietly()
+        self._gathering.gather()
         self._consumer.close(leave=self._config.on_stop == "leave")
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
@@ -197,6 +208,7 @@ class Worker:
         if self._membership.hear():
             self._reactions.abort()
         self._membership.assigned()
+        self._gathering.counters.rebalances += 1
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False
@@ -217,6 +229,7 @@ class Worker:
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop tasks that are somebody else's already, with all that is uncommitted."""
+        self._gathering.counters.rebalances += 1
         self._log.warning("partitions_lost", partitions=[str(p) for p in partitions])
         self._reactions.abort()
         self._ownership.let_go(self.tasks.owned_of(partitions))

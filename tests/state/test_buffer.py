@@ -41,6 +41,9 @@ class Rows:
     def approximate_count(self) -> int:
         return len(self.rows)
 
+    def approximate_bytes(self) -> int:
+        return 0
+
     def apply(self, rows: list[tuple[bytes, bytes | None]]) -> None:
         for key, row in rows:
             if row is None:

@@ -154,7 +154,7 @@ class Program:
     filename: str
     holds: Mapping[str, Hold]
     _options: CompileOptions
-    _nodes: tuple[str, ...]
+    line_nodes: tuple[str, ...]
     _constants: Mapping[str, Any]
     _functions: frozenset[str]
     _code: CodeType
@@ -235,7 +235,7 @@ class Program:
         while traceback is not None:
             frame = traceback.tb_frame
             if frame.f_code.co_filename == self.filename:
-                node = self._nodes[traceback.tb_lineno - 1] or node
+                node = self.line_nodes[traceback.tb_lineno - 1] or node
                 message = frame.f_locals.get("m", message)
             traceback = traceback.tb_next
         return node, message
@@ -272,7 +272,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         filename=filename,
         holds=holds,
         _options=options,
-        _nodes=tuple(writer.nodes),
+        line_nodes=tuple(writer.nodes),
         _constants=gen.constants,
         _functions=frozenset(gen.functions),
         _code=compile(text, filename, "exec"),

@@ -40,6 +40,7 @@ class TaskFacts:
         settings: of the application, as they were given.
         now_ms: tells the wall-clock time in milliseconds since 1970.
         request_commit: asks for a commit soon.
+        count: adds to a number of a node, by its name.
         stream_time: the largest timestamp that the task has seen, in milliseconds, or -1.
         failed: called with the node and the error where a punctuator fails; returns where the
             task is to go on.
@@ -51,6 +52,7 @@ class TaskFacts:
     settings: Mapping[str, object] = field(default_factory=dict)
     now_ms: Callable[[], int] = _no_clock
     request_commit: Callable[[], None] = lambda: None
+    count: Callable[[str, str, float], None] = lambda *_: None
     stream_time: int = -1
     failed: Callable[[str, BaseException], None] = _fail
     record: Any = None

@@ -6,6 +6,7 @@ an abort or a restart, as a new one is made then; what it keeps in its stores is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -42,6 +43,7 @@ F = TypeVar("F")
 HeaderTuple = tuple[tuple[str, "bytes | None"], ...]
 
 _MS = timedelta(milliseconds=1)
+_NUMBER_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -332,6 +334,29 @@ class ProcessingContext:
     def commit(self) -> None:
         """Ask for a commit soon; what was done until then is committed, and perhaps more."""
         self._facts.request_commit()
+
+    def count(self, name: str, n: float = 1) -> None:
+        """Add to a number of one's own, which stands in the application's metrics.
+
+        All tasks of a worker add to the same. What an abort makes void stays counted.
+
+        Args:
+            name: letters, digits and underscores; few names, and never a key or a value.
+            n: what to add.
+
+        Raises:
+            ValueError: the name has other characters, or `n` is negative.
+        """
+        if not isinstance(name, str) or not _NUMBER_NAME.fullmatch(name):
+            raise MisuseValueError(
+                f"processor {self.node!r} counts under a name of other characters than letters, "
+                'digits and underscores, or one that begins with a digit; write count("refused")'
+            )
+        if not n >= 0:
+            raise MisuseValueError(
+                f"processor {self.node!r} counts {name} down; a number that is counted only grows"
+            )
+        self._facts.count(self.node, name, n)
 
     def _started(self) -> None:
         self._scheduled = -1

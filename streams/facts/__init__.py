@@ -1,0 +1,1 @@
+"""What can be told of a worker in numbers: plain counters, and snapshots that any thread reads."""

@@ -1,0 +1,223 @@
+"""Makes a worker's snapshots: in its own thread, between two turns, and never much of its time.
+
+    worker's thread:  turn ─► turn ─► turn ─► snapshot ─► turn …
+                                                 │ replaced as one attribute
+    any other thread:  ◄──────────── `latest` ───┘
+
+A snapshot is made each half second at most, and seldom enough to take half a percent of the time.
+That of a worker that is stuck grows old, which its `at_s` tells. What RocksDB is asked for is asked
+for seldom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.state.buffer import Buffer
+from headrace.streams.commit.transactions import Transactions
+from headrace.streams.facts.counters import Counters, TaskCounters
+from headrace.streams.facts.measures import Measures, NodeKey
+from headrace.streams.facts.snapshots import (
+    InputSnapshot,
+    LatencySnapshot,
+    NodeSnapshot,
+    OwnNumber,
+    StoreSnapshot,
+    TaskSnapshot,
+    WorkerSnapshot,
+)
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import Clock, Consumer, TopicPartition
+from headrace.streams.task.task import Task
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.tasks import Tasks
+
+EVERY_S = 0.5
+COST_MAX = 0.005
+"""The part of a worker's time that snapshots may take."""
+STORES_EVERY_S = 30.0
+
+NO_COUNTERS = TaskCounters()
+
+
+@dataclass(slots=True)
+class _Size:
+    """How large a store was when it was looked at."""
+
+    keys: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Gathering:
+    """See the module.
+
+    Args:
+        worker_id: the worker's identity.
+        own_numbers: what processors counted, by node and name.
+    """
+
+    worker_id: str
+    counters: Counters
+    tasks: Tasks
+    restorer: Restorer
+    transactions: Transactions
+    consumer: Consumer
+    own_numbers: dict[tuple[str, str], float]
+    measures: Measures
+    clock: Clock
+    is_paused: bool = False
+    """Set by the worker, for the next snapshot."""
+    latest: WorkerSnapshot | None = None
+    """The last snapshot; None before the first."""
+    _next_s: float = 0.0
+    _sizes: dict[tuple[TaskId, str], _Size] = field(default_factory=dict)
+    _sizes_due_s: float = 0.0
+    _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
+    """Since when each task is in its state."""
+
+    def turn(self) -> None:
+        """Make a snapshot, if it is time to."""
+        begun_s = self.clock.monotonic_s()
+        if begun_s < self._next_s:
+            return
+        self.gather()
+        took_s = self.clock.monotonic_s() - begun_s
+        self._next_s = begun_s + max(EVERY_S, took_s / COST_MAX)
+
+    def gather(self) -> None:
+        """Make a snapshot now; in the worker's thread."""
+        now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
+        if now_s >= self._sizes_due_s:
+            self._sizes_due_s = now_s + STORES_EVERY_S
+            self._sizes.clear()
+        tasks = tuple(self._tasks(now_s, now_ms))
+        usage, times = self.measures.usage(), self.measures.times()
+        counters, before = self.counters, self.latest
+        restored = self.restorer.restored
+        self.latest = WorkerSnapshot(
+            id=self.worker_id,
+            at_s=now_s,
+            at_ms=now_ms,
+            is_running=bool(tasks) and all(task.state == "running" for task in tasks),
+            is_paused=self.is_paused,
+            processed=sum(own.processed for own in counters.tasks.values()),
+            committed=counters.records_committed,
+            commits=counters.commits,
+            commit_latency=counters.commit_latency.distribution(),
+            latencies=tuple(
+                LatencySnapshot(sub_topology=sub, latency=histogram.distribution())
+                for sub, histogram in sorted(counters.latency.items())
+            ),
+            rebalances=counters.rebalances,
+            aborted=self.transactions.aborted,
+            reactions=dict(counters.reactions),
+            producers_replaced=self.transactions.replaced,
+            restored=restored,
+            restored_per_s=_rate(before, restored, now_s),
+            cpu_s=usage.cpu_s,
+            memory_bytes=usage.memory_bytes,
+            busy_s=dict(times.busy),
+            nodes=self._nodes(dict(times.nodes)),
+            tasks=tasks,
+            numbers=tuple(
+                OwnNumber(node=node, name=name, value=value)
+                for (node, name), value in sorted(self.own_numbers.items())
+            ),
+        )
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    def _tasks(self, now_s: float, now_ms: int) -> Iterable[TaskSnapshot]:
+        states = self.tasks.states()
+        since = self._states
+        self._states = {
+            task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)
+            for task, (state, _) in states.items()
+        }
+        running = [task for state, task in states.values() if state == "running" and task]
+        places = [place for task in running for place in task.inputs]
+        positions = self.consumer.positions(places) if places else {}
+        remaining = self.restorer.remaining()
+        for task_id, (state, task) in states.items():
+            own = self.counters.tasks.get(task_id, NO_COUNTERS)
+            yield TaskSnapshot(
+                id=str(task_id),
+                sub_topology=task_id.sub_topology,
+                partition=task_id.partition,
+                state=state,
+                state_s=now_s - self._states[task_id][1],
+                processed=own.processed,
+                committed=own.committed,
+                inputs=() if state != "running" or task is None else tuple(
+                    self._input(task, place, positions.get(place, 0), now_ms)
+                    for place in task.inputs
+                ),
+                stores=() if task is None else tuple(
+                    self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
+                    for buffer in task.buffers
+                ),
+            )  # fmt: skip
+
+    def _input(
+        self, task: Task, place: TopicPartition, position: int, now_ms: int
+    ) -> InputSnapshot:
+        queued = task.queued_in(place)
+        processed = task.next_offset[place]
+        # Where nothing waits, the position has passed markers and aborted records.
+        reached = processed if queued else max(position, processed)
+        ahead = self.consumer.lag(place, reached)
+        time_ms = task.partition_time[place]
+        is_behind = bool(ahead) or queued > 0
+        return InputSnapshot(
+            topic=place.topic,
+            partition=place.partition,
+            internal=place.topic in task.spec.internal_topics,
+            committed=task.start[place].offset,
+            processed=processed,
+            end=None if ahead is None else reached + ahead,
+            queued=queued,
+            behind_ms=max(0, now_ms - time_ms) if is_behind and time_ms >= 0 else 0,
+        )
+
+    def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
+        size = self._sizes.get((task.id, buffer.name))
+        if size is None:
+            committed = task.state.store(buffer.name)
+            size = _Size(committed.approximate_count(), committed.approximate_bytes())
+            self._sizes[task.id, buffer.name] = size
+        return StoreSnapshot(
+            name=buffer.name,
+            keys=size.keys,
+            size_bytes=size.size_bytes,
+            uncommitted_bytes=buffer.uncommitted_bytes(),
+            cached_bytes=buffer.cached_bytes(),
+            cache_misses=buffer.misses,
+            restore_remaining=remaining,
+        )
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _nodes(self, times: dict[NodeKey, float]) -> tuple[NodeSnapshot, ...]:
+        """Those that were seen at work, or that left records out."""
+        dropped: dict[tuple[int, str], dict[str, int]] = {}
+        for (node, reason), count in self.tasks.dropped.items():
+            dropped.setdefault((self.tasks.sub_topology_of(node), node), {})[reason] = count
+        found = dropped.keys() | {(key.sub_topology, key.node) for key in times}
+        return tuple(
+            NodeSnapshot(
+                sub_topology=sub,
+                name=node,
+                dropped=dropped.get((sub, node), {}),
+                own_s=times.get(NodeKey(sub, node, False), 0.0),
+                user_s=times.get(NodeKey(sub, node, True), 0.0),
+            )
+            for sub, node in sorted(found)
+        )
+
+
+def _rate(before: WorkerSnapshot | None, restored: int, now_s: float) -> float:
+    if before is None or now_s <= before.at_s:
+        return 0.0
+    return (restored - before.restored) / (now_s - before.at_s)

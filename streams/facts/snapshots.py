@@ -1,0 +1,232 @@
+"""An application in numbers at one moment: application > worker > task > store, input partition.
+
+Nodes stand beside the tasks: all tasks of a sub-topology run the same code. Everything is a plain
+number or text, and nothing refers to what runs, so a snapshot can be read by any thread and sent to
+another process. Counts begin with the worker's process. Those of records count what was processed
+again after an abort again; `committed` counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.streams.facts.histogram import Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSnapshot:
+    """An input partition of a task that runs.
+
+    Args:
+        internal: whether the application writes the topic itself, between two sub-topologies.
+        committed: the offset that the next record has, as it is committed.
+        processed: the same, as far as records were processed.
+        end: the last stable offset, as far as the worker has heard; None before that.
+        queued: records that wait in the worker.
+        behind_ms: how far the records that come next may be behind the clock; 0 without a lag.
+    """
+
+    topic: str
+    partition: int
+    internal: bool
+    committed: int
+    processed: int
+    end: int | None
+    queued: int
+    behind_ms: int
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets between what is committed and the end; markers of transactions count too."""
+        return None if self.end is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSnapshot:
+    """A store of a task.
+
+    Args:
+        keys: about how many rows are committed; looked at now and then.
+        size_bytes: about what they take on disk or in memory; likewise.
+        uncommitted_bytes: about what rows take that no commit holds yet.
+        cached_bytes: about what committed rows take that are kept for reading.
+        cache_misses: rows that were not there and were read from the store, since the task began.
+        restore_remaining: offsets of its changelog that are still to be read.
+    """
+
+    name: str
+    keys: int
+    size_bytes: int
+    uncommitted_bytes: int
+    cached_bytes: int
+    cache_misses: int
+    restore_remaining: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSnapshot:
+    """A task that the worker owns.
+
+    Args:
+        id: sub-topology and partition, as ``0_3``.
+        state: "waiting" for what the cluster says, "restoring" or "running".
+        state_s: for how long, in seconds.
+        processed: records, those of aborted transactions included.
+        committed: records whose commits are final.
+    """
+
+    id: str
+    sub_topology: int
+    partition: int
+    state: str
+    state_s: float
+    processed: int
+    committed: int
+    inputs: tuple[InputSnapshot, ...] = ()
+    stores: tuple[StoreSnapshot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSnapshot:
+    """A node of the topology, over all tasks of a worker.
+
+    Args:
+        dropped: records that it left out, by reason.
+        own_s: about how long it ran, in seconds, without functions of the user.
+        user_s: about how long functions of the user ran that it calls.
+    """
+
+    sub_topology: int
+    name: str
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    own_s: float = 0.0
+    user_s: float = 0.0
+
+    @property
+    def late(self) -> int:
+        """Records that came too late, in whole or for some of their windows."""
+        return sum(count for reason, count in self.dropped.items() if reason.startswith("late"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySnapshot:
+    """How old records were when a sub-topology had committed them.
+
+    From the timestamp of the oldest record that a batch began with to the end of its commit.
+    """
+
+    sub_topology: int
+    latency: Distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNumber:
+    """What the processors of a node counted themselves."""
+
+    node: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshot:
+    """A worker at one moment.
+
+    Args:
+        id: the worker's identity.
+        at_s: when this was so, in seconds of a clock of this host that never goes back.
+        at_ms: the same by the wall clock, in milliseconds since 1970.
+        is_running: whether it has tasks, and all of them process records.
+        is_paused: whether it was told to process nothing.
+        processed: records, those of aborted transactions included.
+        committed: records whose commits are final.
+        commit_latency: how long commits took.
+        rebalances: times that the group gave or took partitions.
+        aborted: transactions that were open and came to nothing.
+        reactions: what went wrong and was put right, by what was done.
+        producers_replaced: of these, new producers.
+        restored: changelog records that were applied.
+        restored_per_s: the same by second, since the snapshot before.
+        cpu_s: processor time of the process, in seconds; None where nobody tells.
+        memory_bytes: memory of the process; None where nobody tells.
+        busy_s: about how long its thread did what, in seconds.
+        numbers: what processors counted.
+    """
+
+    id: str
+    at_s: float
+    at_ms: int
+    is_running: bool
+    is_paused: bool
+    processed: int
+    committed: int
+    commits: int
+    commit_latency: Distribution
+    latencies: tuple[LatencySnapshot, ...]
+    rebalances: int
+    aborted: int
+    reactions: Mapping[str, int]
+    producers_replaced: int
+    restored: int
+    restored_per_s: float
+    cpu_s: float | None
+    memory_bytes: int | None
+    busy_s: Mapping[str, float]
+    nodes: tuple[NodeSnapshot, ...]
+    tasks: tuple[TaskSnapshot, ...]
+    numbers: tuple[OwnNumber, ...]
+
+    def age_s(self, now_s: float) -> float:
+        """How old it is, in seconds of the clock of `at_s`: much, where the worker is stuck."""
+        return max(0.0, now_s - self.at_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One of an application's workers on a host, as it is known there.
+
+    Args:
+        index: the worker's number, from 0.
+        state: of its application, in words.
+        pid: its process; None while there is none.
+        restarts: how often it was started again.
+        facts: the last that it told; None before that, and once its process has ended.
+    """
+
+    index: int
+    state: str
+    pid: int | None
+    restarts: int
+    facts: WorkerSnapshot | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationSnapshot:
+    """An application as one host knows it.
+
+    Args:
+        version: of this library.
+        topology: tells versions of the topology from each other; empty while it is not loaded.
+    """
+
+    application: str
+    version: str
+    topology: str
+    workers: tuple[WorkerView, ...]
+
+    @property
+    def facts(self) -> tuple[WorkerSnapshot, ...]:
+        """What the workers told, of those that have told anything."""
+        return tuple(view.facts for view in self.workers if view.facts is not None)
+
+    @property
+    def tasks(self) -> tuple[TaskSnapshot, ...]:
+        """The tasks of all workers, in order."""
+        found = [task for facts in self.facts for task in facts.tasks]
+        return tuple(sorted(found, key=lambda task: (task.sub_topology, task.partition)))
+
+    @property
+    def inputs(self) -> tuple[InputSnapshot, ...]:
+        """The input partitions of all tasks that run."""
+        return tuple(one for task in self.tasks for one in task.inputs)

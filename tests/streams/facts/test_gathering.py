@@ -1,0 +1,255 @@
+"""Snapshots of a worker: what they hold, and when they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.streams import TopologyTestDriver
+from headrace.streams.facts.gathering import COST_MAX, EVERY_S, STORES_EVERY_S
+from headrace.streams.facts.own_numbers import NUMBERS_MAX, OwnNumbers
+from headrace.streams.facts.snapshots import TaskSnapshot, WorkerSnapshot
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams.worker_errors import (
+    AbortableError,
+    ProducerFencedError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
+from headrace.topology import StreamsBuilder, serdes
+from tests.support.workers import HERE, THERE, RestoringBench, WorkerBench
+
+
+def facts(bench: WorkerBench) -> WorkerSnapshot:
+    bench.clock.pass_ms(1_000)
+    bench.worker.turn()
+    assert bench.worker.facts is not None
+    return bench.worker.facts
+
+
+def task(snapshot: WorkerSnapshot, name: str) -> TaskSnapshot:
+    (found,) = (one for one in snapshot.tasks if one.id == name)
+    return found
+
+
+def test_records_count_once_as_processed_and_once_as_committed() -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b", "c")
+    bench.send("d", place=THERE)
+    bench.turns()
+    before = facts(bench)
+    assert (before.processed, before.committed, before.commits) == (4, 0, 0)
+    bench.commit()
+    after = facts(bench)
+    assert (after.processed, after.committed, after.commits) == (4, 4, 1)
+    assert (task(after, "0_0").committed, task(after, "0_1").committed) == (3, 1)
+    assert after.commit_latency.count == 1
+    assert after.is_running
+
+
+def test_what_an_abort_makes_void_is_processed_twice_and_committed_once() -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b")
+    bench.turns()
+    bench.consumer.fail(AbortableError("told to"))
+    bench.turns()
+    bench.commit()
+    found = facts(bench)
+    assert (found.processed, found.committed) == (4, 2)
+    assert found.reactions == {"abort": 1}
+    assert found.aborted == 1
+
+
+def test_records_of_a_transaction_that_is_final_are_committed_whatever_happens_next() -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b")
+    bench.turns()
+    bench.failing["transaction_committed"] = TaskCorruptedError(["0_0"], "broken")
+    bench.commit()
+    found = facts(bench)
+    assert bench.out() == [("a", 1), ("b", 1)]
+    assert found.committed == 2
+    assert found.reactions == {"rebuild_state": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (TaskMigratedError("moved"), "abort"),
+        (ProducerFencedError("fenced"), "replace_producer"),
+        (TaskCorruptedError(["0_0"], "broken"), "rebuild_state"),
+    ],
+)
+def test_reactions_are_counted_by_what_was_done(error: Exception, how: str) -> None:
+    bench = WorkerBench().start()
+    bench.consumer.fail(error)  # type: ignore[arg-type]
+    bench.turns()
+    found = facts(bench)
+    assert found.reactions == {how: 1}
+    assert found.producers_replaced == (how == "replace_producer")
+
+
+def test_latency_is_from_the_timestamp_of_the_oldest_record_to_its_commit() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")  # of 5 ms
+    bench.clock.pass_ms(2_005)
+    bench.turns()
+    bench.commit()
+    (found,) = facts(bench).latencies
+    assert (found.sub_topology, found.latency.count, found.latency.sum_s) == (0, 1, 2.0)
+
+
+def test_an_input_tells_what_is_committed_and_how_much_is_ahead() -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b", "c")
+    bench.turns()
+    before = task(facts(bench), "0_0").inputs[0]
+    assert (before.topic, before.partition, before.internal) == ("in", 0, False)
+    assert (before.committed, before.processed, before.end, before.lag) == (0, 3, 3, 3)
+    bench.commit()
+    after = task(facts(bench), "0_0").inputs[0]
+    assert (after.committed, after.end, after.lag, after.behind_ms) == (3, 3, 0, 0)
+
+
+def test_an_input_with_records_ahead_tells_how_old_they_may_be() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.commit()
+    bench.consumer.pause([HERE])
+    bench.send("b")
+    bench.clock.pass_ms(7_000)
+    found = task(facts(bench), "0_0").inputs[0]
+    assert (found.lag, found.behind_ms) == (1, bench.clock.now_ms() - 5)
+
+
+def test_a_restore_tells_what_remains_and_how_quick_it_is() -> None:
+    bench = RestoringBench()
+    found = task(facts(bench), "0_1")
+    assert (found.state, found.inputs) == ("restoring", ())
+    assert found.stores[0].restore_remaining > 0
+    assert not facts(bench).is_running
+    bench.decide()
+    bench.turns()
+    done = facts(bench)
+    assert task(done, "0_1").state == "running"
+    assert task(done, "0_1").stores[0].restore_remaining == 0
+    assert done.restored == 4
+    assert done.is_running
+
+
+def test_stores_are_looked_at_seldom() -> None:
+    bench = WorkerBench().start()
+    assert task(facts(bench), "0_0").stores[0].keys == 0
+    bench.send("a", "b")
+    bench.turns()
+    assert task(facts(bench), "0_0").stores[0].uncommitted_bytes > 0
+    bench.commit()
+    found = task(facts(bench), "0_0").stores[0]
+    assert (found.name, found.keys, found.uncommitted_bytes) == ("counts", 0, 0)
+    assert found.cached_bytes > 0
+    assert found.cache_misses == 2
+    bench.clock.pass_ms(int(STORES_EVERY_S * 1000))
+    found = task(facts(bench), "0_0").stores[0]
+    assert found.keys == 2
+    assert found.size_bytes > 0
+
+
+def test_a_snapshot_is_made_each_half_second_at_most() -> None:
+    bench = WorkerBench().start()
+    first = facts(bench)
+    bench.worker.turn()
+    assert bench.worker.facts is first
+    bench.clock.pass_ms(int(EVERY_S * 1000))
+    bench.worker.turn()
+    assert bench.worker.facts is not first
+    assert first.age_s(bench.clock.monotonic_s()) >= EVERY_S
+
+
+def test_snapshots_that_take_long_are_made_seldom() -> None:
+    bench = WorkerBench().start()
+    bench.worker._gathering.measures = _Slow(bench)  # type: ignore[assignment]
+    first = facts(bench)
+    bench.clock.pass_ms(int(100 / COST_MAX) - 200)
+    bench.worker.turn()
+    assert bench.worker.facts is first
+    bench.clock.pass_ms(300)
+    bench.worker.turn()
+    assert bench.worker.facts is not first
+
+
+class _Slow:
+    """Takes a tenth of a second."""
+
+    def __init__(self, bench: WorkerBench) -> None:
+        self._bench = bench
+        self.times = bench.worker._gathering.measures.times
+
+    def usage(self) -> tuple[None, None]:
+        from headrace.streams.facts.measures import Usage
+
+        self._bench.clock.pass_ms(100)
+        return Usage()
+
+
+def test_a_snapshot_does_not_change() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.commit()
+    before = facts(bench)
+    kept = repr(before)
+    bench.send("b")
+    bench.consumer.fail(AbortableError("told to"))
+    bench.turns()
+    bench.commit()
+    assert facts(bench) != before
+    assert repr(before) == kept
+
+
+def test_a_task_counts_on_after_it_was_away() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.commit()
+    bench.worker.on_revoked([HERE])
+    assert [one.id for one in facts(bench).tasks] == ["0_1"]
+    bench.worker.on_assigned([HERE])
+    bench.turns()
+    bench.send("b")
+    bench.turns()
+    bench.commit()
+    found = facts(bench)
+    assert task(found, "0_0").committed == 2
+    assert found.committed == 2
+
+
+def test_the_last_snapshot_has_what_was_done_last() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.worker.finish()
+    assert bench.worker.facts is not None
+    assert bench.worker.facts.committed == 1
+
+
+def test_a_node_tells_what_it_left_out() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.string, value=serdes.string).group_by_key().count(name="count")
+    with TopologyTestDriver(builder.build(), {"null.key.policy": "drop"}) as driver:
+        driver.input("in", key=serdes.string, value=serdes.string).send(None, "x")
+        worker = driver._worker.present()
+        worker._gathering.gather()
+        assert worker.facts is not None
+        (found,) = worker.facts.nodes
+    assert (found.name, found.dropped, found.late) == ("count", {"null key": 1}, 0)
+
+
+def test_numbers_of_too_many_names_are_left_out_and_said_once() -> None:
+    log = EventLog()
+    numbers = OwnNumbers(log)
+    for number in range(NUMBERS_MAX + 5):
+        numbers.add("node", f"n{number}", 1)
+    numbers.add("node", "n0", 2.5)
+    assert len(numbers.values) == NUMBERS_MAX
+    assert numbers.values["node", "n0"] == 3.5
+    assert [event["event"] for event in log.events] == ["numbers_left_out"]
