@@ -1,39 +1,39 @@
-"""`KafkaStreams`: an application's topology running on Kafka, in this process.
-
-CREATED ─► CONNECTING ◄─► REBALANCING ◄─► RUNNING ─► PENDING_SHUTDOWN ─► NOT_RUNNING
-               └──────────────┴──────────────┴──────► PENDING_ERROR ─────► ERROR
-"""
+"""`KafkaStreams`: an application's topology running on Kafka, in this process."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from enum import Enum
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Self
 
 from headrace.state.events.log import get_logger
+from headrace.streams.collector import rare_collections
 from headrace.streams.config.client_check import check_clients
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.errors import StopRequestedError
+from headrace.streams.facts.embedded import digest_of, embedded
+from headrace.streams.facts.measures import Measures
+from headrace.streams.facts.node_times import NodeTimes
+from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
+from headrace.streams.facts.usage import process_usage
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import ApplicationError, loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.key_checks import log_unequal_keys
 from headrace.streams.plan.plan import SubPlan, plan_application
-from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded, over
+from headrace.streams.states import State as State
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
 from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
@@ -44,46 +44,12 @@ from headrace.streams.worker.listeners import (
     BothRestoreListeners,
     BothWorkerListeners,
     SilentListener,
+    StateTracker,
     WorkerListener,
 )
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.topology import Topology
-
-COLLECT_AFTER_OBJECTS = 100_000
-"""Python's own is 700, which costs a tenth of the throughput of a counting application."""
-
-
-class State(Enum):
-    """What an application is doing."""
-
-    CREATED = "created"
-    CONNECTING = "connecting"
-    REBALANCING = "rebalancing"
-    RUNNING = "running"
-    PENDING_SHUTDOWN = "pending shutdown"
-    NOT_RUNNING = "not running"
-    PENDING_ERROR = "pending error"
-    ERROR = "error"
-
-    def may_become(self, state: State) -> bool:
-        """Whether an application can go from this state to `state`."""
-        return state in _NEXT[self]
-
-
-_ENDS = frozenset({State.PENDING_SHUTDOWN, State.PENDING_ERROR})
-_WORKS = frozenset({State.CONNECTING, State.REBALANCING, State.RUNNING})
-"""Brokers that are gone make any of them `CONNECTING`, and their return makes it what it was."""
-_NEXT = {
-    State.CREATED: frozenset({State.CONNECTING}) | _ENDS,
-    State.CONNECTING: _WORKS | _ENDS,
-    State.REBALANCING: _WORKS | _ENDS,
-    State.RUNNING: _WORKS | _ENDS,
-    State.PENDING_SHUTDOWN: frozenset({State.NOT_RUNNING, State.PENDING_ERROR}),
-    State.NOT_RUNNING: frozenset[State](),
-    State.PENDING_ERROR: frozenset({State.ERROR}),
-    State.ERROR: frozenset[State](),
-}
 
 StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
@@ -146,6 +112,9 @@ class KafkaStreams:
         self._logs_failure = True
         self._on_unreached: Callable[[Unreached], bool] = lambda _: False
         self._before_lost = State.REBALANCING
+        self._pause = threading.Event()
+        self._is_paused = False
+        self._digest = digest_of(self._plans)
         self._connections = Connections()
         self._lock = threading.RLock()
         self._log = get_logger().bind(application=self.config.application_id)
@@ -184,6 +153,47 @@ class KafkaStreams:
     def records_processed(self) -> int:
         """Records that this process has processed, those of aborted transactions included."""
         return 0 if self._worker is None else self._worker.processed
+
+    # -- how it is doing ---------------------------------------------------------------------
+
+    def metrics(self) -> ApplicationSnapshot:
+        """What can be told in numbers of this process: workers, tasks, stores, input partitions.
+
+        A snapshot that is at most a second old, and older where the worker is busy with one thing;
+        asking costs next to nothing, and any thread may. Counts begin with the process.
+
+        Example:
+            >>> from headrace import StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"})
+            >>> (worker,) = app.metrics().workers
+            >>> worker.state, worker.facts
+            ('created', None)
+        """
+        facts = None if self._worker is None else self._worker.facts
+        return embedded(self.config.application_id, self._digest, self._state.value, facts)
+
+    def tasks(self) -> tuple[TaskSnapshot, ...]:
+        """The tasks that this process has; see `metrics`."""
+        return self.metrics().tasks
+
+    def lags(self) -> tuple[InputSnapshot, ...]:
+        """How far this process is behind in each input partition that it reads; see `metrics`."""
+        return self.metrics().inputs
+
+    def pause(self) -> None:
+        """Process nothing until `resume`; what was processed is committed, and nothing is left.
+
+        The application stays in its group and keeps its tasks; what is being restored goes on. Its
+        state is `PAUSED` once that is so. Punctuators by the wall clock wait, too.
+        """
+        self._pause.set()
+
+    def resume(self) -> None:
+        """Process again after `pause`."""
+        self._pause.clear()
 
     def derived(
         self,
@@ -231,7 +241,7 @@ class KafkaStreams:
             StreamsError: what stopped the application; nothing past it is committed.
         """
         self._refuse_while_loading()
-        with self._signals(), _rare_collections():
+        with self._signals(), rare_collections():
             self._run()
 
     def start(self) -> None:
@@ -344,7 +354,10 @@ class KafkaStreams:
             contact.close()
 
     def _work_with(self, contact: BrokerContact) -> None:
-        self._connections = Connections(contact=contact)
+        programs = [plan.program for plan in self._plans]
+        times = NodeTimes(programs, every_s=self.config.node_times_interval_ms / 1000)
+        measures = Measures(usage=process_usage, times=times.times)
+        self._connections = Connections(contact=contact, measures=measures)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         gate.check()
@@ -354,7 +367,7 @@ class KafkaStreams:
             self.config,
             self._plans,
             clock=self._clock,
-            listener=BothWorkerListeners(_StateTracker(self._become), self._worker_listener),
+            listener=BothWorkerListeners(StateTracker(self._worked), self._worker_listener),
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,
@@ -368,10 +381,12 @@ class KafkaStreams:
                 self.config, self._plans, cluster, self._records(), deployed.before, self._log
             ).begin,
         )
+        parts.worker.pausing.follow(self._pause, self._paused)
         self._worker = parts.worker
         try:
             if not self._stopping.is_set():
-                with deployed.kept_every(parts.keep_offsets_s):
+                watched = times.watching(threading.get_ident())
+                with deployed.kept_every(parts.keep_offsets_s), watched:
                     parts.worker.run()
         finally:
             parts.close()
@@ -426,7 +441,7 @@ class KafkaStreams:
     def _lose(self) -> None:
         """No broker can be reached any more; called beside the worker."""
         with self._lock:
-            if self._state in _WORKS:
+            if self._state.works:
                 self._before_lost = self._state
                 self._become(State.CONNECTING)
 
@@ -435,6 +450,18 @@ class KafkaStreams:
         with self._lock:
             if self._state is State.CONNECTING:
                 self._become(self._before_lost)
+
+    def _paused(self, is_on: bool) -> None:
+        """The worker processes nothing any more, or again."""
+        with self._lock:
+            self._is_paused = is_on
+            if self._state in (State.RUNNING, State.PAUSED):
+                self._worked(State.RUNNING)
+
+    def _worked(self, state: State) -> None:
+        """The worker is so far."""
+        is_paused = state is State.RUNNING and self._is_paused
+        self._become(State.PAUSED if is_paused else state)
 
     def _become(self, state: State) -> None:
         with self._lock:
@@ -446,30 +473,3 @@ class KafkaStreams:
         self._log.info("state_changed", old=old.value, new=state.value)
         if self._state_listener is not None:
             self._state_listener(state, old)
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Let the cycle collector look less often: rows make many objects and no cycles."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER_OBJECTS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-class _StateTracker(SilentListener):
-    """Turns what the worker does into the application's states."""
-
-    def __init__(self, become: Callable[[State], None]) -> None:
-        self._become = become
-
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The tasks changed; they run again when the worker says so."""
-        del tasks
-        self._become(State.REBALANCING)
-
-    def on_running(self) -> None:
-        """All tasks process records."""
-        self._become(State.RUNNING)

@@ -163,6 +163,12 @@ topics and groups are named after it
     poll_ms: int = setting(
         duration(0, 60_000), "Longest wait for records when there are none.", default=100
     )
+    node_times_interval_ms: int = setting(
+        duration(0),
+        "Time between two looks at what the worker is doing, from which the metrics have how long "
+        "each node takes; 0 never looks.",
+        default=50,
+    )
     max_task_idle_ms: int = setting(
         duration(-1),
         "How long a task with several inputs waits for an empty one, to process in timestamp "

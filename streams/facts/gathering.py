@@ -11,7 +11,7 @@ for seldom.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.state.buffer import Buffer
@@ -56,6 +56,7 @@ class Gathering:
     Args:
         worker_id: the worker's identity.
         own_numbers: what processors counted, by node and name.
+        is_paused: whether the worker was told to process nothing.
     """
 
     worker_id: str
@@ -65,10 +66,9 @@ class Gathering:
     transactions: Transactions
     consumer: Consumer
     own_numbers: dict[tuple[str, str], float]
+    is_paused: Callable[[], bool]
     measures: Measures
     clock: Clock
-    is_paused: bool = False
-    """Set by the worker, for the next snapshot."""
     latest: WorkerSnapshot | None = None
     """The last snapshot; None before the first."""
     _next_s: float = 0.0
@@ -101,7 +101,7 @@ class Gathering:
             at_s=now_s,
             at_ms=now_ms,
             is_running=bool(tasks) and all(task.state == "running" for task in tasks),
-            is_paused=self.is_paused,
+            is_paused=self.is_paused(),
             processed=sum(own.processed for own in counters.tasks.values()),
             committed=counters.records_committed,
             commits=counters.commits,

@@ -29,7 +29,7 @@ from headrace.streams.supervise.worker_reports import Failed, Loaded, Report
 
 SHUTDOWN_TIMEOUT_S = 30.0
 """Until a worker has said what its settings are."""
-REACHED = frozenset({"rebalancing", "running"})
+REACHED = frozenset({"rebalancing", "running", "paused"})
 """States of an application whose brokers answer."""
 EARLY = 0.75
 """Of the time until a worker says something again; those that began later do not count."""

@@ -113,6 +113,11 @@ class Intake:
             self._consumer.resume(free)
             self._paused.difference_update(free)
 
+    def resume_all(self) -> None:
+        """Read on everywhere, but where queues are full."""
+        inputs = [place for task in self._tasks.running for place in task.inputs]
+        self._consumer.resume([place for place in inputs if place not in self._paused])
+
     def keep_to_running(self) -> None:
         """Forget what was paused of tasks that do not run any more, and how long others wait."""
         self._paused = {p for p in self._paused if self._tasks.reader_of(p) is not None}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.states import State
 from headrace.streams.tasks.restore import RestoreListener
 
 
@@ -81,3 +82,19 @@ class BothRestoreListeners:
         """A store is complete."""
         self.first.on_restore_end(place, store, total)
         self.second.on_restore_end(place, store, total)
+
+
+class StateTracker(SilentListener):
+    """Turns what the worker does into the application's states."""
+
+    def __init__(self, become: Callable[[State], None]) -> None:
+        self._become = become
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
+        """The tasks changed; they run again when the worker says so."""
+        del tasks
+        self._become(State.REBALANCING)
+
+    def on_running(self) -> None:
+        """All tasks process records."""
+        self._become(State.RUNNING)

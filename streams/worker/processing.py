@@ -92,6 +92,7 @@ class Processing:
             self._send_partials(processed)
         self.uncommitted += processed
         self.processed += processed
+        self._close_idle_windows()
         return processed
 
     def _send_partials(self, processed: int) -> None:
@@ -138,7 +139,7 @@ class Processing:
                 task.punctuate()
         return bool(due)
 
-    def close_idle_windows(self) -> None:
+    def _close_idle_windows(self) -> None:
         """Close the windows of tasks that have had nothing to read for long."""
         due = self._idle_windows.due()
         if not due:

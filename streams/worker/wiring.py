@@ -27,6 +27,7 @@ from headrace.streams.upkeep.topic_watch import TopicWatch
 from headrace.streams.upkeep.upkeep import make_membership, make_purger, make_retention, make_watch
 from headrace.streams.worker.commits import Commits
 from headrace.streams.worker.ownership import Ownership
+from headrace.streams.worker.pausing import Pausing
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.processor_facts import facts_maker
 from headrace.streams.worker.reactions import Reactions
@@ -70,6 +71,7 @@ class _Wiring:
             contact=self._seams.contact,
             gate=self._seams.gate,
             gathering=self.gathering,
+            pausing=self.pausing,
             listener=self._seams.listener,
             clock=self._seams.clock,
             log=self._seams.log,
@@ -168,6 +170,10 @@ class _Wiring:
             log=seams.log,
         )
 
+    @cached_property
+    def pausing(self) -> Pausing:
+        return Pausing(self._seams.consumer, self.tasks, self.intake, self.commits)
+
     # -- what is told of it --------------------------------------------------------------------
 
     @cached_property
@@ -189,6 +195,7 @@ class _Wiring:
             self.transactions,
             seams.consumer,
             self.own_numbers.values,
+            lambda: self.pausing.is_on,
             seams.measures,
             seams.clock,
         )

@@ -35,6 +35,7 @@ from headrace.streams.upkeep.topic_watch import TopicWatch
 from headrace.streams.worker.commits import Commits
 from headrace.streams.worker.listeners import WorkerListener
 from headrace.streams.worker.ownership import Ownership
+from headrace.streams.worker.pausing import Pausing
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.reactions import REACTED_TO, Reactions
 from headrace.topology.context.punctuation import NEVER_MS
@@ -71,6 +72,7 @@ class Worker:
         contact: Contact,
         gate: Gate,
         gathering: Gathering,
+        pausing: Pausing,
         listener: WorkerListener,
         clock: Clock,
         log: Log,
@@ -93,6 +95,7 @@ class Worker:
         self._contact = contact
         self._gate = gate
         self._gathering = gathering
+        self.pausing = pausing
         self._listener = listener
         self._clock = clock
         self._log = log
@@ -158,8 +161,7 @@ class Worker:
             self._poll(self._wait_s())
             self._advance()
             self.global_tables.update()
-            processed = self._processing.run()
-            self._processing.close_idle_windows()
+            processed = 0 if self.pausing.turn() else self._processing.run()
             self._commit_if_due(processed)
             self.tasks.bound_caches()
             if self.tasks.has_unknown:
@@ -238,6 +240,8 @@ class Worker:
 
     def _wait_s(self) -> float:
         """How long a poll may wait for records."""
+        if self.pausing.is_on and not self._restorer.is_active:
+            return self._config.poll_ms / 1000
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s())

@@ -624,3 +624,38 @@ def test_a_topology_without_processors_pays_nothing_for_them() -> None:
     assert "task.begin" not in code
     assert "task.end" not in code
     assert "task.begin" in counting().describe(code=True)
+
+
+def test_a_processor_counts_numbers_of_its_own() -> None:
+    def counts(record: AnyRecord, context: AnyContext) -> None:
+        context.count("seen")
+        context.count("letters", len(record.value))
+
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.string, value=serdes.string).process(counts, name="step")
+    with TopologyTestDriver(builder.build()) as driver:
+        driver.input("in", key=serdes.string, value=serdes.string).send_many(
+            [("k", "ab"), ("k", "c")]
+        )
+        worker = driver._worker.present()
+        worker._gathering.gather()
+        assert worker.facts is not None
+        found = {(one.node, one.name): one.value for one in worker.facts.numbers}
+    assert found == {("step", "letters"): 3, ("step", "seen"): 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "said"),
+    [("a b", 1, "letters"), ("", 1, "letters"), ("7up", 1, "letters"), (5, 1, "letters"),
+     ("down", -1, "only grows"), ("nothing", float("nan"), "only grows")],
+)  # fmt: skip
+def test_a_number_of_ones_own_has_a_plain_name_and_grows(name: Any, n: float, said: str) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.string, value=serdes.string).process(
+        lambda record, context: context.count(name, n), name="step"
+    )
+    with (
+        TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(RecordError, match=said),
+    ):
+        driver.input("in", key=serdes.string, value=serdes.string).send("k", "v")

@@ -1,0 +1,29 @@
+"""An application that runs in this process, in numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+
+from headrace import __version__
+from headrace.streams.facts.snapshots import ApplicationSnapshot, WorkerSnapshot, WorkerView
+from headrace.streams.plan.plan import SubPlan
+
+
+def digest_of(plans: Sequence[SubPlan]) -> str:
+    """What tells versions of a topology from each other: of the code that is made of it."""
+    digest = hashlib.sha256()
+    for plan in plans:
+        digest.update(plan.program.source_code.encode())
+    return digest.hexdigest()[:12]
+
+
+def embedded(
+    application: str, digest: str, state: str, facts: WorkerSnapshot | None
+) -> ApplicationSnapshot:
+    """The application with its only worker."""
+    view = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
+    return ApplicationSnapshot(
+        application=application, version=__version__, topology=digest, workers=(view,)
+    )
