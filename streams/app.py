@@ -254,11 +254,12 @@ class KafkaStreams:
         )
         self._thread.start()
 
-    def close(self, timeout: timedelta | None = None) -> None:
-        """Stop: commit what was processed, leave the group as `on.stop` says.
+    def close(self, timeout: timedelta | None = None, *, leave_group: bool | None = None) -> None:
+        """Stop: commit what was processed, and leave the group or not.
 
         Args:
             timeout: how long to wait; None takes ``shutdown.timeout.ms``.
+            leave_group: whether others get the tasks at once; None does as ``on.stop`` says.
 
         Raises:
             StreamsError: what stopped an application that ran in its own thread.
@@ -266,7 +267,7 @@ class KafkaStreams:
         """
         self._stopping.set()
         if self._worker is not None:
-            self._worker.stop()
+            self._worker.stop(leave=leave_group)
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return

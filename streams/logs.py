@@ -64,8 +64,7 @@ def configure(
     """
     if log_format not in get_args(LogFormat):
         raise ValueError(f"log_format must be 'console' or 'json', not {log_format!r}")
-    if level not in LEVELS:
-        raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
+    level_number(level)
     target = sys.stderr if stream is None else stream
     renderer: Processor
     to_people: tuple[Processor, ...] = ()
@@ -87,10 +86,47 @@ def configure(
             *to_people,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=_WRAPPERS[level],
         logger_factory=structlog.WriteLoggerFactory(_Forgiving(target)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+
+
+def set_level(level: str) -> None:
+    """Change the lowest level that is written, of what `configure` set up and of `logging`.
+
+    Args:
+        level: debug, info, warning or error.
+
+    Raises:
+        ValueError: there is no such level.
+
+    Example:
+        >>> import sys, structlog
+        >>> configure("json", stream=sys.stdout)
+        >>> set_level("error")
+        >>> structlog.get_logger().info("task_started")
+        >>> structlog.reset_defaults()
+    """
+    logging.getLogger("headrace").setLevel(level_number(level))
+    if structlog.is_configured() and structlog.get_config()["wrapper_class"] in _WRAPPERS.values():
+        structlog.configure(wrapper_class=_WRAPPERS[level])
+
+
+def level_number(level: str) -> int:
+    """The number that `logging` has for a level.
+
+    Raises:
+        ValueError: there is no such level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
+    number: int = getattr(logging, level.upper())
+    return number
+
+
+_WRAPPERS = {level: structlog.make_filtering_bound_logger(level_number(level)) for level in LEVELS}
+"""What leaves events below a level out, and is known again as ours."""
 
 
 def _with_defaults(fields: Mapping[str, object]) -> Processor:

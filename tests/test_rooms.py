@@ -62,6 +62,7 @@ streams/testing/
 streams/simulation/world/
 streams/simulation/
 streams/supervise/
+streams/control/
 streams/devbroker/
 streams/cli/options.py streams/cli/tables.py
 streams/cli/topics/

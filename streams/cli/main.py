@@ -28,6 +28,10 @@ _COMMANDS: Final = {
         "Show what an application computes, as text, code or a picture.",
     ),
     "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
+    "log-level": (
+        "headrace.streams.control.commands:log_level",
+        "Change what a running `headrace run` logs.",
+    ),
     "offsets": (
         "headrace.streams.cli.offsets:offsets",
         "Show where an application's inputs stand, and set them.",
@@ -37,6 +41,10 @@ _COMMANDS: Final = {
         "Take a stopped application back to a beginning.",
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
+    "scale": (
+        "headrace.streams.control.commands:scale",
+        "Change how many workers a running `headrace run` has.",
+    ),
     "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
     "topics": (
         "headrace.streams.cli.topics.commands:topics",

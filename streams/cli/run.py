@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Any, Literal
@@ -17,12 +18,11 @@ import click
 from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.control.door import Door
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
-from headrace.streams.supervise.supervisor import StatusDisplay, Supervisor
+from headrace.streams.supervise.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
 from headrace.streams.supervise.worker_handle import Launch, Processes
-
-WORKERS_MAX = 1_000
 
 
 @click.command()
@@ -100,12 +100,16 @@ def run(
         limits=RestartLimits(most=max_restarts),
         display=display,
         log=log,
+        loaded=lambda loaded: door.open(Path(loaded.state_dir) / loaded.application),
+        set_log_level=logs.set_level,
     )
+    door = Door(supervisor.ask, log)
     log.info("supervisor_started", target=target, workers=workers)
     try:
         with _signals(supervisor):
             code = supervisor.run(processes.wait)
     finally:
+        door.close()
         if line is not None:
             line.close()
     sys.exit(code)

@@ -15,7 +15,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from random import Random
 from typing import Protocol
 
@@ -27,6 +29,7 @@ from headrace.streams.supervise.restarts import RestartLimits, Restarts
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.worker_reports import Failed, Loaded, Report
 
+WORKERS_MAX = 1_000
 SHUTDOWN_TIMEOUT_S = 30.0
 """Until a worker has said what its settings are."""
 REACHED = frozenset({"rebalancing", "running", "paused"})
@@ -35,6 +38,9 @@ EARLY = 0.75
 """Of the time until a worker says something again; those that began later do not count."""
 AGAIN_AFTER_S = 0.25
 """Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
+
+
+_NOT_CLOSED = "it did not close within shutdown.timeout.ms"
 
 
 class WorkerProcess(Protocol):
@@ -55,6 +61,12 @@ class WorkerProcess(Protocol):
 
     def stop(self) -> None:
         """Ask it to close cleanly; called once."""
+
+    def leave(self) -> None:
+        """Ask it to close cleanly and to leave the group for good; called in place of `stop`."""
+
+    def set_log_level(self, level: str) -> None:
+        """Have it log from this level on."""
 
     def kill(self) -> None:
         """End it at once."""
@@ -81,6 +93,8 @@ class _Slot:
     process: WorkerProcess | None = None
     started_s: float = 0.0
     killed: bool = False
+    leave_by_s: float | None = None
+    """When to kill it, of one that was told to leave."""
 
     @property
     def index(self) -> int:
@@ -89,6 +103,10 @@ class _Slot:
     @property
     def is_over(self) -> bool:
         return self.process is None and self.start_at_s is None
+
+
+class RefusedError(Exception):
+    """What was asked of the supervisor cannot be done now; the message says why."""
 
 
 @dataclass(slots=True)
@@ -101,6 +119,8 @@ class Supervisor:
     Args:
         start: starts the worker of an index; an OSError counts as its crash.
         monotonic: seconds of a clock that never goes back.
+        loaded: called once, when it is known what the application is.
+        set_log_level: of the supervisor's own log.
     """
 
     workers: int
@@ -110,6 +130,8 @@ class Supervisor:
     limits: RestartLimits
     display: StatusDisplay
     log: Log
+    loaded: Callable[[Loaded], None] = lambda _: None
+    set_log_level: Callable[[str], None] = lambda _: None
     _slots: list[_Slot] = field(init=False)
     _loaded: bool = field(init=False, default=False)
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
@@ -125,6 +147,9 @@ class Supervisor:
     """The workers that reach none."""
     _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
     """Failures of workers that are in the log."""
+    _wishes: SimpleQueue[_Wish] = field(init=False, default_factory=SimpleQueue)
+    _level: str | None = field(init=False, default=None)
+    """What the log's level was changed to."""
 
     def __post_init__(self) -> None:
         now_s = self.monotonic()
@@ -155,6 +180,7 @@ class Supervisor:
     def turn(self) -> bool:
         """Look at everything once; returns whether all workers have ended."""
         self._obey_signals()
+        self._fulfil_wishes()
         for slot in self._slots:
             if slot.process is not None:
                 self._look_at(slot, slot.process)
@@ -163,7 +189,8 @@ class Supervisor:
             if slot.start_at_s is not None and now_s >= slot.start_at_s and self._may_start(slot):
                 self._start(slot)
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
-            self._kill_all("it did not close within shutdown.timeout.ms")
+            self._kill_all(_NOT_CLOSED)
+        self._see_off(now_s)
         self.display.show([slot.status for slot in self._slots], now_s)
         return all(slot.is_over for slot in self._slots)
 
@@ -183,6 +210,8 @@ class Supervisor:
             self._crashed(slot, {"worker_index": slot.index, "outcome": f"not started: {error}"})
             return
         slot.status.started(slot.process.pid)
+        if self._level is not None:
+            slot.process.set_log_level(self._level)
         self.log.info("worker_started", worker_index=slot.index, pid=slot.process.pid)
 
     def _look_at(self, slot: _Slot, process: WorkerProcess) -> None:
@@ -190,6 +219,8 @@ class Supervisor:
         # In this order, so that the reports of an ended process are all there.
         for report in process.reports():
             if isinstance(report, Loaded):
+                if not self._loaded:
+                    self.loaded(report)
                 self._loaded = True
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
             elif isinstance(report, Failed):
@@ -214,7 +245,7 @@ class Supervisor:
         slot.status.ended(_outcome(code))
         if code == ExitCode.STOPPED or slot.killed:
             self.log.info("worker_ended", **log_fields)
-        elif self._code is not None:
+        elif self._code is not None or slot.leave_by_s is not None:
             self.log.warning("worker_ended", **log_fields)
             if self._code is ExitCode.STOPPED and code != -signal.SIGTERM:
                 self._code = _as_exit_code(code)
@@ -284,7 +315,7 @@ class Supervisor:
         self.log.info("workers_stopping", reason=reason, within_s=self._shutdown_timeout_s)
         for slot in self._slots:
             slot.start_at_s = None
-            if slot.process is not None:
+            if slot.process is not None and slot.leave_by_s is None:
                 slot.status.state = "stopping"
                 slot.process.stop()
 
@@ -293,12 +324,94 @@ class Supervisor:
         if self._code is ExitCode.STOPPED:
             self._code = ExitCode.STOP_TIMEOUT
         for slot in self._slots:
+            self._kill(slot, reason)
+
+    def _kill(self, slot: _Slot, reason: str) -> None:
+        if slot.process is not None:
+            slot.killed = True
+            pid = slot.process.pid
+            self.log.error("worker_killed", worker_index=slot.index, pid=pid, reason=reason)
+            slot.process.kill()
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
+        """Have something done by the next turn; may be called from any thread.
+
+        Args:
+            wish: called with this; what it returns or raises is the future's.
+        """
+        answer: Future[str] = Future()
+        self._wishes.put((wish, answer))
+        return answer
+
+    def _fulfil_wishes(self) -> None:
+        while True:
+            try:
+                wish, answer = self._wishes.get_nowait()
+            except Empty:
+                return
+            try:
+                answer.set_result(wish(self))
+            except (RefusedError, ValueError) as error:
+                answer.set_exception(error)
+
+    def scale(self, workers: int) -> str:
+        """Have so many workers from now on; returns what follows, in words.
+
+        Those that are too many commit, close and leave the group, the last one first; the others
+        get their tasks.
+
+        Raises:
+            RefusedError: the supervisor stops.
+        """
+        if self._code is not None:
+            raise RefusedError("all workers are being stopped")
+        if not 1 <= workers <= WORKERS_MAX:
+            raise RefusedError(f"there are 1 to {WORKERS_MAX} workers; SIGTERM stops all of them")
+        staying = [slot for slot in self._slots if slot.leave_by_s is None]
+        now_s = self.monotonic()
+        taken = {slot.index for slot in self._slots}
+        free = (index for index in range(workers + len(taken)) if index not in taken)
+        for _ in range(workers - len(staying)):
+            restarts = Restarts(self.limits, self.random)
+            self._slots.append(_Slot(WorkerStatus(next(free)), restarts, now_s))
+        for slot in staying[workers:]:
+            slot.start_at_s = None
+            slot.leave_by_s = now_s + self._shutdown_timeout_s
             if slot.process is not None:
-                slot.killed = True
-                self.log.error(
-                    "worker_killed", worker_index=slot.index, pid=slot.process.pid, reason=reason
-                )
-                slot.process.kill()
+                slot.status.state = "stopping"
+                slot.process.leave()
+        self._slots.sort(key=lambda slot: slot.index)
+        self.log.info("workers_scaled", before=len(staying), workers=workers)
+        if workers == len(staying):
+            return f"there are {_counted(workers)} already"
+        what = "start" if workers > len(staying) else "close and give their tasks away"
+        more = _counted(abs(workers - len(staying)))
+        return f"{more} {what}; it is {_counted(workers)} from now on, where it was {len(staying)}"
+
+    def change_log_level(self, level: str) -> str:
+        """Log from this level on, here and in all workers; returns what follows, in words."""
+        self.set_log_level(level)
+        self._level = level
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.set_log_level(level)
+        return f"events of level {level} and above are logged"
+
+    def _see_off(self, now_s: float) -> None:
+        """Forget those that have left, and end those that do not."""
+        for slot in self._slots:
+            if slot.leave_by_s is not None and now_s >= slot.leave_by_s and not slot.killed:
+                self._kill(slot, _NOT_CLOSED)
+        self._slots = [s for s in self._slots if s.leave_by_s is None or not s.is_over]
+
+
+_Wish = tuple[Callable[[Supervisor], str], Future[str]]
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def _as_exit_code(code: int) -> ExitCode:

@@ -1,9 +1,9 @@
 """The supervisor's handle on a worker's process, and what the two say to each other.
 
-    supervisor ──── a line of JSON (`Launch`), later ``stop`` ────► worker
-               ◄─── reports (see `worker_reports`) ────────────────────────
+    supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
+               ◄─── reports (see `worker_reports`) ─────────────────────────────────────────
 
-Two pipes, and nothing else. Where the first one ends without ``stop`` the supervisor is dead, and
+Two pipes, and nothing else. Where the first one ends without either the supervisor is dead, and
 the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing of
 the operating system but pipes.
 
@@ -32,6 +32,10 @@ from headrace.streams.secrets import Secret
 from headrace.streams.supervise.worker_reports import Report, decode
 
 STOP = b"stop\n"
+LEAVE = b"leave\n"
+"""As `STOP`, and whatever the setting on.stop says the group is left: nobody comes back."""
+LEVEL = b"level "
+"""The lowest level of the log's events follows, to the end of the line."""
 STDERR = 2
 _READ_BYTES = 65_536
 _TURN_S = 0.1
@@ -137,6 +141,14 @@ class LiveProcess:
     def stop(self) -> None:
         """Ask it to close cleanly."""
         self._tell(STOP)
+
+    def leave(self) -> None:
+        """Ask it to close cleanly and to leave the group for good."""
+        self._tell(LEAVE)
+
+    def set_log_level(self, level: str) -> None:
+        """Have it log from this level on."""
+        self._tell(LEVEL + level.encode() + b"\n")
 
     def kill(self) -> None:
         """End it at once."""

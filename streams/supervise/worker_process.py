@@ -29,7 +29,7 @@ from headrace.streams.secrets import guarded
 from headrace.streams.supervise.app_loader import load_app
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
-from headrace.streams.supervise.worker_handle import STDERR, STOP, Launch
+from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
 from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
 
 
@@ -38,19 +38,25 @@ class StopSwitch:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._close: Callable[[], None] | None = None
+        self._leave: bool | None = None
+        self._close: Callable[[bool | None], None] | None = None
 
-    def stop(self) -> None:
-        """Stop it now, or as soon as it is there."""
+    def stop(self, *, leave: bool | None = None) -> None:
+        """Stop it now, or as soon as it is there.
+
+        Args:
+            leave: whether it leaves the group; None does as the application says.
+        """
+        self._leave = leave
         self._asked.set()
         if self._close is not None:
-            self._close()
+            self._close(leave)
 
-    def attach(self, close: Callable[[], None]) -> None:
-        """Say how to stop it."""
+    def attach(self, close: Callable[[bool | None], None]) -> None:
+        """Say how to stop it, given whether it leaves the group."""
         self._close = close
         if self._asked.is_set():
-            close()
+            close(self._leave)
 
 
 class _Leash(threading.Thread):
@@ -64,11 +70,16 @@ class _Leash(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Wait for a word, or for the end."""
-        told = os.read(self._control, len(STOP))
-        if told:
-            self._switch.stop()
-            return
+        """Follow words until one says stop, or there are no more."""
+        while told := _first_line(self._control):
+            if told == STOP.strip():
+                self._switch.stop()
+                return
+            if told == LEAVE.strip():
+                self._switch.stop(leave=True)
+                return
+            if told.startswith(LEVEL):
+                logs.set_level(told.removeprefix(LEVEL).decode())
         log = get_logger()
         log.error("supervisor_lost", within_s=self.timeout_s)
         self._switch.stop()
@@ -112,8 +123,14 @@ def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _
         if app.config.log_errors is not None:
             says.full = app.config.log_errors == "full"
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000
-        reports.send(Loaded(app.config.application_id, app.config.shutdown_timeout_ms))
-        switch.attach(app.close)
+        reports.send(
+            Loaded(
+                app.config.application_id,
+                app.config.shutdown_timeout_ms,
+                str(app.config.state_dir.absolute()),
+            )
+        )
+        switch.attach(lambda leave: app.close(leave_group=leave))
         with Reporter(reports, lambda: activity.status(app.state.value, app.records_processed)):
             app.run()
     finally:

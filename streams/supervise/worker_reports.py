@@ -25,10 +25,15 @@ EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The application is imported and its settings are right."""
+    """The application is imported and its settings are right.
+
+    Args:
+        state_dir: where its state is on this host, which other applications may share.
+    """
 
     application: str
     shutdown_timeout_ms: int
+    state_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def decode(line: bytes) -> Report:
 
     Example:
         >>> decode(encode(Loaded("word-count", 30_000)))
-        Loaded(application='word-count', shutdown_timeout_ms=30000)
+        Loaded(application='word-count', shutdown_timeout_ms=30000, state_dir='')
     """
     ((kind, fields),) = json.loads(line).items()
     return _KINDS[kind](**fields)

@@ -42,8 +42,6 @@ from headrace.topology.context.punctuation import NEVER_MS
 
 UNKNOWN_LOOK_S = 1.0
 """How often to look for partitions that the group has given out and that are not known yet."""
-
-
 WAITING_LOOK_S = 0.005
 """How often to look at tasks that wait to begin."""
 
@@ -100,6 +98,7 @@ class Worker:
         self._clock = clock
         self._log = log
         self._stop = threading.Event()
+        self._leaves = config.on_stop == "leave"
         self._was_running = False
 
     @property
@@ -114,8 +113,9 @@ class Worker:
 
     # -- the life of a worker ----------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Ask the loop to end after what it is doing; may be called from anywhere."""
+    def stop(self, *, leave: bool | None = None) -> None:
+        """Ask the loop to end soon, from anywhere; `leave` goes over the setting on.stop."""
+        self._leaves = self._leaves if leave is None else leave
         self._stop.set()
 
     def run(self) -> None:
@@ -180,7 +180,7 @@ class Worker:
             self._log.warning("last_commit_failed", reason=str(error), **left)
             self._reactions.abort_quietly()
         self._gathering.gather()
-        self._consumer.close(leave=self._config.on_stop == "leave")
+        self._consumer.close(leave=self._leaves)
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
         self.global_tables.close()
@@ -190,7 +190,7 @@ class Worker:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
         for step in (
             self._reactions.abort_quietly,
-            lambda: self._consumer.close(leave=self._config.on_stop == "leave"),
+            lambda: self._consumer.close(leave=self._leaves),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,

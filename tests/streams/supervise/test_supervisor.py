@@ -28,6 +28,8 @@ class Process:
         self.code: int | None = None
         self.obeys = True
         self.stops = 0
+        self.leaves = 0
+        self.levels: list[str] = []
         self.closed = False
         self.unread: list[Report] = []
         self.words: list[str] = []
@@ -47,6 +49,16 @@ class Process:
         self.stops += 1
         if self.obeys:
             self.code = 0
+
+    def leave(self) -> None:
+        assert not self.closed
+        self.leaves += 1
+        if self.obeys:
+            self.code = 0
+
+    def set_log_level(self, level: str) -> None:
+        assert not self.closed
+        self.levels.append(level)
 
     def kill(self) -> None:
         assert not self.closed

@@ -1,0 +1,1 @@
+"""Telling a running `headrace run` what to do: by a socket beside its state."""

@@ -1,0 +1,68 @@
+"""The commands `headrace scale` and `headrace log-level`: they change what runs already."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.streams import logs
+from headrace.streams.config.config import user_state_dir
+from headrace.streams.control.callers import ControlError, find_running
+from headrace.streams.supervise.supervisor import WORKERS_MAX
+
+
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which `headrace run` is meant."""
+    for option in (
+        click.option("--process", type=int, metavar="PID", help="The process of `headrace run`, "
+                     "where several run one application here."),
+        click.option("--state-dir", type=click.Path(path_type=Path), envvar="HEADRACE_STATE_DIR",
+                     help="The application's setting state.dir.  [default: the setting's own]"),
+        click.option("--application", metavar="ID", help="Its application.id, where several "
+                     "applications run here."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _ask(
+    request: dict[str, object], application: str | None, state_dir: Path | None, process: int | None
+) -> None:
+    try:
+        found = find_running(
+            state_dir or user_state_dir(os.environ), application=application, process=process
+        )
+        click.echo(found.ask(request))
+    except ControlError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.argument("workers", type=click.IntRange(1, WORKERS_MAX))
+@_which
+def scale(
+    workers: int, application: str | None, state_dir: Path | None, process: int | None
+) -> None:
+    """Have WORKERS worker processes in a `headrace run` of this host that runs already.
+
+    New ones join the group. Those that are too many commit, close, and leave it, whatever on.stop
+    says, and the others get their tasks. Workers that crash are started again as before.
+    """
+    _ask({"scale": workers}, application, state_dir, process)
+
+
+@click.command()
+@click.argument("level", type=click.Choice(logs.LEVELS))
+@_which
+def log_level(
+    level: str, application: str | None, state_dir: Path | None, process: int | None
+) -> None:
+    """Log from LEVEL on in a `headrace run` of this host that runs already.
+
+    It holds for its workers, those that are started later too, until it ends.
+    """
+    _ask({"log_level": level}, application, state_dir, process)
