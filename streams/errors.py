@@ -111,13 +111,15 @@ class RecordError(StreamsError):
         message: what failed, without key, value or the text of an error that may quote them.
         offset: the record's offset; the last one that it may have where `first` is another.
         task_id: the task, as ``<sub-topology>_<partition>``.
+        hint: what to do next; None where the code or the record is to blame.
         first: the first offset that the record may have, where only a range is known.
 
     Example:
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
         ...     offset=17, timestamp=0, node="KSTREAM-SOURCE-0000000000", task_id="0_3"))
         cannot deserialize the value (orders-3 offset 17 timestamp 0, node \
-KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the code or the data
+KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the code, or leave the \
+record out with headrace skip orders 3 17 --app MODULE:APP
     """
 
     def __init__(
@@ -131,7 +133,7 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
         node: str | None = None,
         store: str | None = None,
         task_id: str | None = None,
-        hint: str = "nothing past it is committed: correct the code or the data",
+        hint: str | None = None,
         first: int | None = None,
     ) -> None:
         self.first = offset if first is None else first
@@ -143,8 +145,16 @@ KSTREAM-SOURCE-0000000000, task 0_3); nothing past it is committed: correct the 
         self.node = node
         self.store = store
         self.task_id = task_id
-        self.hint = hint
+        self.hint = self._hint() if hint is None else hint
         super().__init__(message)
+
+    def _hint(self) -> str:
+        if self.first != self.offset:
+            return "nothing past it is committed: correct the code or the data"
+        return (
+            "nothing past it is committed: correct the code, or leave the record out with "
+            f"headrace skip {self.topic} {self.partition} {self.offset} --app MODULE:APP"
+        )
 
     def __str__(self) -> str:
         where = f"{self.topic}-{self.partition} offset {self.offset}"

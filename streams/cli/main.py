@@ -45,6 +45,10 @@ _COMMANDS: Final = {
         "headrace.streams.control.commands:scale",
         "Change how many workers a running `headrace run` has.",
     ),
+    "skip": (
+        "headrace.streams.cli.skip:skip",
+        "Leave out a record that an application cannot process.",
+    ),
     "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
     "topics": (
         "headrace.streams.cli.topics.commands:topics",

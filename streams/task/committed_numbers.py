@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
+from headrace.streams.plan.left_out import without_left_out
 from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_identity import committed_id, id_values, without_ids
@@ -26,7 +27,7 @@ class CommittedNumbers:
         # Numbers that another writer of this group put there stay there.
         self._extra_values: dict[str, int] = {}
         for p in progress.values():
-            for name, value in without_ids(p.values).items():
+            for name, value in without_left_out(without_ids(p.values)).items():
                 if name not in (COMMIT_ID, INPUTS):
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
         ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}

@@ -40,6 +40,7 @@ from headrace.streams.task.committed_numbers import CommittedNumbers
 from headrace.streams.task.committed_rows import committed_rows
 from headrace.streams.task.in_order import in_order
 from headrace.streams.task.input_queue import InputQueue
+from headrace.streams.task.passed_over import PassedOver
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
 from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
@@ -99,6 +100,7 @@ class Task:
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
     _beside: CommittedNumbers = field(init=False)
+    _passed_over: PassedOver = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +111,7 @@ class Task:
         self._queues = {place: InputQueue() for place in self.start}
         self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
         self._beside = CommittedNumbers(progress, self.topic_ids)
+        self._passed_over = PassedOver(progress, str(self.id), self.log)
         errors = self._record_errors()
         self.facts.stream_time = max(self.partition_time.values(), default=-1)
         self.facts.failed = errors.punctuator_failed
@@ -196,7 +199,11 @@ class Task:
 
     def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records of one input partition, in the order of their offsets."""
-        self.add_stamped(place, self.stamp(place, records))
+        kept = self._passed_over.of(place, records)
+        if kept:
+            self.add_stamped(place, self.stamp(place, kept))
+        if kept is not records:
+            self.moved = True  # to be past those that are left out
 
     def stamp(
         self, place: TopicPartition, records: Sequence[ReceivedMessage]
@@ -397,7 +404,8 @@ class Task:
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
                 offset = max(offset, positions.get(place, offset))
-            progress = self._beside.progress(place.topic, self.partition_time[place], values)
+            beside = {**values, **self._passed_over.values(place, offset)}
+            progress = self._beside.progress(place.topic, self.partition_time[place], beside)
             result[place] = CommittedOffset(offset, progress.encode())
         return result
 

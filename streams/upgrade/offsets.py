@@ -16,7 +16,7 @@ from headrace.streams.deployed.deployed import Groups
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Target
 from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
@@ -151,8 +151,16 @@ class InputOffsets:
                 f"offsets, members or topics of {self._group} have changed since the plan was "
                 "made; nothing was set: look at the new plan and try again"
             )
-        self._cluster.set_offsets(self._group, plan.offsets)
-        over = without_mark(plan.offsets, self._cluster.committed(self._group, decided=True))
+        self.commit(plan.offsets)
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets of a group without members, and see that they stay.
+
+        Raises:
+            ResetRefusedError: a worker commits, too.
+        """
+        self._cluster.set_offsets(self._group, offsets)
+        over = without_mark(offsets, self._cluster.committed(self._group, decided=True))
         if over:
             raise ResetRefusedError(
                 f"a worker committed offsets of {', '.join(over)} while they were set; stop all "

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.streams.app import KafkaStreams
 from headrace.streams.cli.options import load
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.kinds import SERDES
@@ -68,7 +69,11 @@ class Known:
         """
         if target is None:
             return cls(StreamsConfig.parse({**_DEFAULTS, **settings}))
-        app = load(target, settings)
+        return cls.by(load(target, settings))
+
+    @classmethod
+    def by(cls, app: KafkaStreams) -> Known:
+        """The topics of an application."""
         return cls(app.config, Names(app.plans, app.config, app.global_plans))
 
     def reach(self) -> dict[str, Any]:

@@ -1,0 +1,173 @@
+"""`headrace skip` on a real broker: past a poison record, and past no other."""
+
+from __future__ import annotations
+
+import shlex
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.streams.cli.main import main
+from headrace.streams.errors import RecordError
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.plan.left_out import left_out
+from headrace.streams.plan.progress import Progress
+from headrace.streams.seams.clients import TopicPartition
+from tests.support import kafka
+from tests.support.live import Live, live, settings_of
+from tests.support.processes import wait_until
+from tests.support.topics import Topics
+
+APP = """
+from headrace import KafkaStreams, StreamsBuilder, serdes
+
+def whole(_, line):
+    if "p0ison" in line:
+        raise ValueError(line)
+    return line
+
+builder = StreamsBuilder()
+lines = builder.stream({lines!r}, key=serdes.string, value=serdes.string)
+words = lines.map_values(whole, with_key=True).flat_map_values(str.split)
+by_word = words.group_by(lambda _, word: word, key=serdes.string, name="by-word")
+counts = by_word.count(store="counts").to_stream()
+counts.to({counts!r})
+app = KafkaStreams(builder.build(), {settings!r})
+"""
+
+
+class Counting:
+    """A word count that stops at a line with "p0ison" in it."""
+
+    def __init__(self, topics: Topics, directory: Path, guarantee: str) -> None:
+        self.bootstrap = topics.bootstrap
+        self.lines, self.counts = topics.create("lines"), topics.create("counts")
+        self.settings = settings_of(topics, directory, processing_guarantee=guarantee)
+        text = APP.format(lines=self.lines, counts=self.counts, settings=self.settings)
+        self.file = directory / f"app_{uuid.uuid4().hex}.py"
+        self.file.write_text(text)
+        made: dict[str, Any] = {}
+        exec(text, made)  # the same application, to run it here
+        self.app = made["app"]
+
+    def write(self, *lines: str) -> None:
+        kafka.write(self.bootstrap, self.lines, [(None, line.encode()) for line in lines])
+
+    def failure(self) -> RecordError:
+        error = Live(self.app.topology, self.settings).failure()
+        assert isinstance(error, RecordError)
+        return error
+
+    def result(self) -> dict[str, int]:
+        """The last count of each word, as the topic has it."""
+        found = kafka.read(self.bootstrap, self.counts)
+        return {(r.key or b"").decode(): int.from_bytes(r.value or b"") for r in found}
+
+    def skip(self, *arguments: str | int) -> Result:
+        line = ["skip", *map(str, arguments)]
+        return CliRunner().invoke(main, line, catch_exceptions=False)
+
+    def skip_as_told(self, error: RecordError, *options: str) -> Result:
+        """Run the very command that the message names."""
+        told = str(error).rpartition("headrace ")[2].replace("MODULE:APP", f"{self.file}:app")
+        return self.skip(*shlex.split(told)[1:], *options)
+
+    def stands_at(self) -> tuple[int, list[int]]:
+        admin = GroupAdmin(self.app.config.admin_config(), timeout_s=20)
+        group = self.settings["application.id"]
+        found = admin.committed(group, decided=True)[TopicPartition(self.lines, 0)]
+        return found.offset, left_out(Progress.decode(found.metadata).values)
+
+
+@pytest.fixture(params=["exactly_once_v2", "at_least_once"])
+def counting(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> Counting:
+    return Counting(topics, tmp_path, request.param)
+
+
+def test_the_command_of_the_message_leaves_out_that_record_and_no_other(
+    counting: Counting,
+) -> None:
+    """The good records of the batch are void with it; they are counted once all the same."""
+    counting.write("a b", "a", "p0ison c4n4ry", "a c", "b")
+    error = counting.failure()
+    assert error.offset == 2
+    done = counting.skip_as_told(error, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "offset 2, timestamp 2023-11-14T22:13:20.002+00:00, key null, value 13 bytes" in (
+        done.output
+    )
+    assert "c4n4ry" not in done.output
+    offset, marked = counting.stands_at()
+    assert (offset, marked) in [(3, []), (0, [2]), (1, [2])]
+    with live(counting.app.topology, counting.settings) as app:
+        app.wait(lambda: counting.result() == {"a": 3, "b": 2, "c": 1}, what="all others")
+    assert counting.stands_at() == (5, [])
+
+
+def test_one_record_after_the_other_is_left_out(counting: Counting) -> None:
+    counting.write("a", "p0ison", "p0ison", "b", "p0ison")
+    for offset in (1, 2, 4):
+        error = counting.failure()
+        assert error.offset == offset
+        assert counting.skip_as_told(error, "--yes").exit_code == 0
+    with live(counting.app.topology, counting.settings) as app:
+        app.wait(lambda: counting.result() == {"a": 1, "b": 1}, what="the others")
+        counting.write("a")
+        app.wait(lambda: counting.result() == {"a": 2, "b": 1}, what="what comes after")
+    assert counting.stands_at() == (6, [])
+
+
+def test_at_the_record_itself_the_offset_is_set_behind_it(counting: Counting) -> None:
+    counting.write("a")
+    with live(counting.app.topology, counting.settings) as app:
+        app.wait(lambda: counting.result() == {"a": 1}, what="the first")
+    counting.write("p0ison")
+    done = counting.skip_as_told(counting.failure(), "--yes")
+    assert f"{counting.lines}-0  1 -> 2" in done.output
+    assert counting.stands_at() == (2, [])
+    counting.write("a")
+    with live(counting.app.topology, counting.settings) as app:
+        app.wait(lambda: counting.result() == {"a": 2}, what="what comes after")
+
+
+def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None:
+    counting = Counting(topics, tmp_path, "exactly_once_v2")
+    app = ("--app", f"{counting.file}:app")
+    counting.write("a", "b")
+    assert "has no offset of" in counting.skip(counting.lines, 0, 0, *app, "--yes").output
+    with live(counting.app.topology, counting.settings) as running:
+        running.wait(lambda: counting.result() == {"a": 1, "b": 1}, what="both")
+        counting.write("c")
+        running.wait(lambda: "c" in counting.result(), what="the third")
+        done = counting.skip(counting.lines, 0, 3, *app, "--yes")
+        assert "has no record at offset 3, and none behind it" in done.output
+        counting.write("p0ison")
+        with pytest.raises(RecordError):
+            running.wait(lambda: False, what="its end")
+    error = "is past offset 2 of"
+    assert error in counting.skip(counting.lines, 0, 2, *app, "--yes").output
+    assert "did you mean" in counting.skip(counting.lines[:-1], 0, 3, *app, "--yes").output
+    assert "and no 1" in counting.skip(counting.lines, 1, 3, *app, "--yes").output
+    done = counting.skip(counting.lines, 0, 3, *app, "--dry-run", "--show")
+    assert '"value":"p0ison"' in done.output
+    assert "Nothing was set (--dry-run)." in done.output
+    assert "run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
+    assert counting.stands_at() == (3, [])
+
+
+def test_nothing_is_set_while_the_group_has_a_member(topics: Topics, tmp_path: Path) -> None:
+    counting = Counting(topics, tmp_path, "exactly_once_v2")
+    counting.write("a", "p0ison")
+    error = counting.failure()
+    before = counting.stands_at()
+    member = kafka.reader(counting.bootstrap, **{"group.id": counting.settings["application.id"]})
+    member.subscribe([counting.lines])
+    wait_until(lambda: (member.poll(0.1), member.assignment())[1] != [], what="it has joined")
+    done = counting.skip_as_told(error, "--yes")
+    member.close()
+    assert done.exit_code != 0
+    assert "stop all its workers" in done.output
+    assert counting.stands_at() == before
