@@ -191,7 +191,7 @@ class WorkerView:
         state: of its application, in words.
         pid: its process; None while there is none.
         restarts: how often it was started again.
-        facts: the last that it told; None before that, and once its process has ended.
+        facts: the last that it told, of a process that has ended, too; None before the first.
     """
 
     index: int
@@ -223,7 +223,9 @@ class ApplicationSnapshot:
     @property
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """The tasks of all workers, in order."""
-        found = [task for facts in self.facts for task in facts.tasks]
+        # What has ended has no tasks any more: others have them.
+        here = [view.facts for view in self.workers if view.pid is not None and view.facts]
+        found = [task for facts in here for task in facts.tasks]
         return tuple(sorted(found, key=lambda task: (task.sub_topology, task.partition)))
 
     @property

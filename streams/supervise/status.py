@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.streams.facts.snapshots import WorkerSnapshot, WorkerView
 from headrace.streams.supervise.worker_reports import Status
 
 RATE_OVER_S = 5.0
@@ -22,6 +23,8 @@ class WorkerStatus:
     pid: int | None = None
     restarts: int = 0
     last: Status | None = None
+    facts: WorkerSnapshot | None = None
+    """The last that it told in numbers, of a process that has ended, too."""
     heard_s: float = 0.0
     """When `last` arrived, in seconds of the supervisor's clock."""
     _window: list[Status] = field(default_factory=list)
@@ -29,7 +32,7 @@ class WorkerStatus:
     def started(self, pid: int) -> None:
         """Note that a process was started."""
         self.state, self.pid = "starting", pid
-        self.last = None
+        self.last = self.facts = None
         self._window.clear()
 
     def reported(self, status: Status, now_s: float) -> None:
@@ -40,6 +43,20 @@ class WorkerStatus:
         self._window.append(status)
         while len(self._window) > 2 and status.at_s - self._window[1].at_s >= RATE_OVER_S:
             self._window.pop(0)
+
+    def told(self, facts: WorkerSnapshot) -> None:
+        """Note what the process told in numbers."""
+        self.facts = facts
+
+    def view(self) -> WorkerView:
+        """What is known of the worker now."""
+        return WorkerView(
+            index=self.index,
+            state=self.state,
+            pid=self.pid,
+            restarts=self.restarts,
+            facts=self.facts,
+        )
 
     def ended(self, outcome: str) -> None:
         """Note that the process is gone."""

@@ -21,13 +21,16 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Protocol
 
+from headrace import __version__
 from headrace.streams.contact.unreached import Unreached
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.records.failures import Failure, log_failure
 from headrace.streams.seams.clients import Log
 from headrace.streams.supervise.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervise.restarts import RestartLimits, Restarts
 from headrace.streams.supervise.status import WorkerStatus
-from headrace.streams.supervise.worker_reports import Failed, Loaded, Report
+from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Told
 
 WORKERS_MAX = 1_000
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -133,6 +136,10 @@ class Supervisor:
     loaded: Callable[[Loaded], None] = lambda _: None
     set_log_level: Callable[[str], None] = lambda _: None
     _slots: list[_Slot] = field(init=False)
+    board: Board = field(init=False)
+    """How everything was at the last turn; replaced as one, so that any thread reads it."""
+    _application: str = field(init=False, default="")
+    _topology: str = field(init=False, default="")
     _loaded: bool = field(init=False, default=False)
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
     _code: ExitCode | None = field(init=False, default=None)
@@ -157,6 +164,7 @@ class Supervisor:
             _Slot(WorkerStatus(index), Restarts(self.limits, self.random), now_s)
             for index in range(self.workers)
         ]
+        self.board = self._board(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
         """Go on until all workers have ended.
@@ -192,7 +200,21 @@ class Supervisor:
             self._kill_all(_NOT_CLOSED)
         self._see_off(now_s)
         self.display.show([slot.status for slot in self._slots], now_s)
+        self.board = self._board(now_s)
         return all(slot.is_over for slot in self._slots)
+
+    def _board(self, now_s: float) -> Board:
+        return Board(
+            facts=ApplicationSnapshot(
+                application=self._application,
+                version=__version__,
+                topology=self._topology,
+                workers=tuple(slot.status.view() for slot in self._slots),
+            ),
+            turned_s=now_s,
+            is_loaded=self._loaded,
+            is_given_up=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
+        )
 
     # -- one worker ----------------------------------------------------------------------------
 
@@ -223,10 +245,13 @@ class Supervisor:
                     self.loaded(report)
                 self._loaded = True
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
+                self._application, self._topology = report.application, report.topology
             elif isinstance(report, Failed):
                 self._failed(slot, report.failure())
             elif isinstance(report, Unreached):
                 self._unreached(slot, report)
+            elif isinstance(report, Told):
+                slot.status.told(report.facts)
             else:
                 if report.state in REACHED:
                     self._reached(slot)

@@ -1,13 +1,13 @@
 """The supervisor's handle on a worker's process, and what the two say to each other.
 
     supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
-               ◄─── reports (see `worker_reports`) ─────────────────────────────────────────
+               ◄─── reports (see `report_sender`) ──────────────────────────────────────────
 
-Two pipes, and nothing else. Where the first one ends without either the supervisor is dead, and
-the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing of
-the operating system but pipes.
+A pipe and a socket, and nothing else. Where the pipe ends without either the supervisor is dead,
+and the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing
+of the operating system but these.
 
-A third pipe takes its standard error until it can log: what a worker says that dies before, such
+Another pipe takes its standard error until it can log: what a worker says that dies before, such
 as Python's own words when a module cannot be imported, the supervisor logs with its end.
 
 The process has a process group of its own: a Ctrl-C in the terminal reaches the supervisor alone.
@@ -29,6 +29,7 @@ from typing import Any
 
 from headrace.streams.logs import LogFormat
 from headrace.streams.secrets import Secret
+from headrace.streams.supervise.report_sender import report_channel
 from headrace.streams.supervise.worker_reports import Report, decode
 
 STOP = b"stop\n"
@@ -71,7 +72,7 @@ class LiveProcess:
         self, launch: Launch, index: int, *, output: Callable[[str], None] | None = None
     ) -> None:
         control_read, self._control = os.pipe()
-        self._reports, report_write = os.pipe()
+        self._reports, report_write = report_channel()
         out_read, out_write = os.pipe() if output is not None else (None, None)
         first_read, first_write = os.pipe()
         errors = _copy(STDERR if out_write is None else out_write)

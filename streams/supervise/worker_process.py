@@ -3,8 +3,9 @@
     python -P -m headrace.streams.supervise.worker_process word_count:app INDEX CONTROL REPORTS
     ERRORS
 
-CONTROL and REPORTS are the ends of the pipes that `headrace.streams.supervise.worker_handle`
-describes, ERRORS becomes the standard error when there are logs; only the supervisor starts this.
+CONTROL and REPORTS are the ends of a pipe and a socket, which
+`headrace.streams.supervise.worker_handle` describes, ERRORS becomes the standard error when there
+are logs; only the supervisor starts this.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from types import FrameType
 from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.app import KafkaStreams
+from headrace.streams.facts.snapshots import WorkerSnapshot
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded
 from headrace.streams.supervise.app_loader import load_app
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervise.report_sender import Reporter, ReportSender
 from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
 from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
-from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Reporter, ReportPipe
+from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Status
 
 
 class StopSwitch:
@@ -89,7 +92,7 @@ class _Leash(threading.Thread):
             os._exit(ExitCode.STOP_TIMEOUT)
 
 
-def _load(launch: Launch, index: int, activity: Activity, reports: ReportPipe) -> KafkaStreams:
+def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
     """The application with what the command adds, and an identity of this worker's own."""
     app = load_app(launch.target)
     settings: dict[str, object] = {**launch.settings}
@@ -112,7 +115,7 @@ class _Says:
     full: bool
 
 
-def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _Says) -> None:
+def _work(launch: Launch, index: int, control: int, reports: ReportSender, says: _Says) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
     leash = _Leash(control, switch)
@@ -123,15 +126,18 @@ def _work(launch: Launch, index: int, control: int, reports: ReportPipe, says: _
         if app.config.log_errors is not None:
             says.full = app.config.log_errors == "full"
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000
-        reports.send(
-            Loaded(
-                app.config.application_id,
-                app.config.shutdown_timeout_ms,
-                str(app.config.state_dir.absolute()),
-            )
-        )
+        config, topology = app.config, app.metrics().topology
+        state_dir = str(config.state_dir.absolute())
+        reports.send(Loaded(config.application_id, config.shutdown_timeout_ms, state_dir, topology))
         switch.attach(lambda leave: app.close(leave_group=leave))
-        with Reporter(reports, lambda: activity.status(app.state.value, app.records_processed)):
+
+        def status() -> Status:
+            return activity.status(app.state.value, app.records_processed)
+
+        def facts() -> WorkerSnapshot | None:
+            return app.metrics().workers[0].facts
+
+        with Reporter(reports, status, facts):
             app.run()
     finally:
         leash.ended.set()
@@ -147,7 +153,7 @@ def _stop_on_sigterm(switch: StopSwitch) -> None:
     signal.signal(signal.SIGINT, stop)
 
 
-def _exit_code(work: Callable[[], None], reports: ReportPipe, says: _Says) -> ExitCode:
+def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> ExitCode:
     """Work, and say what it failed of: to the supervisor, which says it once for all workers."""
     try:
         work()
@@ -191,10 +197,10 @@ def main() -> None:
         colors=launch.colors,
         fields={"worker_index": index},
     )
-    pipe = ReportPipe(reports)
+    sender = ReportSender(reports)
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
     says = _Says(full)
-    code = _exit_code(lambda: _work(launch, index, control, pipe, says), pipe, says)
+    code = _exit_code(lambda: _work(launch, index, control, sender, says), sender, says)
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
         with suppress(OSError, ValueError):

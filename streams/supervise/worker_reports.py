@@ -1,26 +1,18 @@
-"""What a worker tells its supervisor: one line of JSON per report, over a pipe.
-
-A report is a courtesy. It is written without waiting, and dropped when the pipe is full: a
-supervisor that is slow, stopped or gone never delays a worker. Each says how things are, not what
-changed, so a dropped one is made good by the next.
-"""
+"""What a worker tells its supervisor: one line of JSON for each report (see `report_sender`)."""
 
 from __future__ import annotations
 
 import json
-import os
 import select
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from headrace.streams.contact.unreached import Unreached
+from headrace.streams.facts.snapshots import WorkerSnapshot
+from headrace.streams.facts.wire import to_json, worker_of
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.failures import Failure
 from headrace.streams.seams.clients import Clock, TopicPartition
-
-EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +26,8 @@ class Loaded:
     application: str
     shutdown_timeout_ms: int
     state_dir: str = ""
+    topology: str = ""
+    """Tells versions of the topology from each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,14 @@ def _half(text: str) -> str:
     return text[: len(text) // 2]
 
 
-Report = Loaded | Status | Failed | Unreached
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a worker tells of itself in numbers."""
+
+    facts: WorkerSnapshot
+
+
+Report = Loaded | Status | Failed | Unreached | Told
 _KINDS: dict[str, type[Report]] = {
     "loaded": Loaded,
     "status": Status,
@@ -104,6 +105,8 @@ _KINDS: dict[str, type[Report]] = {
 
 def encode(report: Report) -> bytes:
     """Make a line of a report."""
+    if isinstance(report, Told):
+        return b'{"told": %s}\n' % to_json(report.facts)
     kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
     return json.dumps({kind: asdict(report)}).encode() + b"\n"
 
@@ -113,45 +116,10 @@ def decode(line: bytes) -> Report:
 
     Example:
         >>> decode(encode(Loaded("word-count", 30_000)))
-        Loaded(application='word-count', shutdown_timeout_ms=30000, state_dir='')
+        Loaded(application='word-count', shutdown_timeout_ms=30000, state_dir='', topology='')
     """
     ((kind, fields),) = json.loads(line).items()
-    return _KINDS[kind](**fields)
-
-
-class ReportPipe:
-    """The worker's end of the pipe.
-
-    Args:
-        file: its number; nothing else may write to it.
-    """
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        os.set_blocking(file, False)
-
-    def send(self, report: Report) -> bool:
-        """Write a report if there is room; returns whether anybody may still read."""
-        line = encode(report)
-        if len(line) > select.PIPE_BUF:
-            return True  # only up to this size is a line written whole or not at all
-        try:
-            os.write(self._file, line)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return True
-
-    def send_surely(self, report: Report, *, within_s: float = 1.0) -> bool:
-        """Write a report, waiting for room; returns whether it is written."""
-        _, writable, _ = select.select([], [self._file], [], within_s)
-        if not writable:
-            return False
-        try:
-            return os.write(self._file, encode(report)) > 0
-        except OSError:
-            return False
+    return Told(worker_of(fields)) if kind == "told" else _KINDS[kind](**fields)
 
 
 class Activity:
@@ -216,28 +184,3 @@ class Activity:
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
         """A store is complete."""
         self._restoring.pop(place, None)
-
-
-class Reporter:
-    """Sends the worker's status now and then, from a thread of its own."""
-
-    def __init__(
-        self, pipe: ReportPipe, status: Callable[[], Status], *, every_s: float = EVERY_S
-    ) -> None:
-        self._pipe = pipe
-        self._status = status
-        self._every_s = every_s
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-reports", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: Any) -> None:
-        self._ended.set()
-        self._thread.join(self._every_s * 2)
-        self._pipe.send(self._status())
-
-    def _run(self) -> None:
-        while not self._ended.is_set() and self._pipe.send(self._status()):
-            self._ended.wait(self._every_s)

@@ -15,7 +15,8 @@ from headrace.streams.supervise.exit_codes import ExitCode
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.supervisor import Supervisor
-from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Status
+from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Status, Told
+from tests.support.snapshots import worker_snapshot
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
@@ -457,3 +458,49 @@ def test_brokers_that_go_away_again_are_said_at_once() -> None:
         scene.process(0).unread += [status(before), unreached(2.0, 60.0)]
         scene.turn(0.1)
         assert len(scene.log.named("brokers_not_reached")) == times
+
+
+def test_the_board_has_the_last_that_each_worker_told() -> None:
+    scene = Scene(workers=2)
+    scene.turn()
+    assert not scene.supervisor.board.is_loaded
+    first = scene.started[0][1]
+    facts = worker_snapshot(tasks=3)
+    first.unread = [
+        Loaded("shop", 1_000, topology="abc"),
+        Told(facts),
+        Status("running", 3, 0, 0, 0, 0, None, 1),
+    ]
+    scene.turn()
+    board = scene.supervisor.board
+    assert board.is_loaded
+    assert (board.facts.application, board.facts.topology) == ("shop", "abc")
+    assert [view.facts for view in board.facts.workers] == [facts, None]
+    assert [task.id for task in board.facts.tasks] == ["0_0", "0_1", "0_2"]
+    assert board.turned_s == scene.now_s
+
+
+def test_the_numbers_of_a_worker_that_crashed_stay_until_the_next_tells_its_own() -> None:
+    scene = Scene(workers=1)
+    scene.turn()
+    process = scene.started[0][1]
+    facts = worker_snapshot(tasks=3)
+    process.unread = [Told(facts)]
+    process.code = -KILL
+    scene.turn()
+    (view,) = scene.supervisor.board.facts.workers
+    assert (view.facts, view.pid, view.restarts) == (facts, None, 1)
+    assert scene.supervisor.board.facts.tasks == ()
+    scene.now_s += 100
+    scene.turn()
+    (view,) = scene.supervisor.board.facts.workers
+    assert view.facts is None
+    assert not scene.supervisor.board.is_given_up
+
+
+def test_the_board_says_that_a_worker_is_given_up() -> None:
+    scene = Scene(workers=1, most=0)
+    scene.turn()
+    scene.started[0][1].code = 1
+    scene.turn()
+    assert scene.supervisor.board.is_given_up

@@ -1,0 +1,25 @@
+"""What whoever looks after an application knows of it at one moment, for those who ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.streams.facts.snapshots import ApplicationSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """See the module.
+
+    Args:
+        facts: the application and its workers.
+        turned_s: when the loop that looks after the workers turned last, in seconds of the clock
+            of the snapshots' `at_s`.
+        is_loaded: whether the application was loaded, and its settings are right.
+        is_given_up: whether a worker has failed for good, and the others are told to stop.
+    """
+
+    facts: ApplicationSnapshot
+    turned_s: float
+    is_loaded: bool
+    is_given_up: bool
