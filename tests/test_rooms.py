@@ -66,6 +66,7 @@ streams/control/
 streams/devbroker/
 streams/cli/options.py streams/cli/tables.py
 streams/cli/topics/
+streams/cli/dev/
 streams/cli/
 streams/__init__.py
 spark_bridge/cleanup.py spark_bridge/driver_memory.py spark_bridge/errors.py spark_bridge/read.py \

@@ -27,6 +27,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.describe:describe",
         "Show what an application computes, as text, code or a picture.",
     ),
+    "dev": (
+        "headrace.streams.cli.dev.dev:dev",
+        "Run an application while it is written, started again with each save.",
+    ),
     "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
     "log-level": (
         "headrace.streams.control.commands:log_level",

@@ -55,7 +55,8 @@ class TopicReader:
                 place = TopicPartition(str(message.topic()), message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(place)
+                    if ends is not None:
+                        left.discard(place)
                 elif checked([message], self._config) and place in left:
                     offset = message.offset() or 0
                     if ends is not None and offset >= ends[place] - 1:

@@ -94,6 +94,8 @@ def tail(
         names = [known.full_name(name) for name in topics]
         if not names and known.names is not None:
             names = known.names.outputs(())
+        if not names and known.names is not None:
+            raise click.UsageError(f"{known.config.application_id} writes no topic; name a TOPIC")
         if not names:
             raise click.UsageError("name a TOPIC, or an application with --app")
         forms = {name: known.form(name, key, value) for name in names}
@@ -101,6 +103,8 @@ def tail(
         places = _places(counts_of(admin, names), partition)
         begins = admin.offsets_for(aim or Target(), places)
         ends = None if follow else _ends(admin, places, uncommitted=uncommitted)
+        if follow:
+            click.echo(f"Following {', '.join(names)}.", err=True)
         reader = TopicReader(known.config.restore_config(), uncommitted=uncommitted)
         with suppress(KeyboardInterrupt):
             try:

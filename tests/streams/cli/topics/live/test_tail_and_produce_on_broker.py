@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,8 +171,15 @@ def test_it_begins_where_it_is_told_to(
 
 def test_it_follows_until_it_has_seen_enough(topics: Topics) -> None:
     topic = topics.create(partitions=2)
-    kafka.write(topics.bootstrap, topic, [(b"%d" % n, b"x") for n in range(5)])
+    kafka.write(topics.bootstrap, topic, [(b"%d" % n, b"old") for n in range(5)])
     assert len(lines_of(without_app(topics, "tail", topic, "--follow", "--max", "5"))) == 5
+    later = threading.Timer(
+        2.0, lambda: kafka.write(topics.bootstrap, topic, [(b"%d" % n, b"new") for n in range(5)])
+    )
+    later.start()
+    options = ("--follow", "--from", "end", "--max", "5")
+    found = lines_of(without_app(topics, "tail", topic, *options))
+    assert [record["value"] for record in found] == ["new"] * 5
 
 
 def test_what_was_aborted_is_read_only_where_that_is_asked_for(topics: Topics) -> None:

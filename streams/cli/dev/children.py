@@ -1,0 +1,73 @@
+"""The commands that `headrace dev` runs beside each other, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+STOP_S = 40.0
+"""More than an application may take to stop, unless it says otherwise."""
+
+
+class Child:
+    """A command; what it writes is passed on line by line.
+
+    It has a process group of its own, so that a Ctrl-C in the terminal does not reach it.
+    """
+
+    def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
+        self._said: list[str] = []
+        self._say = say
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headrace", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_without_settings(os.environ),
+            process_group=0,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+        self._reader.start()
+
+    def _pass_on(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            self._say(line.rstrip("\n"))
+
+    def has_said(self) -> bool:
+        """Whether it wrote anything."""
+        return bool(self._said)
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        code = self._process.wait()
+        self._reader.join()
+        return code
+
+    def stop(self) -> None:
+        """End it: cleanly, if it does so in time."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.wait()
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `headrace dev` has read already, and gives them in a file."""
+    return {name: text for name, text in environ.items() if not name.startswith("HEADRACE_")}

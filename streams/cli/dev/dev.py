@@ -1,0 +1,182 @@
+"""The command `headrace dev`: broker, topics, application and its outputs in one terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from headrace.streams.cli.dev.changes import Changes
+from headrace.streams.cli.dev.children import Child
+from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.devbroker.cluster import DevBroker
+from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.secrets import revealed
+
+_LOOK_S = 0.3
+_READY_S = 15.0
+
+
+@click.command()
+@target_argument
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Of the topics that are made.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".headrace", "broker"),
+    show_default=True,
+    help="Where the data of the broker live.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=9092,
+    show_default=True,
+    help="Where the broker listens; 0: a free one.",
+)
+@settings_option
+def dev(target: str, partitions: int, directory: Path, port: int, settings: dict[str, Any]) -> None:
+    """Run an application while it is written: started again whenever a file is saved.
+
+    Starts a Kafka on this machine unless --bootstrap-servers, the environment or a file names one,
+    makes the topics that the application reads and writes, runs it in one worker, and prints what
+    it writes. A mistake is shown, and the next save is tried. Ctrl-C ends all of it; the data stay.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_terminated_as_interrupted())
+        try:
+            if "bootstrap.servers" not in settings:
+                servers = stack.enter_context(_broker(directory, port))
+                settings = {**settings, "bootstrap.servers": servers}
+            file = stack.enter_context(_file_of(settings))
+            changes = Changes(_roots(target))
+            click.echo(f"Watching {len(changes)} files. Ctrl-C ends.")
+            Session(target, str(file), partitions, changes).run()
+        except KeyboardInterrupt:
+            click.echo("Ended.")
+
+
+class Session:
+    """One run of `headrace dev`, from a save to the next, over and over."""
+
+    def __init__(self, target: str, file: str, partitions: int, changes: Changes) -> None:
+        self._target = target
+        self._config = ("--config", file)
+        self._partitions = partitions
+        self._changes = changes
+
+    def run(self) -> None:
+        """Go on until Ctrl-C."""
+        while True:
+            with ExitStack() as children:
+                self._start(children)
+                saved = self._await_save()
+                click.echo(f"Saved: {', '.join(_shown(path) for path in saved)}. Starting again.")
+
+    def _start(self, children: ExitStack) -> None:
+        partitions = str(self._partitions)
+        made = self._child(
+            children, "topics", "create", "--app", self._target, "--partitions", partitions
+        )
+        if made.wait() != 0:
+            click.echo("It waits for the next save.")
+            return
+        tail = self._child(
+            children, "topics", "tail", "--app", self._target, "--follow", "--from", "end"
+        )
+        # What the application writes first is to be seen.
+        give_up_s = time.monotonic() + _READY_S
+        while not tail.has_said() and tail.poll() is None and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_S / 10)
+        options = ("--log-format", "console", "--status-every", "0")
+        self._running = self._child(children, "run", self._target, *options)
+
+    def _child(self, children: ExitStack, *arguments: str) -> Child:
+        child = Child(*arguments, *self._config, say=click.echo)
+        children.callback(child.stop)
+        return child
+
+    def _await_save(self) -> list[Path]:
+        saved: list[Path] = []
+        while True:
+            time.sleep(_LOOK_S)
+            more = self._changes.since()
+            # An editor may write several files, and one of them in several steps.
+            if saved and not more:
+                return list(dict.fromkeys(saved))
+            saved += more
+
+
+def _roots(target: str) -> list[Path]:
+    place = target.rpartition(":")[0]
+    file = Path(place)
+    return [Path.cwd(), *([file.parent] if file.suffix == ".py" or os.sep in place else [])]
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@contextmanager
+def _broker(directory: Path, port: int) -> Iterator[str]:
+    """A broker on this machine; stopped at the end where it was started here."""
+    try:
+        status = DevBroker(directory).status()
+        ran = status.serving
+        is_there = any(node.pid for node in status.nodes)
+        broker = DevBroker(directory, port=0 if is_there else port, report=click.echo)
+        servers = broker.start()
+    except DevBrokerError as error:
+        raise click.ClickException(
+            f"{error}\nOr name a cluster: headrace dev ... --bootstrap-servers HOST:PORT"
+        ) from error
+    click.echo(f"{'Already running' if ran else 'Started'}: {servers} ({broker.directory})")
+    try:
+        yield servers
+    finally:
+        if not ran:
+            broker.stop()
+
+
+@contextmanager
+def _file_of(settings: Mapping[str, Any]) -> Iterator[Path]:
+    """The settings in a file that nobody else may read: a command line is seen by all."""
+    with tempfile.TemporaryDirectory(prefix="headrace-dev-") as home:
+        path = Path(home, "settings.toml")
+        path.touch(mode=0o600)
+        # JSON's strings, numbers and lists are TOML's.
+        lines = [f"{json.dumps(n)} = {json.dumps(v)}\n" for n, v in revealed(settings).items()]
+        path.write_text("".join(lines))
+        yield path
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        sys.stdout.flush()

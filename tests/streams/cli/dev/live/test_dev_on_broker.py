@@ -1,0 +1,116 @@
+"""`headrace dev` on a real broker: saves, mistakes, and one Ctrl-C for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support import kafka
+from tests.support.processes import IMPORT_PATH, wait_until
+from tests.support.topics import Topics
+
+APP = """
+from headrace import KafkaStreams, StreamsBuilder, serdes
+from my_words import change
+builder = StreamsBuilder()
+builder.stream({words!r}, value=serdes.string).map_values(change).to({out!r})
+app = KafkaStreams(builder.build(), {{
+    "application.id": {id!r}, "bootstrap.servers": "localhost:1", "state.dir": "state",
+    "commit.interval.ms": 50,
+}})
+"""
+
+
+class Terminal:
+    """A terminal in which `headrace dev` runs."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.log = home / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "dev", "my_app:app", *options],
+                cwd=home,
+                env={**os.environ, "PYTHONPATH": IMPORT_PATH, "PYTHONUNBUFFERED": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, said: str, times: int = 1) -> None:
+        def is_said() -> bool:
+            assert self.process.poll() is None, self.text()
+            return self.text().count(said) >= times
+
+        wait_until(is_said, what=f"{said}: {self.log}")
+
+    def interrupt(self) -> int:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(60)
+        ended = ("terminated", "zombie")  # nobody may be there to bury what the broker was
+        left = [c for c in children if c.is_running() and c.status() not in ended]
+        assert left == []
+        return code
+
+
+@contextmanager
+def dev(home: Path, *options: str) -> Iterator[Terminal]:
+    terminal = Terminal(home, *options)
+    try:
+        yield terminal
+    finally:
+        for child in (
+            psutil.Process(terminal.process.pid).children(recursive=True)
+            if (terminal.process.poll() is None)
+            else ()
+        ):
+            child.kill()
+        terminal.process.kill()
+        terminal.process.wait()
+
+
+def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_path: Path) -> None:
+    words, out = topics.name("words"), topics.name("out")
+    app = APP.format(words=words, out=out, id=topics.name("app"))
+    (tmp_path / "my_app.py").write_text(app)
+    mine = tmp_path / "my_words.py"
+    mine.write_text("change = str.upper\n")
+    with dev(tmp_path, "--bootstrap-servers", topics.bootstrap, "--partitions", "2") as terminal:
+        terminal.wait_for("new=running")
+        assert (topics.partitions(words), topics.partitions(out)) == (2, 2)
+        kafka.write(topics.bootstrap, words, [(None, b"first")])
+        terminal.wait_for('"value":"FIRST"')
+        mine.write_text("change = str.title(\n")
+        terminal.wait_for("Saved: my_words.py. Starting again.")
+        terminal.wait_for("SyntaxError: '(' was never closed")
+        terminal.wait_for("It waits for the next save.")
+        assert "Traceback" not in terminal.text()
+        kafka.write(topics.bootstrap, words, [(None, b"second")])
+        mine.write_text("change = str.title\n")
+        terminal.wait_for('"value":"Second"')
+        assert terminal.interrupt() == 0
+    assert terminal.text().endswith("Ended.\n")
+
+
+@pytest.mark.slow
+def test_without_a_cluster_one_is_started_here_and_stopped_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "my_app.py").write_text(APP.format(words="words", out="out", id="dev"))
+    (tmp_path / "my_words.py").write_text("change = str.upper\n")
+    with dev(tmp_path, "--dir", "kafka", "--port", "0") as terminal:
+        terminal.wait_for("new=running")
+        assert "Started: localhost:" in terminal.text()
+        assert terminal.interrupt() == 0
+    command = [sys.executable, "-m", "headrace", "broker", "status", "--dir", "kafka"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": IMPORT_PATH})  # fmt: skip
+    assert done.returncode == 3, done.stdout
