@@ -25,7 +25,7 @@ from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot,
 from headrace.streams.facts.usage import process_usage
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
-from headrace.streams.loading import ApplicationError, loading
+from headrace.streams.loading import refuse_while_loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.key_checks import log_unequal_keys
 from headrace.streams.plan.plan import SubPlan, plan_application
@@ -36,6 +36,8 @@ from headrace.streams.secrets import guarded, over
 from headrace.streams.states import State as State
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
+from headrace.streams.uncaught.answers import Uncaught, UncaughtErrorHandler, checked
+from headrace.streams.uncaught.shutdown import Shutdown
 from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
@@ -64,6 +66,8 @@ class KafkaStreams:
         state_listener: hears each change of `state`.
         restore_listener: hears how local state is restored.
         worker_listener: hears of assignments and commits.
+        uncaught_error_handler: answers what follows when an error has stopped a worker; None has
+            the application stop in this process. See docs/operations.md.
         clock: time, for tests.
         probe: called between the steps of a commit and a restore, for tests.
 
@@ -89,6 +93,7 @@ class KafkaStreams:
         state_listener: StateListener | None = None,
         restore_listener: RestoreListener | None = None,
         worker_listener: WorkerListener | None = None,
+        uncaught_error_handler: UncaughtErrorHandler | None = None,
         clock: Clock | None = None,
         probe: Probe = no_probe,
     ) -> None:
@@ -103,6 +108,7 @@ class KafkaStreams:
         self._state_listener = state_listener
         self._restore_listener = restore_listener or SilentRestoreListener()
         self._worker_listener = worker_listener or SilentListener()
+        self._uncaught_error_handler = checked(uncaught_error_handler)
         self._clock = clock or SystemClock()
         self._probe = probe
         self._worker: Worker | None = None
@@ -118,6 +124,14 @@ class KafkaStreams:
         self._connections = Connections()
         self._lock = threading.RLock()
         self._log = get_logger().bind(application=self.config.application_id)
+        self._shutdown = Shutdown(self.config, self._plans, clock=self._clock, log=self._log)
+        self._uncaught = Uncaught(
+            self._uncaught_error_handler,
+            self._shutdown.tell,
+            says_all=self.config.log_errors == "full",
+            clock=self._clock,
+            log=self._log,
+        )
 
     def __repr__(self) -> str:
         if not hasattr(self, "_state"):
@@ -153,6 +167,11 @@ class KafkaStreams:
     def records_processed(self) -> int:
         """Records that this process has processed, those of aborted transactions included."""
         return 0 if self._worker is None else self._worker.processed
+
+    @property
+    def uncaught_answered(self) -> bool:
+        """Whether `uncaught_error_handler` was asked, and has answered."""
+        return self._uncaught.answer is not None
 
     # -- how it is doing ---------------------------------------------------------------------
 
@@ -222,6 +241,7 @@ class KafkaStreams:
             state_listener=self._state_listener,
             worker_listener=BothWorkerListeners(self._worker_listener, worker_listener),
             restore_listener=BothRestoreListeners(self._restore_listener, restore_listener),
+            uncaught_error_handler=self._uncaught_error_handler,
             clock=self._clock,
             probe=self._probe,
         )
@@ -240,13 +260,13 @@ class KafkaStreams:
         Raises:
             StreamsError: what stopped the application; nothing past it is committed.
         """
-        self._refuse_while_loading()
+        refuse_while_loading(self.config.application_id)
         with self._signals(), rare_collections():
             self._run()
 
     def start(self) -> None:
         """Run in a thread of its own; `close` ends it and raises what stopped it, if anything."""
-        self._refuse_while_loading()
+        refuse_while_loading(self.config.application_id)
         if self._thread is not None:
             raise RuntimeError("the application was started before; make a new KafkaStreams")
         self._thread = threading.Thread(
@@ -299,15 +319,6 @@ class KafkaStreams:
             with contextlib.suppress(Exception):
                 self.close()
 
-    def _refuse_while_loading(self) -> None:
-        target = loading()
-        if target is not None:
-            raise ApplicationError(
-                f"the application {self.config.application_id} was told to run while {target} was "
-                "imported, by a module that a worker or a command imports; put the call behind: "
-                'if __name__ == "__main__":'
-            )
-
     def _run_quietly(self) -> None:
         try:
             self._run()
@@ -332,10 +343,18 @@ class KafkaStreams:
             raise
 
     def _work_until_stopped(self) -> None:
-        try:
-            self._work()
-        except StopRequestedError as error:
-            self._log.warning("stopped_waiting", reason=str(error))
+        while not self._stopping.is_set():
+            started_s = self._clock.monotonic_s()
+            try:
+                self._work()
+                break
+            except StopRequestedError as error:
+                self._log.warning("stopped_waiting", reason=str(error))
+                break
+            except Exception as error:
+                self._stopping.wait(self._uncaught.pause_s(error, started_s=started_s))
+            if not self._stopping.is_set():
+                self._become(State.CONNECTING)
 
     def _work(self) -> None:
         log_unequal_keys(self._topology, self.config, self._log)
@@ -387,8 +406,10 @@ class KafkaStreams:
         try:
             if not self._stopping.is_set():
                 watched = times.watching(threading.get_ident())
-                with deployed.kept_every(parts.keep_offsets_s), watched:
+                heard = self._shutdown.watched(contact, partial(parts.worker.stop, leave=True))
+                with deployed.kept_every(parts.keep_offsets_s), watched, heard:
                     parts.worker.run()
+                self._shutdown.check()
         finally:
             parts.close()
 

@@ -31,3 +31,18 @@ class ApplicationError(StreamsError):
 
     Nobody catches it: the name or the code must be corrected first.
     """
+
+
+def refuse_while_loading(application_id: str) -> None:
+    """Refuse to run an application while a module is imported by a worker or a command.
+
+    Raises:
+        ApplicationError: one is.
+    """
+    target = loading()
+    if target is not None:
+        raise ApplicationError(
+            f"the application {application_id} was told to run while {target} was "
+            "imported, by a module that a worker or a command imports; put the call behind: "
+            'if __name__ == "__main__":'
+        )

@@ -20,7 +20,8 @@ LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 NAME_LENGTH_MAX = 249
 TOPOLOGY_ENDING = ".topology"
 BACKFILL_ENDING = ".backfill"
-OWN_GROUPS = (TOPOLOGY_ENDING, BACKFILL_ENDING)
+SHUTDOWN_ENDING = ".shutdown"
+OWN_GROUPS = (TOPOLOGY_ENDING, BACKFILL_ENDING, SHUTDOWN_ENDING)
 """What stands behind an application's name in those of the groups that it keeps notes in."""
 
 

@@ -57,6 +57,41 @@ backfill ... --drop --id bf-1`, then start
         )
 
 
+class ShutDownError(StreamsError):
+    """Another process of the application has asked for all of them to stop.
+
+    Nobody catches it: whoever starts the application again begins anew.
+
+    Args:
+        host: where that process runs.
+        process: its number there.
+        error: what stopped it.
+        reason: the error's text.
+
+    Example:
+        >>> print(ShutDownError("shop", "db-3", 41, "RecordError", "in-0 offset 7 cannot be read"))
+        the application shop is shut down everywhere, which its uncaught_error_handler has \
+answered on db-3 (process 41) to RecordError: in-0 offset 7 cannot be read; put that right, then \
+start again
+    """
+
+    def __init__(
+        self, application_id: str, host: str, process: int, error: str, reason: str
+    ) -> None:
+        super().__init__(application_id, host, process, error, reason)
+        self.application_id = application_id
+        self.host = host
+        self.process = process
+
+    def __str__(self) -> str:
+        application, host, process, error, reason = self.args
+        return (
+            f"the application {application} is shut down everywhere, which its "
+            f"uncaught_error_handler has answered on {host} (process {process}) to {error}: "
+            f"{reason}; put that right, then start again"
+        )
+
+
 class TopologyChangedError(StreamsError):
     """The topology would lose or misread state that is deployed, and nobody has accepted that.
 

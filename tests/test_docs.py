@@ -175,9 +175,8 @@ def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
 
 
 def test_the_example_of_logs_runs() -> None:
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / "operations.md").read_text(), re.M | re.S
-    )
+    page = (DOCS / "operations.md").read_text().partition("\n## Logs\n")[2]
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
     events = (
         "from headrace.state.events.log import get_logger\n"
         "__name__ = 'headrace.streams.app'\n"
@@ -190,3 +189,18 @@ def test_the_example_of_logs_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith(" WARNING headrace.streams.app transaction_aborted task=0_1\n")
     assert "task_started" not in done.stderr
+
+
+def test_the_example_of_an_uncaught_error_runs() -> None:
+    page = (DOCS / "operations.md").read_text().partition("\n### When an error stops a worker\n")[2]
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
+    asked = (
+        "service, ours = RuntimeError(), RuntimeError()\n"
+        "service.__cause__ = ConnectionError()\n"
+        "print(after(service).name, after(ours).name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{asked}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "REPLACE_WORKER SHUTDOWN_APPLICATION\n"

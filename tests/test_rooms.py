@@ -57,6 +57,8 @@ streams/views/
 streams/global_tables/
 streams/facts/
 streams/worker/
+streams/supervise/restarts.py
+streams/uncaught/
 streams/app.py
 streams/testing/
 streams/simulation/world/

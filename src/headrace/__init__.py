@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from headrace.streams.kafka.schema_registry import SchemaRegistry
     from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
+    from headrace.streams.uncaught.answers import UncaughtErrorResponse
     from headrace.topology import (
         BranchedKStream,
         BufferConfig,
@@ -133,6 +134,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "TopologyTestDriver",
+    "UncaughtErrorResponse",
     "UnlimitedWindows",
     "ValueAndTimestamp",
     "ValueTransformerWithKey",
@@ -159,6 +161,7 @@ _ELSEWHERE: Final = {
     "Fail": "headrace.streams.records.handlers",
     "Failure": "headrace.streams.records.handlers",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
+    "UncaughtErrorResponse": "headrace.streams.uncaught.answers",
     "in_memory": "headrace.topology.processors.stores",
 }
 _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}

@@ -151,6 +151,43 @@ class MemberlessGroup:
             consumer.close()
 
 
+class OpenGroup:
+    """Reads offsets of a group again and again, by one connection that stays.
+
+    Args:
+        config: librdkafka's settings, without a group.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], group: str, *, contact: Heard | None = None
+    ) -> None:
+        self._config = config
+        self._group = group
+        settings = {**revealed(config), "group.id": group, "enable.auto.commit": False,
+                    "isolation.level": "read_uncommitted"}  # fmt: skip
+        self._consumer = new_consumer(settings, contact or Heard())
+
+    def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets at some places.
+
+        Raises:
+            GroupDeniedError: this client may not read them.
+            FatalClientError: the brokers do not say now.
+        """
+        asked = [confluent_kafka.TopicPartition(*place) for place in places]
+        try:
+            return _found(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
+        except KafkaException as error:
+            cause = _behind(self._consumer, error.args[0])
+            if reaction_to(cause, "query") is Reaction.DENIED:
+                raise denial(cause, self._config, group=self._group, right="Read") from error
+            raise FatalClientError(f"cannot read {self._group}: {cause.str()}") from error
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+
 def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
     """What is behind an error: a call of a denied group times out, and a poll says why."""
     while (message := consumer.poll(0)) is not None:

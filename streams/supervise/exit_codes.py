@@ -29,6 +29,7 @@ from headrace.streams.start_errors import (
     BackfillOpenError,
     ChangelogUnfinishedError,
     ResetUnfinishedError,
+    ShutDownError,
     TopologyChangedError,
 )
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
@@ -53,6 +54,7 @@ class ExitCode(IntEnum):
     STOP_TIMEOUT = 11
     BACKFILL = 12
     ACCESS = 13
+    SHUT_DOWN = 14
     INTERRUPTED = 130
 
 
@@ -111,6 +113,8 @@ TABLE: tuple[Ending, ...] = (
     Ending(AccessError,
            "the cluster does not let this client in, denies it a right, or is not trusted by it",
            ExitCode.ACCESS, "after correcting password, certificate or [rights](#rights)"),
+    Ending(ShutDownError, "another process had the application shut down everywhere",
+           ExitCode.SHUT_DOWN, "after putting right what that process says"),
     Ending(LocalStateError,
            "the state directory cannot be used, or its files are of another format",
            ExitCode.LOCAL_STATE, "after following the message"),
@@ -118,6 +122,8 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.CLIENT, "yes, by the supervisor"),
     Ending(None, "any other error, or a signal ended a worker", ExitCode.CRASHED,
            "yes, by the supervisor"),
+    Ending(None, "a crash to which the `uncaught_error_handler` has answered to shut down",
+           ExitCode.SHUT_DOWN, "after finding out why"),
     Ending(None, "stopped cleanly: SIGTERM, SIGHUP, Ctrl-C or `close`", ExitCode.STOPPED, "no"),
     Ending(None, "the command line is wrong", ExitCode.USAGE, "after correcting it"),
     Ending(None, "a worker crashed too often within ten minutes", ExitCode.RESTARTS,

@@ -29,7 +29,7 @@ from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded
 from headrace.streams.supervise.app_loader import load_app
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.supervise.report_sender import Reporter, ReportSender
 from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
 from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
@@ -110,9 +110,15 @@ def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender)
 
 @dataclass(slots=True)
 class _Says:
-    """How much is said of an error; an application's own setting is known when it is loaded."""
+    """What is said of an error; an application's own word is known when it is loaded.
+
+    Args:
+        full: whether texts that may quote a record are said.
+        is_final: whether no worker is to follow.
+    """
 
     full: bool
+    is_final: Callable[[], bool] = lambda: False
 
 
 def _work(launch: Launch, index: int, control: int, reports: ReportSender, says: _Says) -> None:
@@ -125,6 +131,7 @@ def _work(launch: Launch, index: int, control: int, reports: ReportSender, says:
         app = _load(launch, index, activity, reports)
         if app.config.log_errors is not None:
             says.full = app.config.log_errors == "full"
+        says.is_final = lambda: app.uncaught_answered
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000
         config, topology = app.config, app.metrics().topology
         state_dir = str(config.state_dir.absolute())
@@ -161,7 +168,8 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
         failure = describe_failure(error, full=says.full)
         if not reports.send_surely(Failed.of(failure)):
             log_failure(get_logger(), failure)
-        return exit_code_of(error)
+        code = exit_code_of(error)
+        return ExitCode.SHUT_DOWN if is_crash(code) and says.is_final() else code
     return ExitCode.STOPPED
 
 

@@ -178,9 +178,10 @@ class Counted:
         )
 
     @contextmanager
-    def running(self, workers: int, *arguments: str) -> Iterator[Run]:
+    def running(self, workers: int, *arguments: str, log: str = "log") -> Iterator[Run]:
         """Run it; whatever happens, no process is left afterwards."""
-        run = Run(self.home, "my_app:app", f"--workers={workers}", "--status-every=0.3", *arguments)
+        own = (f"--workers={workers}", "--status-every=0.3")
+        run = Run(self.home, "my_app:app", *own, *arguments, log=log)
         try:
             yield run
         finally:

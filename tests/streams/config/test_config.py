@@ -19,6 +19,7 @@ from headrace.streams.config.java_settings import NOT_SUPPORTED
 from headrace.streams.deployed.deployed import topology_group
 from headrace.streams.errors import ConfigError
 from headrace.streams.settings import OWN_GROUPS
+from headrace.streams.uncaught.shutdown_note import shutdown_group
 from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.topology import serdes
 
@@ -121,7 +122,8 @@ def test_an_application_is_not_named_like_the_notes_of_another(ending: str) -> N
 
 
 def test_the_endings_that_are_refused_are_those_of_the_groups_of_notes() -> None:
-    assert {topology_group("a"), backfill_group("a")} == {f"a{ending}" for ending in OWN_GROUPS}
+    groups = {topology_group("a"), backfill_group("a"), shutdown_group("a")}
+    assert groups == {f"a{ending}" for ending in OWN_GROUPS}
 
 
 @pytest.mark.parametrize("value", ["localhost", "localhost:", ":9092", "h:0", "h:1,,h:2", [], 9092])
