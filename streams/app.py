@@ -395,7 +395,6 @@ class KafkaStreams:
             global_plans=self._global_plans,
             connections=self._connections,
             deployed=deployed.before,
-            agree=deployed.agree,
             gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
             before_start=StartCheck(
                 self.config, self._plans, cluster, self._records(), deployed.before, self._log

@@ -13,23 +13,17 @@ application itself are gone too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
 from headrace.streams.deployed.deployment import Deployment, change_code, is_accepted
 from headrace.streams.deployed.deployment_changes import changes
-from headrace.streams.deployed.shares import UNSHARED, Shares
-from headrace.streams.errors import (
-    FatalClientError,
-    MisconfiguredTopicError,
-    StopRequestedError,
-)
+from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.settings import TOPOLOGY_ENDING
@@ -100,7 +94,6 @@ class DeployedTopology:
         self._log = log
         self.before: Deployment | None = None
         """What `check` has found to be deployed, if that is known."""
-        self._is_readable = True
         self._ended = threading.Event()
         self._wait = wait or self._ended.wait
         self._keep_every_s = TRY_AGAIN_S
@@ -134,10 +127,7 @@ class DeployedTopology:
             before = self.before = self.read()
         except GroupDeniedError as error:
             self._log.warning("topology_not_read", reason=str(error))
-            self._is_readable = False
             return
-        if before is not None:
-            self._present = replace(self._present, shares=before.shares)
         if before is None or before == self._present:
             return
         found = changes(before, self._present, application_id=self._application_id)
@@ -150,73 +140,19 @@ class DeployedTopology:
         if refused and not is_accepted(self._accepted, code):
             raise TopologyChangedError(refused, code)
 
-    def agree(self, admin: TopicAdmin, leads: Mapping[str, int]) -> Shares:
-        """Find what all workers of the group share tasks out by; call it before joining.
-
-        Whoever joins has written it before, so who finds nobody in the group may decide, and who
-        finds somebody goes by what is written. It stays once it is written, and grows with the
-        lead topics: another version that knows less shares the same of those that it knows.
-
-        Args:
-            leads: the lead topics of this version, and how many partitions they have.
-
-        Raises:
-            MisconfiguredTopicError: workers run by what this version cannot go by.
-        """
-        if not self._is_readable:
-            return UNSHARED  # nobody can be told of another one
-        shares = None if self.before is None else self.before.shares
-        if shares is None or not _are_there(shares, leads, admin):
-            shares = self._found_anew(leads, admin)
-        if shares is None:
-            return UNSHARED
-        agreed = shares.extended(leads)
-        if agreed != shares and not self._is_written(agreed):
-            agreed = shares
-        self._present = replace(self._present, shares=agreed)
-        return agreed
-
-    def _found_anew(self, leads: Mapping[str, int], admin: TopicAdmin) -> Shares | None:
-        """What somebody in the group goes by; None is nothing that this version knows of."""
-        if not admin.has_members(self._application_id):
-            return UNSHARED
-        kept = self.read()
-        if kept is None or kept.shares is None:
-            return None
-        if not _are_there(kept.shares, leads, admin):
-            topics = ", ".join(kept.shares.partitions)
-            raise MisconfiguredTopicError(
-                f"the workers of {self._application_id} share their tasks out by the partitions of "
-                f"{topics}, and some of them are gone; stop all workers, and only then start them "
-                "again"
-            )
-        return kept.shares
-
-    def _is_written(self, shares: Shares) -> bool:
-        try:
-            self._write(replace(self._present, shares=shares))
-        except (AccessError, ValueError) as error:
-            self._log.warning("shares_not_kept", reason=str(error))
-            return False
-        return True
-
     def keep(self) -> bool:
         """Write the program's description, now that its topics are there; whether that is done."""
         try:
-            if self._write(self._present) != self._present:
+            kept, fitting = self._read(), self._present.fitting()
+            if fitting != self._present:
                 self._log.warning("topology_shortened", reason=SHORTENED)
+            number = kept.number if kept.deployment == fitting else kept.number + 1
+            offset = CommittedOffset(number, fitting.encode())
+            self._cluster.set_offsets(self._group, {self._place: offset})
         except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
             self._log.warning("topology_not_kept", reason=str(error))
             return False
         return True
-
-    def _write(self, deployment: Deployment) -> Deployment:
-        """Write as much of it as fits, and return that."""
-        kept, fitting = self._read(), deployment.fitting()
-        number = kept.number if kept.deployment == fitting else kept.number + 1
-        offset = CommittedOffset(number, fitting.encode())
-        self._cluster.set_offsets(self._group, {self._place: offset})
-        return fitting
 
     def kept_every(self, seconds: float) -> Self:
         """The context in which it is written; how often follows from the brokers' retention."""
@@ -239,14 +175,6 @@ class DeployedTopology:
 
     def _next_s(self, *, kept: bool) -> float:
         return self._keep_every_s if kept else min(self._keep_every_s, TRY_AGAIN_S)
-
-
-def _are_there(shares: Shares, leads: Mapping[str, int], admin: TopicAdmin) -> bool:
-    """Whether the group can give out all partitions that are shared."""
-    others = [name for name in shares.partitions if name not in leads]
-    facts = admin.describe(others) if others else {}
-    counts = {**leads, **{name: found.partitions for name, found in facts.items()}}
-    return all(counts.get(name, 0) >= count for name, count in shares.partitions.items())
 
 
 def forget(application_id: str, cluster: GroupOffsets) -> None:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployed_steps import Spans, filler_of, row_kind_of
-from headrace.streams.deployed.shares import Shares
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import MAX_BYTES
 from headrace.topology.graph.graph import AnySerde, SubTopology
@@ -110,8 +109,6 @@ class Deployment:
 
     stores: tuple[DeployedStore, ...] = ()
     topics: tuple[DeployedTopic, ...] = ()
-    shares: Shares | None = field(default=None, compare=False, repr=False)
-    """What tasks are shared out by; None is not known. It is no part of what makes a change."""
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], config: StreamsConfig) -> Deployment:
@@ -134,13 +131,11 @@ class Deployment:
         return text
 
     def _text(self) -> str:
-        plain: dict[str, Any] = {
+        plain = {
             "format": FORMAT,
             "stores": [_plain(store) for store in self.stores],
             "topics": [_plain(topic) for topic in self.topics],
         }
-        if self.shares is not None:
-            plain["shares"] = self.shares.families
         data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
         return base64.b85encode(zlib.compress(data, 9)).decode() + _END
 
@@ -160,10 +155,9 @@ class Deployment:
         if len(fitting._text()) <= MAX_BYTES:
             return fitting
         bare = self._changed(dict.fromkeys(schemas, ""))
-        return replace(
-            self,
-            stores=tuple(replace(store, step="", spans=()) for store in bare.stores),
-            topics=tuple(replace(topic, reads=()) for topic in bare.topics),
+        return Deployment(
+            tuple(replace(store, step="", spans=()) for store in bare.stores),
+            tuple(replace(topic, reads=()) for topic in bare.topics),
         )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
@@ -175,8 +169,7 @@ class Deployment:
                 one, key_schema=instead.get(key, key), value_schema=instead.get(value, value)
             )
 
-        stores, topics = tuple(map(changed, self.stores)), tuple(map(changed, self.topics))
-        return replace(self, stores=stores, topics=topics)
+        return Deployment(tuple(map(changed, self.stores)), tuple(map(changed, self.topics)))
 
     @classmethod
     def decode(cls, text: str) -> Deployment | None:
@@ -197,7 +190,6 @@ class Deployment:
             return cls(
                 tuple(_read(DeployedStore, store) for store in plain["stores"]),
                 tuple(_read(DeployedTopic, topic) for topic in plain["topics"]),
-                _read_shares(plain.get("shares")),
             )
         except (binascii.Error, zlib.error, ValueError, KeyError, TypeError):
             return None
@@ -242,12 +234,6 @@ def _read(cls: type[D], plain: dict[str, Any]) -> D:
     if "spans" in known:
         known["spans"] = tuple((str(name), int(ms)) for name, ms in known["spans"])
     return cls(**known)
-
-
-def _read_shares(plain: list[list[list[Any]]] | None) -> Shares | None:
-    if plain is None:
-        return None
-    return Shares(tuple(tuple((str(n), int(c)) for n, c in family) for family in plain))
 
 
 def _reads(sub: SubTopology) -> tuple[str, ...]:

@@ -271,22 +271,16 @@ class LiveAdmin(Asking):
 
         self._ask("alter the configs of", [topic] if entries else [], send)
 
-    def _group(self, group: str) -> Any:
+    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
+        """The partitions that a group's members have, or None while the group is not stable."""
+
         def send(some: list[str]) -> dict[str, Future[Any]]:
             futures: dict[str, Future[Any]] = self._client.describe_consumer_groups(
                 some, request_timeout=self._request_s
             )
             return futures
 
-        return self._ask("describe the group", [group], send)[group]
-
-    def has_members(self, group: str) -> bool:
-        """Whether anybody is in a group, or is about to be."""
-        return bool(self._group(group).members)
-
-    def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """The partitions that a group's members have, or None while the group is not stable."""
-        found = self._group(group)
+        found = self._ask("describe the group", [group], send)[group]
         if found.state != confluent_kafka.ConsumerGroupState.STABLE:
             return None
         return frozenset(

@@ -88,9 +88,6 @@ class TopicAdmin(Protocol):
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         """The partitions that a group's members have, or None while the group is not stable."""
 
-    def has_members(self, group: str) -> bool:
-        """Whether anybody is in a group, or is about to be."""
-
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:

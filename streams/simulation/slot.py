@@ -302,7 +302,6 @@ class Slot:
             connections=connections,
             global_plans=run.setup.global_plans,
             before_start=self._start_check(process, connections, log).begin,
-            agree=lambda _, leads: run.cluster.share(leads),
         )
 
     def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from headrace.state.buffers import bound_caches
-from headrace.streams.deployed.shares import UNSHARED, Shares
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.known_topics import known_topics_alone
@@ -62,7 +61,6 @@ class Tasks:
         read_cache_bytes: what the caches of all stores may take together.
         make_facts: makes what the processors of a task share.
         global_views: the rows of global tables, by their nodes.
-        shares: which task each partition stands for that the group gives out.
         write_line: what `print` writes with.
     """
 
@@ -84,7 +82,6 @@ class Tasks:
         handlers: Handlers | None = None,
         make_facts: Callable[[TaskId], TaskFacts] | None = None,
         global_views: Mapping[str, TableView] | None = None,
-        shares: Shares = UNSHARED,
         write_line: Callable[[str], None] = print,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
@@ -92,9 +89,6 @@ class Tasks:
         self._sub_topologies = {
             node.name: plan.id for plan in plans for node in plan.program.sub_topology.nodes
         }
-        self._shares = shares
-        self._beside = {n: c for n, c in shares.partitions.items() if n not in self._by_lead}
-        """Lead topics of other versions alone, which stand for tasks of this one too."""
         self._partitions = partitions
         self._consumer = consumer
         self._restorer = restorer
@@ -119,16 +113,15 @@ class Tasks:
     @property
     def lead_topics(self) -> list[str]:
         """What to subscribe to: one topic of each sub-topology."""
-        return sorted([*self._by_lead, *self._beside])
+        return sorted(self._by_lead)
 
     @property
     def leads(self) -> frozenset[TopicPartition]:
         """The partitions that the group is to give out."""
-        counts = {topic: self._partitions[topic] for topic in self._by_lead} | self._beside
         return frozenset(
             TopicPartition(topic, partition)
-            for topic, count in counts.items()
-            for partition in range(count)
+            for topic in self._by_lead
+            for partition in range(self._partitions[topic])
         )
 
     @property
@@ -190,17 +183,16 @@ class Tasks:
 
     # -- the group's word --------------------------------------------------------------------
 
-    def assign(self, given: Iterable[TopicPartition]) -> None:
-        """Own the tasks that these partitions of lead topics stand for."""
-        for topic, partition in self._shares.tasks(given, self._by_lead):
+    def assign(self, leads: Iterable[TopicPartition]) -> None:
+        """Own the tasks of these partitions of lead topics."""
+        for topic, partition in leads:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
             if task_id not in self._slots:
                 self._slots[task_id] = Slot(task_id, plan, topic, counted=self._counted[plan.id])
 
-    def owned_of(self, given: Iterable[TopicPartition]) -> list[TaskId]:
+    def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
         """The tasks that these partitions of lead topics stand for."""
-        leads = self._shares.tasks(given, self._by_lead)
         ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
         return [task_id for task_id in ids if task_id in self._slots]
 

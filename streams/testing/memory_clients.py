@@ -362,10 +362,6 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
         """All of them: the only member has everything."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
 
-    def has_members(self, group: str) -> bool:  # noqa: ARG002
-        """Nobody else."""
-        return False
-
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:

@@ -11,7 +11,6 @@ from functools import partial
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import NoContact
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.shares import Shares
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import TopicPlan
@@ -36,10 +35,6 @@ BeforeStart = Callable[
 """Called before topics are created, with what creates them, the plan, and those that are there.
 
 It may refuse; it returns the inputs without offsets of which it has said what follows."""
-
-
-Agree = Callable[[TopicAdmin, Mapping[str, int]], Shares]
-"""Called with what asks the cluster and the lead topics, with their partition counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,6 @@ def make_worker(
     deployed: Deployment | None = None,
     gate: Gate | None = None,
     before_start: BeforeStart = lambda _, __, ___: frozenset(),
-    agree: Agree = lambda _, leads: Shares.of(leads),
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
 
@@ -82,7 +76,6 @@ def make_worker(
         deployed: what was deployed before this start, as far as that is known.
         gate: what tasks wait for before they begin.
         before_start: looks at what is there before anything is made.
-        agree: finds what the workers of the group share tasks out by.
 
     Raises:
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
@@ -101,7 +94,6 @@ def make_worker(
             topics=topics,
             global_plans=global_plans,
             deployed=deployed,
-            shares=agree(admin, _leads(plans, topics)),
             told=told,
             keep_offsets_s=keep_offsets_every_s(admin, log),
         )
@@ -119,13 +111,6 @@ def make_worker(
             gate=gate or OpenGate(),
         )
         return WorkerParts(wire(application, seams), local, application.keep_offsets_s)
-
-
-def _leads(plans: Sequence[SubPlan], topics: Mapping[str, TopicFacts]) -> dict[str, int]:
-    """The partition counts of the lead topics."""
-    partitions = {name: facts.partitions for name, facts in topics.items()}
-    leads = [plan.lead(partitions) for plan in plans]
-    return {topic: partitions[topic] for topic in leads}
 
 
 @contextmanager

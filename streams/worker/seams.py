@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact, NoContact
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.shares import UNSHARED, Shares
 from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -36,7 +35,6 @@ class Application:
     Args:
         topics: what is known of the topics; brought up to date while the worker runs.
         deployed: what was deployed before this start, as far as that is known.
-        shares: what the workers of the group share tasks out by.
         told: the inputs without offsets of which it was said already what follows.
         keep_offsets_s: how often offsets that do not move are committed again, in seconds.
     """
@@ -46,7 +44,6 @@ class Application:
     topics: dict[str, TopicFacts]
     global_plans: Sequence[GlobalPlan] = ()
     deployed: Deployment | None = None
-    shares: Shares = UNSHARED
     told: AbstractSet[TopicPartition] = frozenset()
     keep_offsets_s: float
 

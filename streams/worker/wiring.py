@@ -146,7 +146,6 @@ class _Wiring:
                 config, seams.clock, self._commit_requested.set, self.own_numbers.add
             ),
             global_views=self.global_tables.views,
-            shares=self._application.shares,
         )
 
     @cached_property

@@ -15,10 +15,10 @@ from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
 
 WINDOW = 120
 FIRST: dict[str, int] = {
-    "metadata_fetched_at_commit_time": 30,
-    "another_membership_not_noticed": 730,
+    "metadata_fetched_at_commit_time": 400,
+    "another_membership_not_noticed": 400,
     "lost_partitions_dropped_without_an_abort": 30,
-    "restore_only_to_the_last_stable_offset": 220,
+    "offsets_read_while_undecided": 150,
     "offsets_from_the_consumers_position": 45,
     "bulk_restore_without_flush_on_rocksdb": 50,
 }

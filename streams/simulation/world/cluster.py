@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, Message
 
-from headrace.streams.deployed.shares import Shares
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
@@ -36,7 +35,6 @@ class Cluster:
         self.readers: list[tuple[Process, set[TopicPartition]]] = []
         """Processes that wait for records, and of which partitions."""
         self._claims: dict[TopicPartition, tuple[int, str]] = {}
-        self.shares: Shares | None = None
         """Who was told last that it has a partition of the group, and in which generation."""
         self.violations: list[str] = []
         """What must never happen, noticed by the cluster."""
@@ -152,23 +150,15 @@ class Cluster:
 
     def claim(self, places: Iterable[TopicPartition], generation: int, instance_id: str) -> None:
         """A member is told that it has these; what it is told too late does not count."""
-        for place in self._stand_for(places):
+        for place in places:
             if generation >= self._claims.get(place, (0, ""))[0]:
                 self._claims[place] = (generation, instance_id)
 
     def disclaim(self, places: Iterable[TopicPartition], instance_id: str) -> None:
         """A member has let go of these."""
-        for place in self._stand_for(places):
+        for place in places:
             if place in self._claims and self._claims[place][1] == instance_id:
                 del self._claims[place]
-
-    def _stand_for(self, places: Iterable[TopicPartition]) -> Iterable[TopicPartition]:
-        return self.shares.tasks(places, self.shares.partitions) if self.shares else places
-
-    def share(self, leads: Mapping[str, int]) -> Shares:
-        """What all workers share tasks out by: once found it stays."""
-        self.shares = (self.shares or Shares()).extended(leads)
-        return self.shares
 
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
@@ -198,11 +188,6 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         if found.joining or not found.members:
             return None
         return frozenset(place for m in found.members.values() for place in m.partitions)
-
-    def has_members(self, group: str) -> bool:
-        """Whether anybody is in the group."""
-        assert group == self._cluster.group.name
-        return bool(self._cluster.group.members)
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]

@@ -336,6 +336,18 @@ def test_a_description_is_read_as_it_was_written() -> None:
     assert Deployment.decode(deployment.encode()) == deployment
 
 
+def test_what_a_description_says_beside_is_left_aside() -> None:
+    """Notes of other versions say more: what tasks were shared out by was one of it."""
+    deployment = _deployment(_by_word("by-word"))
+    plain = json.loads(zlib.decompress(base64.b85decode(deployment.encode().removesuffix("."))))
+    plain["shares"] = [[["app-by-word-repartition", 4], ["lines", 4]]]
+    for one in (*plain["stores"], *plain["topics"]):
+        one["colour"] = "blue"
+    text = base64.b85encode(zlib.compress(json.dumps(plain).encode())).decode() + "."
+    assert text != deployment.encode()
+    assert Deployment.decode(text) == deployment
+
+
 @pytest.mark.parametrize("text", ["", "AgAAAAAAAAAA", "no text of ours"])
 def test_what_is_no_description_reads_as_none(text: str) -> None:
     assert Deployment.decode(text) is None

@@ -1,4 +1,4 @@
-"""Workers share the tasks of each sub-topology."""
+"""A worker that joins takes over half of the tasks, and the others go on."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def longest_gap_s(records: list[kafka.Record], since_s: float) -> float:
     return longest
 
 
-def test_a_second_worker_takes_over_half_of_each_sub_topology(
-    topics: Topics, tmp_path: Path
-) -> None:
+def test_a_second_worker_takes_over_half_of_the_tasks(topics: Topics, tmp_path: Path) -> None:
     """What stays goes on, and what moves waits for no more than the group takes to say so."""
     scenario = Scenario(topics, tmp_path, partitions=PARTITIONS, repartition=True, worker_id=None)
     times = {"message.timestamp.type": "LogAppendTime"}
@@ -102,8 +100,7 @@ def test_a_second_worker_takes_over_half_of_each_sub_topology(
         wait_until(scenario.is_complete, what="all counts")
         last.stop()
     print(f"the longest gap took {gap_s:.2f} s; begun again: {again or 'none'}")
-    half = PARTITIONS // 2
-    assert [task[0] for task in sorted(moved)] == ["0"] * half + ["1"] * half
+    assert len(set(moved)) == PARTITIONS
     assert aborted or not again, "a task that stays was begun again"
     assert gap_s < GAP_MAX_S
     scenario.check_exact()
