@@ -69,6 +69,7 @@ streams/devbroker/
 streams/cli/options.py streams/cli/tables.py
 streams/cli/topics/
 streams/cli/dev/
+streams/cli/looks/
 streams/cli/
 streams/__init__.py
 spark_bridge/cleanup.py spark_bridge/driver_memory.py spark_bridge/errors.py spark_bridge/read.py \

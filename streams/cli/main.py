@@ -31,7 +31,7 @@ _COMMANDS: Final = {
         "headrace.streams.cli.dev.dev:dev",
         "Run an application while it is written, started again with each save.",
     ),
-    "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
+    "lag": ("headrace.streams.cli.looks.lag:lag", "Show how far an application is behind."),
     "log-level": (
         "headrace.streams.control.commands:log_level",
         "Change what a running `headrace run` logs.",
@@ -44,6 +44,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.reset:reset",
         "Take a stopped application back to a beginning.",
     ),
+    "rights": (
+        "headrace.streams.cli.rights:rights",
+        "Say which rights an application needs, and grant them.",
+    ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
     "scale": (
         "headrace.streams.control.commands:scale",
@@ -53,7 +57,11 @@ _COMMANDS: Final = {
         "headrace.streams.cli.skip:skip",
         "Leave out a record that an application cannot process.",
     ),
-    "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
+    "tasks": ("headrace.streams.cli.looks.lag:tasks", "Show which worker has which task."),
+    "top": (
+        "headrace.streams.cli.looks.top:top",
+        "Show how an application goes on, in a table that is refreshed.",
+    ),
     "topics": (
         "headrace.streams.cli.topics.commands:topics",
         "Make topics, look into them, and write to them.",

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException
 
 from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.secrets import revealed
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
@@ -26,8 +27,8 @@ class Users:
         settings: the administrator's, of a client.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self._client = _kafka.AdminClient({**settings, "log_level": 2})
+    def __init__(self, settings: Mapping[str, object]) -> None:
+        self._client = _kafka.AdminClient({**revealed(settings), "log_level": 2})
 
     def add(self, name: str, password: str) -> None:
         """Make a user, or give the one that is there this password."""

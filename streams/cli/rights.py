@@ -1,0 +1,62 @@
+"""The command `headrace rights`: what an application's user may have to be granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headrace.streams.cli.options import confirm, said_errors, settings_option
+from headrace.streams.cli.topics.known_topics import Known
+from headrace.streams.contact.rights import Right, of_application
+from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.devbroker.users import Users
+from headrace.streams.errors import FatalClientError
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--user", required=True, metavar="NAME", help="Who runs it, without User: in front.")
+@click.option("--grant", is_flag=True, help="Grant them, as the user of the settings given here.")
+@click.option("--revoke", is_flag=True, help="Take them away, likewise.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@settings_option
+def rights(
+    target: str, user: str, grant: bool, revoke: bool, yes: bool, settings: dict[str, Any]
+) -> None:
+    """Say which rights the user of an application needs, and grant them.
+
+    They are those of docs/operations.md, for the topics that the application reads and writes.
+    Topics that functions or handlers choose while it runs are not among them. Rights that the user
+    has already stay. For --grant and --revoke, give the settings of an administrator.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    if grant and revoke:
+        raise click.UsageError("--grant and --revoke are opposites: choose one")
+    with said_errors():
+        known = Known.of(target, settings)
+        needed = _needed(known)
+        for right in needed:
+            click.echo(f"User:{user}: {right}")
+        if not (grant or revoke):
+            return
+        admin = {name: text for name, text in known.reach().items() if name != "client.id"}
+        if not yes:
+            confirm()
+        try:
+            users = Users(admin)
+            (users.grant if grant else users.revoke)(user, needed)
+        except DevBrokerError as error:
+            raise FatalClientError(str(error)) from error
+        click.echo("Granted." if grant else "Revoked.")
+
+
+def _needed(known: Known) -> list[Right]:
+    own = known.own
+    dead_letters = known.config.errors_dead_letter_queue_topic_name
+    outputs = [name for name, use in own.items() if "writes" in use]
+    if dead_letters is not None and dead_letters not in outputs:
+        outputs.append(dead_letters)
+    sources = [name for name, use in own.items() if use.startswith("reads")]
+    return of_application(known.config.application_id, sources=sources, outputs=outputs)
