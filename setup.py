@@ -8,7 +8,7 @@ from pathlib import Path
 
 from setuptools import setup
 
-ROOMS = ("state", "topology", "streams", "spark_bridge")
+ROOMS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 SOURCE = Path(__file__).parent / "src" / "headrace"
 
 missing = [room for room in ROOMS if not (SOURCE / room / "__init__.py").is_file()]

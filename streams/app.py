@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
 from headrace.state.events.log import get_logger
@@ -21,8 +20,9 @@ from headrace.streams.errors import StopRequestedError
 from headrace.streams.facts.embedded import digest_of, embedded
 from headrace.streams.facts.measures import Measures
 from headrace.streams.facts.node_times import NodeTimes
-from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
+from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.facts.usage import process_usage
+from headrace.streams.facts.watched import Watched
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import refuse_while_loading
@@ -33,6 +33,7 @@ from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded, over
+from headrace.streams.signals import on_signals
 from headrace.streams.states import State as State
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
@@ -57,7 +58,7 @@ StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
 
 
-class KafkaStreams:
+class KafkaStreams(Watched):
     """Runs a topology on Kafka: in the calling thread with `run`, in its own with `start`.
 
     Args:
@@ -97,6 +98,7 @@ class KafkaStreams:
         clock: Clock | None = None,
         probe: Probe = no_probe,
     ) -> None:
+        super().__init__()
         settings = guarded(settings)
         self.config = StreamsConfig.parse(settings)
         check_clients(self.config)
@@ -118,7 +120,6 @@ class KafkaStreams:
         self._logs_failure = True
         self._on_unreached: Callable[[Unreached], bool] = lambda _: False
         self._before_lost = State.REBALANCING
-        self._pause = threading.Event()
         self._is_paused = False
         self._digest = digest_of(self._plans)
         self._connections = Connections()
@@ -173,46 +174,9 @@ class KafkaStreams:
         """Whether `uncaught_error_handler` was asked, and has answered."""
         return self._uncaught.answer is not None
 
-    # -- how it is doing ---------------------------------------------------------------------
-
-    def metrics(self) -> ApplicationSnapshot:
-        """What can be told in numbers of this process: workers, tasks, stores, input partitions.
-
-        A snapshot that is at most a second old, and older where the worker is busy with one thing;
-        asking costs next to nothing, and any thread may. Counts begin with the process.
-
-        Example:
-            >>> from headrace import StreamsBuilder
-            >>> builder = StreamsBuilder()
-            >>> builder.stream("in").to("out")
-            >>> app = KafkaStreams(builder.build(), {
-            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"})
-            >>> (worker,) = app.metrics().workers
-            >>> worker.state, worker.facts
-            ('created', None)
-        """
+    def _told(self) -> ApplicationSnapshot:
         facts = None if self._worker is None else self._worker.facts
         return embedded(self.config.application_id, self._digest, self._state.value, facts)
-
-    def tasks(self) -> tuple[TaskSnapshot, ...]:
-        """The tasks that this process has; see `metrics`."""
-        return self.metrics().tasks
-
-    def lags(self) -> tuple[InputSnapshot, ...]:
-        """How far this process is behind in each input partition that it reads; see `metrics`."""
-        return self.metrics().inputs
-
-    def pause(self) -> None:
-        """Process nothing until `resume`; what was processed is committed, and nothing is left.
-
-        The application stays in its group and keeps its tasks; what is being restored goes on. Its
-        state is `PAUSED` once that is so. Punctuators by the wall clock wait, too.
-        """
-        self._pause.set()
-
-    def resume(self) -> None:
-        """Process again after `pause`."""
-        self._pause.clear()
 
     def derived(
         self,
@@ -261,7 +225,7 @@ class KafkaStreams:
             StreamsError: what stopped the application; nothing past it is committed.
         """
         refuse_while_loading(self.config.application_id)
-        with self._signals(), rare_collections():
+        with on_signals(self._ask_to_stop), rare_collections():
             self._run()
 
     def start(self) -> None:
@@ -441,23 +405,10 @@ class KafkaStreams:
 
     # -- signals and states --------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-            self._stopping.set()
-            if self._worker is not None:
-                self._worker.stop()
-
-        before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _ask_to_stop(self) -> None:
+        self._stopping.set()
+        if self._worker is not None:
+            self._worker.stop()
 
     def _lose(self) -> None:
         """No broker can be reached any more; called beside the worker."""

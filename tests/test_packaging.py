@@ -1,4 +1,4 @@
-"""What a user installs: one package with the four rooms, typed, and nothing else."""
+"""What a user installs: one package with the five rooms, typed, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("state", "topology", "streams", "spark_bridge")
+ROOMS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 FACE = ("__init__.py", "__main__.py")
 
 

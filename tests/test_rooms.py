@@ -15,7 +15,7 @@ from tests.support.places import outside_live
 from tests.support.sources import imports_of
 
 ROOT = Path(__file__).parents[1]
-TOPS = ("state", "topology", "streams", "spark_bridge")
+TOPS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 
 ORDER = """
 state/events/
@@ -37,8 +37,8 @@ topology/processor_topology.py topology/topology.py
 topology/dsl/
 topology/__init__.py
 streams/client_names.py streams/collector.py streams/errors.py streams/loading.py streams/logs.py \
-    streams/secrets.py streams/settings.py streams/start_errors.py streams/states.py \
-    streams/worker_errors.py
+    streams/secrets.py streams/settings.py streams/signals.py streams/start_errors.py \
+    streams/states.py streams/worker_errors.py
 streams/contact/
 streams/seams/
 streams/kafka/
@@ -72,6 +72,7 @@ streams/cli/dev/
 streams/cli/looks/
 streams/cli/
 streams/__init__.py
+streams_web/
 spark_bridge/cleanup.py spark_bridge/driver_memory.py spark_bridge/errors.py spark_bridge/read.py \
     spark_bridge/range_consumer.py
 spark_bridge/program/
@@ -286,7 +287,7 @@ def test_the_page_on_architecture_has_every_room() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     for folder in {path.parent for path in files()}:
         assert f"| `{name_of(folder)}/` | " in page
-    named = re.findall(r"`((?:state|topology|streams|spark_bridge)/[\w/]+\.py)`", page)
+    named = re.findall(r"`((?:state|topology|streams|streams_web|spark_bridge)/[\w/]+\.py)`", page)
     assert named
     assert [name for name in named if not (ROOT / name).is_file()] == []
 

@@ -17,6 +17,7 @@ import click
 
 from headrace.state.events.log import get_logger
 from headrace.streams import logs
+from headrace.streams.cli.http import Http, http_options, served
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.control.door import Door
 from headrace.streams.supervise.restarts import RestartLimits
@@ -56,6 +57,7 @@ from headrace.streams.supervise.worker_handle import Launch, Processes
 @click.option("--status-every", type=click.FloatRange(min=0), default=60.0, show_default=True,
               help="Seconds between status_reported events in the log, where it is no terminal; "
               "0 for none.")  # fmt: skip
+@http_options
 def run(
     target: str,
     workers: int,
@@ -65,6 +67,7 @@ def run(
     log_level: str,
     max_restarts: int,
     status_every: float,
+    http: Http | None,
 ) -> None:
     """Run an application in worker processes, and start them again when they crash.
 
@@ -106,7 +109,7 @@ def run(
     door = Door(supervisor.ask, log)
     log.info("supervisor_started", target=target, workers=workers)
     try:
-        with _signals(supervisor):
+        with served(http, lambda: supervisor.board, log), _signals(supervisor):
             code = supervisor.run(processes.wait)
     finally:
         door.close()

@@ -12,8 +12,8 @@ from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
 _NO_LOCAL_COUNTERPART = "remove it: librdkafka has nothing that it would set"
 _METRICS = (
-    "remove it: there are no reporters of Java's; statistics.interval.ms with stats_cb gives the "
-    "clients' figures, and `headrace run` logs those of the workers"
+    "remove it: there are no reporters of Java's; `headrace run --http PORT` serves metrics, and "
+    "statistics.interval.ms with stats_cb gives the clients' figures"
 )
 _STANDBYS = (
     "remove it: there are no standbys to place or warm up; state survives an unclean stop, so a "

@@ -7,8 +7,10 @@ import os
 from collections.abc import Sequence
 
 from headrace import __version__
+from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot, WorkerSnapshot, WorkerView
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.states import State
 
 
 def digest_of(plans: Sequence[SubPlan]) -> str:
@@ -27,3 +29,10 @@ def embedded(
     return ApplicationSnapshot(
         application=application, version=__version__, topology=digest, workers=(view,)
     )
+
+
+def board_of(facts: ApplicationSnapshot, now_s: float) -> Board:
+    """What is known of it; no loop looks after it, so none can have stopped to turn."""
+    over = (State.PENDING_ERROR.value, State.ERROR.value)
+    given_up = any(view.state in over for view in facts.workers)
+    return Board(facts=facts, turned_s=now_s, is_loaded=True, is_given_up=given_up)

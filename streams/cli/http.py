@@ -1,0 +1,68 @@
+"""The options of `headrace run` that have metrics and health served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headrace.streams.errors import ConfigError
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.web import open_web
+from headrace.streams.seams.clients import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Http:
+    """What is to be served, and to whom."""
+
+    address: str
+    token_file: Path | None
+    is_open: bool
+
+
+def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options; the command is given an `Http`, or None."""
+
+    @click.option("--http", metavar="[HOST:]PORT",
+                  help="Serve metrics, health and JSON there; on this machine alone unless HOST "
+                  "says otherwise. Needs pip install 'headrace[web]'.")  # fmt: skip
+    @click.option("--http-token-file", type=click.Path(path_type=Path),
+                  help="Holds the token that whoever asks must send, but for health.")  # fmt: skip
+    @click.option("--http-open", is_flag=True,
+                  help="Let everybody ask who can reach HOST.")  # fmt: skip
+    @wraps(command)
+    def given(
+        http: str | None, http_token_file: Path | None, http_open: bool, **others: Any
+    ) -> Any:
+        if http is None and (http_token_file is not None or http_open):
+            raise click.UsageError("--http-token-file and --http-open go with --http")
+        asked = None if http is None else Http(http, http_token_file, http_open)
+        return command(http=asked, **others)
+
+    return given
+
+
+@contextmanager
+def served(http: Http | None, board: Callable[[], Board], log: Log) -> Iterator[None]:
+    """Serve what was asked for until the block ends.
+
+    Raises:
+        UsageError: it cannot be; nothing else was begun.
+    """
+    if http is None:
+        yield
+        return
+    try:
+        server = open_web(
+            board, http.address, log=log, token_file=http.token_file, is_open=http.is_open
+        )
+    except ConfigError as error:
+        raise click.UsageError(f"--http: {error}") from error
+    with server:
+        yield

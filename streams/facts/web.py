@@ -1,0 +1,56 @@
+"""The way to the web room, which needs libraries of its own and is loaded when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, Self
+
+from headrace.streams.errors import ConfigError
+from headrace.streams.facts.board import Board
+from headrace.streams.seams.clients import Log
+
+NEEDED = ("starlette", "uvicorn", "h11")
+
+
+class WebServer(Protocol):
+    """Serves metrics, health and JSON until it is closed."""
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+
+    def close(self) -> None:
+        """Stop to serve."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def open_web(
+    board: Callable[[], Board],
+    address: str,
+    *,
+    log: Log,
+    token_file: Path | None = None,
+    is_open: bool = False,
+) -> WebServer:
+    """Serve how an application does; see `headrace.streams_web.server`.
+
+    Raises:
+        ConfigError: the extra is not installed, or the address cannot be served on.
+    """
+    try:
+        # By its name: this room knows none below it.
+        serve = import_module("headrace.streams_web.server").serve
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in NEEDED:
+            raise
+        raise ConfigError(
+            f"to serve metrics and health {error.name} is needed, and not installed; "
+            "pip install 'headrace[web]'"
+        ) from error
+    server: WebServer = serve(board, address, log=log, token_file=token_file, is_open=is_open)
+    return server

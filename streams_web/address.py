@@ -1,0 +1,112 @@
+"""Where to serve: an address, who may ask, and the socket that is opened before anything starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.streams.errors import ConfigError
+from headrace.streams.secrets import Secret
+
+LOOPBACK = "127.0.0.1"
+PORT_MAX = 65_535
+TOKEN_MIN = 16
+_BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read ``PORT``, ``HOST:PORT`` or ``[HOST]:PORT``.
+
+        Raises:
+            ConfigError: it is none of these.
+
+        >>> Address.parse("8080"), Address.parse("[::1]:0")
+        (Address(host='127.0.0.1', port=8080), Address(host='::1', port=0))
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isascii() or not port.isdigit() or int(port) > PORT_MAX:
+            raise ConfigError(f"an address is [HOST:]PORT, with a port up to 65535, not {text!r}")
+        return cls(host.strip("[]") or LOOPBACK, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine alone can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> None:
+    """See that what others can reach has a token, or is meant to be open.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if token is None and not is_open and not address.is_loopback:
+        raise ConfigError(
+            f"others can reach {address}: name a file with a token, --http-token-file FILE, or say "
+            "that everyone may ask, --http-open"
+        )
+
+
+def read_token(path: Path) -> Secret:
+    """Read the token that whoever asks must have.
+
+    Raises:
+        ConfigError: there is none, or it is short.
+    """
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token in {path} cannot be read: {error}") from error
+    if len(token) < TOKEN_MIN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"the token in {path} is to be {TOKEN_MIN} letters, digits and signs at least; make "
+            "one: openssl rand -hex 32"
+        )
+    return Secret(token)
+
+
+def listen(address: Address) -> socket.socket:
+    """Open the socket.
+
+    Raises:
+        ConfigError: the host is unknown, or the port is taken.
+    """
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(
+            f"there is no host {address.host!r} to serve on ({error}); name an address of this "
+            "machine, such as 127.0.0.1, or 0.0.0.0 for all of them"
+        ) from error
+    family, kind, protocol, _, place = found[0]
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(place)
+        opened.listen(_BACKLOG)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(
+            f"{address} cannot be served on: {error.strerror}; choose another port, or 0 for one "
+            "that is free"
+        ) from error
+    return opened

@@ -1,0 +1,143 @@
+"""Whether an application lives, is ready, has started: decided from a board, for probes.
+
+    live      the loop that looks after the workers turns, and no worker is given up
+    ready     all tasks process records, or nothing is further behind than one is asked for
+    startup   the application was loaded, and its settings are right
+
+None of them asks for more than it has to. An application that restores for ten minutes, waits for
+its brokers or is rebalanced lives all the time: whoever killed it for that would have it begin
+again, and wait longer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.snapshots import TaskSnapshot, WorkerView
+
+STUCK_S = 30.0
+"""A loop that turns ten times a second has stopped to, if it has not for so long."""
+OLD_S = 30.0
+"""What a worker told so long ago says nothing of how it is now."""
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer to a probe.
+
+    Args:
+        reasons: why not, in words; empty where all is well.
+        progress: how far each worker is.
+    """
+
+    reasons: tuple[str, ...] = ()
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the answer is yes."""
+        return not self.reasons
+
+
+def live(board: Board, now_s: float) -> Health:
+    """Whether to leave it alone: what fails this is to be killed and started again."""
+    reasons = []
+    if board.is_given_up:
+        reasons.append("a worker is given up; the log says why")
+    stuck_s = now_s - board.turned_s
+    if stuck_s > STUCK_S:
+        reasons.append(f"the supervisor's loop has not turned for {stuck_s:.0f} s")
+    return Health(tuple(reasons))
+
+
+def startup(board: Board) -> Health:
+    """Whether the application was loaded."""
+    if board.is_loaded:
+        return Health()
+    return Health(("the application is not loaded yet",), _progress(board))
+
+
+def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health:
+    """Whether results are what they are to be: all tasks run, and keep up.
+
+    Args:
+        within: nothing may be further behind than this: no input, and no task that does not run
+            may wait for longer. None asks that all tasks run, and not how far behind they are.
+    """
+    reasons = [] if board.is_loaded else ["the application is not loaded yet"]
+    for view in board.facts.workers:
+        reasons += _of_worker(view, now_s, within)
+    if not reasons and not board.facts.tasks:
+        reasons.append("no worker has a task yet")
+    return Health(tuple(reasons), _progress(board) if reasons else [])
+
+
+def span_of(text: str) -> timedelta:
+    """Read a span of time.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> span_of("1.5s").total_seconds(), span_of("2m").total_seconds()
+    (1.5, 120.0)
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"within is a number and ms, s, m or h, such as 30s, and not {text[:40]!r}"
+        )
+    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+
+
+def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:
+    name, facts = f"worker {view.index}", view.facts
+    if facts is None or view.pid is None:
+        return [f"{name} is {view.state}"]
+    age_s = facts.age_s(now_s)
+    if age_s > OLD_S:
+        return [f"{name} has told nothing for {age_s:.0f} s"]
+    if within is None:
+        # One that the group gave nothing to is ready to take over.
+        is_well = not facts.is_paused and all(task.state == "running" for task in facts.tasks)
+        return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
+    limit_s = within.total_seconds() - age_s
+    late = [
+        f"{name}: {task.id} is {task.state} for {task.state_s + age_s:.0f} s"
+        for task in facts.tasks
+        if task.state != "running" and task.state_s > limit_s
+    ]
+    late += [
+        f"{name}: {one.topic}-{one.partition} is {one.behind_ms / 1000 + age_s:.0f} s behind"
+        for task in facts.tasks
+        for one in task.inputs
+        if one.behind_ms and one.behind_ms / 1000 > limit_s
+    ]
+    return late
+
+
+def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
+    waiting = [task.id for task in tasks if task.state != "running"]
+    return f"; not running: {', '.join(waiting[:5])}" if waiting else ""
+
+
+def _progress(board: Board) -> list[dict[str, Any]]:
+    return [
+        {
+            "worker": view.index,
+            "state": view.state,
+            "tasks": len(view.facts.tasks) if view.facts else 0,
+            "running": sum(t.state == "running" for t in view.facts.tasks) if view.facts else 0,
+            "restore_remaining": sum(
+                store.restore_remaining for task in view.facts.tasks for store in task.stores
+            )
+            if view.facts
+            else 0,
+        }
+        for view in board.facts.workers
+    ]

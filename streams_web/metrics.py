@@ -1,0 +1,337 @@
+"""The metrics: one table of their names, what they mean, and where their numbers come from.
+
+`exposition` writes them for Prometheus, `metrics_page` prints the table as docs/metrics.md. Names
+are those of Kafka Streams in Prometheus' spelling, as far as it has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.streams.facts.histogram import Distribution
+from headrace.streams.facts.snapshots import (
+    ApplicationSnapshot,
+    InputSnapshot,
+    NodeSnapshot,
+    StoreSnapshot,
+    TaskSnapshot,
+    WorkerSnapshot,
+    WorkerView,
+)
+
+Labels = tuple[str, ...]
+Value = float | Distribution
+Found = Iterable[tuple[Labels, Value]]
+Kind = Literal["counter", "gauge", "histogram", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric.
+
+    Args:
+        name: as Prometheus has it, without the `_total` of a counter and the `_info` of an info.
+        labels: their names.
+        read: gives labels and values of a snapshot, and the seconds of its clock now.
+        kafka: what Kafka Streams calls it, or empty.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Labels
+    read: Callable[[ApplicationSnapshot, float], Found]
+    kafka: str = ""
+
+    @property
+    def sample(self) -> str:
+        """The name of its samples, of a histogram that of its count."""
+        endings = {"counter": "_total", "info": "_info", "histogram": "_count"}
+        return self.name + endings.get(self.kind, "")
+
+
+# -- how a snapshot is read --------------------------------------------------------------------
+
+
+def _views(value: Callable[[WorkerView], float]) -> Callable[[ApplicationSnapshot, float], Found]:
+    return lambda app, _: (((str(view.index),), value(view)) for view in app.workers)
+
+
+def _workers(
+    value: Callable[[WorkerSnapshot], Value | None],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    """Of each worker that has told something, of what has ended, too: counts stay until a start."""
+
+    def read(app: ApplicationSnapshot, _: float) -> Found:
+        for view in app.workers:
+            found = None if view.facts is None else value(view.facts)
+            if found is not None:
+                yield (str(view.index),), found
+
+    return read
+
+
+def _each(
+    values: Callable[[WorkerSnapshot], Found],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    def read(app: ApplicationSnapshot, _: float) -> Found:
+        for view in app.workers:
+            if view.facts is not None:
+                for labels, value in values(view.facts):
+                    yield (str(view.index), *labels), value
+
+    return read
+
+
+def _tasks(
+    value: Callable[[TaskSnapshot], float],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    def read(app: ApplicationSnapshot, _: float) -> Found:
+        for index, task in _tasks_of(app):
+            yield (index, task.id), value(task)
+
+    return read
+
+
+def _inputs(
+    value: Callable[[InputSnapshot], float | None],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    def read(app: ApplicationSnapshot, _: float) -> Found:
+        for index, task in _tasks_of(app):
+            for one in task.inputs:
+                found = value(one)
+                if found is not None:
+                    internal = "true" if one.internal else "false"
+                    yield (index, task.id, one.topic, str(one.partition), internal), found
+
+    return read
+
+
+def _stores(
+    value: Callable[[StoreSnapshot], float],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    def read(app: ApplicationSnapshot, _: float) -> Found:
+        for index, task in _tasks_of(app):
+            for store in task.stores:
+                yield (index, task.id, store.name), value(store)
+
+    return read
+
+
+def _nodes(
+    values: Callable[[NodeSnapshot], Found],
+) -> Callable[[ApplicationSnapshot, float], Found]:
+    return _each(
+        lambda facts: (
+            ((str(node.sub_topology), node.name, *labels), value)
+            for node in facts.nodes
+            for labels, value in values(node)
+        )
+    )
+
+
+def _tasks_of(app: ApplicationSnapshot) -> Iterable[tuple[str, TaskSnapshot]]:
+    """Tasks with their worker; those of a process that has ended are others' by now."""
+    for view in app.workers:
+        if view.facts is not None and view.pid is not None:
+            for task in view.facts.tasks:
+                yield str(view.index), task
+
+
+def _age(app: ApplicationSnapshot, now_s: float) -> Found:
+    for view in app.workers:
+        if view.facts is not None:
+            yield (str(view.index),), view.facts.age_s(now_s)
+
+
+def _lag(one: InputSnapshot) -> float | None:
+    return one.lag
+
+
+_INPUT = ("worker", "task", "topic", "partition", "internal")
+_STORE = ("worker", "task", "store")
+_NODE = ("worker", "sub_topology", "node")
+
+METRICS = (
+    # -- the application and its workers --------------------------------------------------------
+    Metric(
+        "headrace_app", "info", "Application, version of Headrace, and digest of the topology.",
+        ("application", "version", "topology"),
+        lambda app, _: [((app.application, app.version, app.topology), 1)],
+        "version, application-id",
+    ),
+    Metric(
+        "headrace_app_workers_running", "gauge", "Workers whose tasks all process records.", (),
+        lambda app, _: [((), sum(view.state == "running" for view in app.workers))],
+        "alive-stream-threads",
+    ),
+    Metric(
+        "headrace_app_workers", "gauge", "Workers that there are to be.", (),
+        lambda app, _: [((), len(app.workers))],
+    ),
+    Metric(
+        "headrace_worker_state", "gauge", "1 for the state that the worker is in.",
+        ("worker", "state"),
+        lambda app, _: (((str(view.index), view.state), 1) for view in app.workers),
+        "state",
+    ),
+    Metric(
+        "headrace_worker_restarts", "counter", "Times that the worker was started again.",
+        ("worker",), _views(lambda view: view.restarts), "failed-stream-threads",
+    ),
+    Metric(
+        "headrace_worker_facts_age_seconds", "gauge",
+        "Age of what the worker told last: much, where it is stuck.", ("worker",), _age,
+    ),
+    Metric(
+        "headrace_worker_process_records", "counter",
+        "Records processed, those of aborted transactions included.", ("worker",),
+        _workers(lambda facts: facts.processed), "process-total",
+    ),
+    Metric(
+        "headrace_worker_committed_records", "counter", "Records whose commits are final.",
+        ("worker",), _workers(lambda facts: facts.committed),
+    ),
+    Metric(
+        "headrace_worker_commit_latency_seconds", "histogram", "How long commits took.",
+        ("worker",), _workers(lambda facts: facts.commit_latency),
+        "commit-total, commit-latency-avg, commit-latency-max",
+    ),
+    Metric(
+        "headrace_worker_rebalances", "counter", "Times that the group gave or took partitions.",
+        ("worker",), _workers(lambda facts: facts.rebalances), "rebalance-total",
+    ),
+    Metric(
+        "headrace_worker_aborted_transactions", "counter",
+        "Transactions that were open and came to nothing, as far as is known.", ("worker",),
+        _workers(lambda facts: facts.aborted), "txn-abort",
+    ),
+    Metric(
+        "headrace_worker_reactions", "counter", "Errors that were put right, by what was done.",
+        ("worker", "reaction"),
+        _each(lambda facts: (((name,), count) for name, count in facts.reactions.items())),
+    ),
+    Metric(
+        "headrace_worker_producers_replaced", "counter", "Producers given up for a new one.",
+        ("worker",), _workers(lambda facts: facts.producers_replaced),
+    ),
+    Metric(
+        "headrace_worker_restore_records", "counter", "Changelog records that were applied.",
+        ("worker",), _workers(lambda facts: facts.restored), "restore-total",
+    ),
+    Metric(
+        "headrace_worker_restore_records_per_second", "gauge", "The same by second, of late.",
+        ("worker",), _workers(lambda facts: facts.restored_per_s), "restore-rate",
+    ),
+    Metric(
+        "headrace_worker_busy_seconds", "counter",
+        "About how long the worker's thread did what; looked at now and then.",
+        ("worker", "activity"),
+        _each(lambda facts: (((name,), seconds) for name, seconds in facts.busy_s.items())),
+        "process-ratio, poll-ratio, commit-ratio",
+    ),
+    Metric(
+        "headrace_worker_cpu_seconds", "counter", "Processor time of the worker's process.",
+        ("worker",), _workers(lambda facts: facts.cpu_s),
+    ),
+    Metric(
+        "headrace_worker_memory_bytes", "gauge", "Resident memory of the worker's process.",
+        ("worker",), _workers(lambda facts: facts.memory_bytes),
+    ),
+    Metric(
+        "headrace_worker_paused", "gauge", "1 for a worker that was told to process nothing.",
+        ("worker",), _workers(lambda facts: facts.is_paused),
+    ),
+    Metric(
+        "headrace_record_e2e_latency_seconds", "histogram",
+        "From the timestamp of the oldest record that a batch began with to the end of its commit.",
+        ("worker", "sub_topology"),
+        _each(lambda facts: (((str(one.sub_topology),), one.latency) for one in facts.latencies)),
+        "record-e2e-latency",
+    ),
+    # -- tasks and their inputs ------------------------------------------------------------------
+    Metric(
+        "headrace_task_process_records", "counter",
+        "Records processed, those of aborted transactions included.", ("worker", "task"),
+        _tasks(lambda task: task.processed), "process-total",
+    ),
+    Metric(
+        "headrace_task_committed_records", "counter", "Records whose commits are final.",
+        ("worker", "task"), _tasks(lambda task: task.committed),
+    ),
+    Metric(
+        "headrace_task_running", "gauge", "1 for a task that processes records.",
+        ("worker", "task"), _tasks(lambda task: task.state == "running"),
+    ),
+    Metric(
+        "headrace_task_input_lag_records", "gauge",
+        "Offsets from what is committed to the last stable offset, as far as it was heard of; of "
+        "internal topics that is the lag between sub-topologies.",
+        _INPUT, _inputs(_lag), "records-lag",
+    ),
+    Metric(
+        "headrace_task_input_behind_seconds", "gauge",
+        "From the latest timestamp that was processed to now; 0 without a lag.",
+        _INPUT, _inputs(lambda one: one.behind_ms / 1000),
+    ),
+    Metric(
+        "headrace_task_input_queued_records", "gauge", "Records that wait in the worker.",
+        _INPUT, _inputs(lambda one: one.queued), "active-buffer-count",
+    ),
+    # -- nodes -----------------------------------------------------------------------------------
+    Metric(
+        "headrace_node_dropped_records", "counter", "Records that a node left out, by reason.",
+        (*_NODE, "reason"),
+        _nodes(lambda node: (((reason,), count) for reason, count in node.dropped.items())),
+        "dropped-records-total",
+    ),
+    Metric(
+        "headrace_node_late_records", "counter", "Those of them that came too late.", _NODE,
+        _nodes(lambda node: [((), node.late)] if node.late else []),
+    ),
+    Metric(
+        "headrace_node_time_seconds", "counter",
+        "About how long a node ran, without (own) and in (user) functions of the user.",
+        (*_NODE, "code"),
+        _nodes(lambda node: [(("own",), node.own_s), (("user",), node.user_s)]),
+        "process-latency",
+    ),
+    Metric(
+        "headrace_node_number", "counter", "What processors counted with context.count.",
+        ("worker", "node", "name"),
+        _each(lambda facts: (((one.node, one.name), one.value) for one in facts.numbers)),
+        "StreamsMetrics.addSensor",
+    ),
+    # -- stores ----------------------------------------------------------------------------------
+    Metric(
+        "headrace_store_keys", "gauge", "About how many rows are committed.", _STORE,
+        _stores(lambda store: store.keys), "estimate-num-keys, num-entries",
+    ),
+    Metric(
+        "headrace_store_size_bytes", "gauge", "About what they take on disk or in memory.", _STORE,
+        _stores(lambda store: store.size_bytes), "total-sst-files-size",
+    ),
+    Metric(
+        "headrace_store_uncommitted_bytes", "gauge",
+        "About what rows take that no commit holds yet.", _STORE,
+        _stores(lambda store: store.uncommitted_bytes),
+    ),
+    Metric(
+        "headrace_store_cached_bytes", "gauge",
+        "About what committed rows take that are kept for reading.", _STORE,
+        _stores(lambda store: store.cached_bytes), "cache-size-bytes",
+    ),
+    Metric(
+        "headrace_store_cache_misses", "counter",
+        "Rows that were not kept and were read from the store, since the task began.", _STORE,
+        _stores(lambda store: store.cache_misses), "hit-ratio",
+    ),
+    Metric(
+        "headrace_store_restore_remaining_records", "gauge",
+        "Offsets of its changelog that are still to be read.", _STORE,
+        _stores(lambda store: store.restore_remaining), "restore-remaining-records-total",
+    ),
+)  # fmt: skip
+"""All of them."""

@@ -1,0 +1,137 @@
+"""What is served, and to whom: the metrics, the health, and JSON."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.wire import to_json
+from headrace.streams.secrets import Secret
+from headrace.streams_web import exposition, health
+from headrace.streams_web.openapi import described
+from headrace.streams_web.views import VIEWS, View
+
+ABOUT = """Headrace {version}: {application}
+
+/metrics                       for Prometheus
+/health/live /health/ready /health/startup
+/api/openapi.json              what there is as JSON
+"""
+UNGUARDED = frozenset({"/health/live", "/health/ready", "/health/startup"})
+"""What probes ask, which cannot always send a token; it says little."""
+SCRAPE_KEPT_S = 0.25
+"""So old may a scrape be that is given to several who ask at once."""
+
+
+class Pages:
+    """See the module.
+
+    Args:
+        board: gives how everything is now.
+        monotonic_s: seconds of the clock of the board.
+        token: what whoever asks must have, but for health.
+    """
+
+    def __init__(
+        self, board: Callable[[], Board], monotonic_s: Callable[[], float], token: Secret | None
+    ) -> None:
+        self._board = board
+        self._monotonic_s = monotonic_s
+        self._token = token
+        self._lock = threading.Lock()
+        self._scraped = (float("-inf"), b"")
+
+    def application(self) -> Any:
+        """The pages as an ASGI application."""
+        routes = [
+            Route("/", self._about),
+            Route("/metrics", self._metrics),
+            Route("/health/live", self._live),
+            Route("/health/ready", self._ready),
+            Route("/health/startup", self._startup),
+            Route("/api/openapi.json", self._described),
+            *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
+        ]
+        return self._guarded(Starlette(routes=routes))
+
+    def _guarded(self, pages: Any) -> Any:
+        """Ask for the token first."""
+
+        async def guarded(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http" and not self._may(scope["path"], scope["headers"]):
+                refused = JSONResponse(
+                    {"error": "send the token: Authorization: Bearer TOKEN"},
+                    401,
+                    {"WWW-Authenticate": "Bearer"},
+                )
+                await refused(scope, receive, send)
+                return
+            await pages(scope, receive, send)
+
+        return guarded
+
+    def _may(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
+        if self._token is None or path in UNGUARDED:
+            return True
+        wanted = f"Bearer {self._token.reveal()}".encode()
+        return any(
+            name == b"authorization" and hmac.compare_digest(value, wanted)
+            for name, value in headers
+        )
+
+    # -- pages; those that take time are functions, which a pool of threads calls ----------------
+
+    def _metrics(self, _: Request) -> Response:
+        with self._lock:  # one at a time: many who ask get the same
+            at_s, text = self._scraped
+            if self._monotonic_s() - at_s > SCRAPE_KEPT_S:
+                now_s = self._monotonic_s()
+                text = exposition.scrape(self._board().facts, now_s)
+                self._scraped = (now_s, text)
+        return Response(text, media_type=exposition.CONTENT_TYPE)
+
+    def _page_of(self, view: View) -> Callable[[Request], Response]:
+        def page(_: Request) -> Response:
+            board = self._board()
+            if not board.is_loaded:
+                return _answer(health.startup(board))
+            found = view.of(board.facts, self._monotonic_s())
+            return Response(to_json(found), media_type="application/json")
+
+        return page
+
+    def _described(self, _: Request) -> Response:
+        return JSONResponse(described())
+
+    async def _about(self, _: Request) -> Response:
+        facts = self._board().facts
+        return Response(ABOUT.format(version=facts.version, application=facts.application))
+
+    async def _live(self, _: Request) -> Response:
+        return _answer(health.live(self._board(), self._monotonic_s()))
+
+    async def _startup(self, _: Request) -> Response:
+        return _answer(health.startup(self._board()))
+
+    async def _ready(self, request: Request) -> Response:
+        asked = request.query_params.get("within")
+        try:
+            within = None if asked is None else health.span_of(asked)
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        return _answer(health.ready(self._board(), self._monotonic_s(), within))
+
+
+def _answer(found: health.Health) -> Response:
+    if found.is_well:
+        return JSONResponse({"ok": True})
+    said = {"ok": False, "reasons": list(found.reasons), "workers": found.progress}
+    return JSONResponse(said, 503)

@@ -1,0 +1,109 @@
+"""Serves the pages from a thread of its own.
+
+address ─► socket (opened first: what is wrong with it is said before anything starts)
+             └─► thread: uvicorn, with connections that `patience` bounds
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from headrace.streams.facts.board import Board
+from headrace.streams.seams.clients import Log
+from headrace.streams.secrets import Secret
+from headrace.streams_web.address import Address, check_guarded, listen, read_token
+from headrace.streams_web.pages import Pages
+from headrace.streams_web.patience import Patience
+
+CLOSE_S = 5.0
+
+
+class WebServer:
+    """See the module.
+
+    Args:
+        board: gives how everything is now; called in threads of the server.
+        address: ``[HOST:]PORT``.
+        token_file: holds what whoever asks must have, but for health.
+        is_open: whether everybody may ask who can reach it.
+        monotonic_s: seconds of the clock of the board.
+
+    Raises:
+        ConfigError: the address cannot be served on, or is to be guarded.
+    """
+
+    def __init__(
+        self,
+        board: Callable[[], Board],
+        address: str,
+        *,
+        log: Log,
+        token_file: Path | None = None,
+        is_open: bool = False,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        wanted = Address.parse(address)
+        token = None if token_file is None else read_token(token_file)
+        check_guarded(wanted, token=token, is_open=is_open)
+        self._log = log
+        self._socket = listen(wanted)
+        self.address = Address(wanted.host, self._socket.getsockname()[1])
+        self._server = _server(board, monotonic_s, token)
+        self._thread = threading.Thread(target=self._run, name="headrace-web", daemon=True)
+        self._thread.start()
+        log.info("web_started", url=f"http://{self.address}", guarded=token is not None)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://{self.address}"
+
+    def close(self) -> None:
+        """Stop to serve."""
+        self._server.should_exit = True
+        self._thread.join(CLOSE_S)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except BaseException as error:  # whatever it is: those who work are not to suffer for it
+            self._log.error("web_failed", reason=f"{type(error).__name__}: {error}")
+
+
+def _server(
+    board: Callable[[], Board], monotonic_s: Callable[[], float], token: Secret | None
+) -> Any:
+    protocol: Any = Patience(H11Protocol)
+    config = uvicorn.Config(
+        Pages(board, monotonic_s, token).application(),
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
+def serve(board: Callable[[], Board], address: str, **options: Any) -> WebServer:
+    """Serve a board; see `WebServer`."""
+    return WebServer(board, address, **options)
+
+
+__all__ = ["WebServer", "serve"]

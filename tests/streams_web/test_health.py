@@ -1,0 +1,114 @@
+"""Live, ready, started: what each asks for, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from headrace.streams.facts.board import Board
+from headrace.streams_web.health import OLD_S, STUCK_S, live, ready, startup
+from tests.support.snapshots import application_snapshot, input_snapshot, task_snapshot
+
+NOW_S = 100.0
+HALF_A_MINUTE = timedelta(seconds=30)
+
+
+def board(**others: Any) -> Board:
+    known: dict[str, Any] = {
+        "facts": application_snapshot(workers=2, tasks=2),
+        "turned_s": NOW_S,
+        "is_loaded": True,
+        "is_given_up": False,
+    }
+    return Board(**(known | others))
+
+
+def of_tasks(*tasks: Any, state: str = "running", **others: Any) -> Board:
+    facts = application_snapshot(workers=1, **others)
+    (view,) = facts.workers
+    assert view.facts is not None
+    told = replace(view.facts, tasks=tasks)
+    return board(facts=replace(facts, workers=(replace(view, facts=told, state=state),)))
+
+
+@pytest.mark.parametrize(
+    "state", ["starting", "connecting", "rebalancing", "running", "paused", "crashed", "waiting"]
+)
+def test_an_application_lives_in_every_state(state: str) -> None:
+    """A slow restore, a storm of rebalances and brokers that are away are no reason to kill it."""
+    restoring = task_snapshot(state="restoring", state_s=600.0, inputs=())
+    found = of_tasks(restoring, state=state)
+    assert live(found, NOW_S).is_well
+    assert startup(found).is_well
+
+
+def test_it_lives_while_it_is_loaded_and_while_workers_are_silent() -> None:
+    facts = application_snapshot(workers=2)
+    silent = tuple(replace(view, facts=None, pid=None, state="waiting") for view in facts.workers)
+    found = board(facts=replace(facts, workers=silent), is_loaded=False)
+    assert live(found, NOW_S).is_well
+    assert not startup(found).is_well
+
+
+def test_a_worker_that_is_given_up_ends_it() -> None:
+    assert "given up" in live(board(is_given_up=True), NOW_S).reasons[0]
+
+
+def test_a_loop_that_does_not_turn_ends_it() -> None:
+    assert live(board(), NOW_S + STUCK_S).is_well
+    assert "has not turned for 31 s" in live(board(), NOW_S + STUCK_S + 1).reasons[0]
+
+
+def test_it_is_ready_when_all_tasks_run() -> None:
+    assert ready(board(), NOW_S).is_well
+    found = ready(of_tasks(task_snapshot(0), task_snapshot(1, state="restoring")), NOW_S)
+    assert found.reasons == ("worker 0 is running; not running: 0_1",)
+    assert found.progress == [
+        {"worker": 0, "state": "running", "tasks": 2, "running": 1, "restore_remaining": 0}
+    ]
+
+
+def test_a_worker_without_tasks_waits_to_take_over() -> None:
+    facts = application_snapshot(workers=2)
+    spare = facts.workers[1]
+    assert spare.facts is not None
+    spare = replace(spare, state="rebalancing", facts=replace(spare.facts, tasks=()))
+    assert ready(board(facts=replace(facts, workers=(facts.workers[0], spare))), NOW_S).is_well
+    found = ready(board(facts=replace(facts, workers=(spare,))), NOW_S)
+    assert found.reasons == ("no worker has a task yet",)
+
+
+def test_a_paused_worker_is_not_ready() -> None:
+    found = of_tasks(task_snapshot(), state="paused", is_paused=True)
+    assert ready(found, NOW_S).reasons == ("worker 0 is paused",)
+
+
+def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
+    facts = application_snapshot(workers=1)
+    gone = replace(facts.workers[0], pid=None, state="killed by SIGKILL")
+    found = ready(board(facts=replace(facts, workers=(gone,))), NOW_S)
+    assert found.reasons[0] == "worker 0 is killed by SIGKILL"
+    assert ready(board(), NOW_S + OLD_S).is_well
+    assert "told nothing for 31 s" in ready(board(), NOW_S + OLD_S + 1).reasons[0]
+
+
+def test_within_a_span_a_task_may_move_and_an_input_be_behind() -> None:
+    moving = task_snapshot(1, state="waiting", state_s=29.0, inputs=())
+    near = task_snapshot(0, inputs=(input_snapshot(behind_ms=29_000),))
+    found = of_tasks(near, moving, state="rebalancing")
+    assert not ready(found, NOW_S).is_well
+    assert ready(found, NOW_S, HALF_A_MINUTE).is_well
+    # What was so two seconds ago may be worse by now.
+    assert ready(found, NOW_S + 2, HALF_A_MINUTE).reasons == (
+        "worker 0: 0_1 is waiting for 31 s",
+        "worker 0: orders-0 is 31 s behind",
+    )
+
+
+def test_an_input_that_is_far_behind_is_not_within_a_span_though_its_task_runs() -> None:
+    found = of_tasks(task_snapshot(0, inputs=(input_snapshot(behind_ms=600_000),)))
+    assert ready(found, NOW_S).is_well
+    assert ready(found, NOW_S, HALF_A_MINUTE).reasons == ("worker 0: orders-0 is 600 s behind",)

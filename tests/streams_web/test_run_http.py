@@ -1,0 +1,125 @@
+"""`headrace run --http`: the supervisor serves whatever its workers do, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.streams.supervise.exit_codes import ExitCode
+from tests.support.processes import wait_until
+from tests.support.supervised import Run
+
+pytestmark = pytest.mark.slow
+
+APP = """
+from headrace.streams import KafkaStreams
+from headrace.topology import StreamsBuilder
+
+builder = StreamsBuilder()
+builder.stream("in").to("out")
+SETTINGS = {"application.id": "a", "bootstrap.servers": "localhost:1", "state.dir": "state"}
+app = KafkaStreams(builder.build(), SETTINGS)
+"""
+SLOW = (
+    """
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+    + APP
+)
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Save an application and run it; no process is left afterwards."""
+    runs: list[Run] = []
+
+    def save_and_run(code: str, *arguments: str) -> Run:
+        (tmp_path / "my_app.py").write_text(code)
+        runs.append(Run(tmp_path, "my_app:app", *arguments))
+        return runs[-1]
+
+    yield save_and_run
+    (tmp_path / "go").touch()
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+def get(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text = answer.read().decode()
+            return answer.status, json.loads(text) if text.startswith("{") else text
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_path: Path) -> None:
+    run = start(SLOW, "--http", "0", "--workers", "2")
+    url = run.wait_for("web_started")[0]["url"]
+    assert get(f"{url}/health/startup")[0] == 503
+
+    def states() -> list[str]:
+        workers = get(f"{url}/health/startup")[1]["workers"]
+        return [worker["state"] for worker in workers]
+
+    wait_until(lambda: states() == ["starting", "waiting"])
+    assert get(f"{url}/health/live") == (200, {"ok": True})
+    assert get(f"{url}/api/tasks")[0] == 503
+    (tmp_path / "go").touch()
+    wait_until(lambda: get(f"{url}/health/startup")[0] == 200)
+    wait_until(lambda: "brokers_not_reached" in run.text())
+    assert get(f"{url}/health/live") == (200, {"ok": True})
+    code, said = get(f"{url}/health/ready")
+    assert code == 503
+    assert "worker 0 is connecting" in said["reasons"]
+    code, text = get(f"{url}/metrics")
+    assert code == 200
+    assert 'headrace_worker_state{worker="0",state="connecting"} 1' in text
+    assert 'application="a"' in text
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == ExitCode.STOPPED
+    with pytest.raises(urllib.error.URLError):
+        get(f"{url}/health/live")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--http", "no-such-host.invalid:0", "--http-open"], "there is no host"),
+        (["--http", "0.0.0.0:0"], "others can reach 0.0.0.0:0"),
+        (["--http", "nonsense"], "an address is [HOST:]PORT"),
+        (["--http", "0", "--http-token-file", "nowhere"], "cannot be read"),
+        (["--http-open"], "go with --http"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_worker_starts(
+    start: Start, arguments: list[str], said: str
+) -> None:
+    run = start(APP, *arguments)
+    assert run.wait() == ExitCode.USAGE
+    assert said in run.text()
+    assert "worker_started" not in run.text()
+    assert "Traceback" not in run.text()
+
+
+def test_a_port_that_is_taken_is_said(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = start(APP, "--http", str(port))
+        assert run.wait() == ExitCode.USAGE
+    assert f"127.0.0.1:{port} cannot be served on: Address already in use" in run.text()

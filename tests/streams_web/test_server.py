@@ -1,0 +1,318 @@
+"""What is served over real HTTP, to whom, and what becomes of those who ask wrongly."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.streams.errors import ConfigError
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.snapshots import ApplicationSnapshot
+from headrace.streams.facts.web import open_web
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams_web import patience
+from headrace.streams_web.metrics import METRICS
+from headrace.streams_web.server import WebServer
+from tests.support.snapshots import application_snapshot
+
+TOKEN = "a-token-of-some-length"
+
+
+class Scene:
+    """A board that the test changes, served on a free port."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now_s = 101.0
+        self.board = board(application_snapshot(workers=2, tasks=3))
+        self.log = EventLog()
+        address = options.pop("address", "0")
+        self.server = WebServer(
+            lambda: self.board, address, log=self.log, monotonic_s=lambda: self.now_s, **options
+        )
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        request = urllib.request.Request(self.server.url + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text, code, kind = answer.read(), answer.status, answer.headers["Content-Type"]
+        except urllib.error.HTTPError as error:
+            with error:
+                text, code, kind = error.read(), error.code, error.headers["Content-Type"]
+        return code, json.loads(text) if "json" in kind else text.decode()
+
+
+def board(facts: ApplicationSnapshot, **others: Any) -> Board:
+    known: dict[str, Any] = {"turned_s": 101.0, "is_loaded": True, "is_given_up": False}
+    return Board(facts=facts, **(known | others))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    scene = Scene()
+    with scene.server:
+        yield scene
+
+
+def test_metrics_are_what_prometheus_reads(scene: Scene) -> None:
+    code, text = scene.get("/metrics")
+    assert code == 200
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for metric in METRICS:
+        name = metric.sample if metric.kind == "info" else metric.name
+        family = families[name]
+        assert family.type == {"info": "gauge"}.get(metric.kind, metric.kind)
+        assert family.documentation == metric.help
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+    (running,) = families["headrace_app_workers_running"].samples
+    assert running.value == 2
+    lags = families["headrace_task_input_lag_records"].samples
+    assert [sample.value for sample in lags] == [10.0] * 6
+    commits = families["headrace_worker_commit_latency_seconds"].samples
+    of_first = [
+        s.value for s in commits if s.name.endswith("_bucket") and s.labels["worker"] == "0"
+    ]
+    assert of_first == sorted(of_first)
+    assert of_first[-1] == 3
+
+
+def test_labels_that_say_anything_are_read_as_they_are(scene: Scene) -> None:
+    odd = 'a"b\\c\nd ü {x="y"}'
+    scene.board = board(replace(application_snapshot(), application=odd))
+    families = text_string_to_metric_families(scene.get("/metrics")[1])
+    (info,) = (s for family in families for s in family.samples if s.name == "headrace_app_info")
+    assert info.labels["application"] == odd
+
+
+def test_a_worker_that_has_told_nothing_leaves_the_others_their_metrics(scene: Scene) -> None:
+    facts = scene.board.facts
+    silent = replace(facts.workers[0], facts=None, state="starting")
+    scene.board = board(replace(facts, workers=(silent, facts.workers[1])))
+    families = text_string_to_metric_families(scene.get("/metrics")[1])
+    samples = [s for family in families for s in family.samples]
+    assert {s.labels["worker"] for s in samples if s.name == "headrace_task_running"} == {"1"}
+    states = {(s.labels["worker"], s.labels["state"]) for s in samples if "state" in s.labels}
+    assert states == {("0", "starting"), ("1", "running")}
+
+
+def test_the_api_has_what_its_description_says(scene: Scene) -> None:
+    code, described = scene.get("/api/openapi.json")
+    assert (code, described["openapi"]) == (200, "3.1.0")
+    schemas = described["components"]["schemas"]
+    for path in (p for p in described["paths"] if p.startswith("/api/")):
+        code, answer = scene.get(path)
+        assert code == 200
+        content = described["paths"][path]["get"]["responses"]["200"]["content"]
+        fits(answer, content["application/json"]["schema"], schemas)
+    code, lag = scene.get("/api/lag")
+    assert [(one["worker"], one["task"], one["lag"]) for one in lag][:2] == [
+        (0, "0_0", 10),
+        (0, "0_1", 10),
+    ]
+    _, application = scene.get("/api/application")
+    assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
+
+
+def fits(answer: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Compare by the few words of JSON Schema that msgspec uses here."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        kinds = [one.get("type", "object") for one in schema["anyOf"]]
+        assert kind_of(answer) in kinds or (kind_of(answer) == "integer" and "number" in kinds)
+        return
+    kind = schema.get("type")
+    assert kind in (None, kind_of(answer)) or (kind, kind_of(answer)) == ("number", "integer")
+    if kind == "object" and "properties" in schema:
+        assert set(schema["required"]) <= answer.keys() <= set(schema["properties"])
+        for name, value in answer.items():
+            fits(value, schema["properties"][name], schemas)
+    if kind == "array":
+        for one in answer:
+            fits(one, schema.get("items") or {}, schemas)
+
+
+def kind_of(answer: Any) -> str:
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return "null" if answer is None else kinds.get(type(answer), "object")
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_said(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="cannot be served on: Address already in use; choose"):
+        Scene(address=str(scene.server.address.port))
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 70, "192.0.2.1"])
+def test_a_host_that_is_unknown_or_not_here_is_said(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"no host|cannot be served on"):
+        Scene(address=f"{host}:0", is_open=True)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "http", "1.2.3.4", "localhost:", ":-1", "70000", "a:b:c", "٣"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"an address is \[HOST:\]PORT"):
+        Scene(address=address)
+
+
+def test_what_others_can_reach_is_guarded_or_said_to_be_open(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--http-token-file FILE, or say .* --http-open"):
+        Scene(address="0.0.0.0:0")
+    with Scene(address="0.0.0.0:0", is_open=True).server as server:
+        assert server.address.port
+
+
+def test_who_has_no_token_is_refused_but_for_health(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    scene = Scene(token_file=file)
+    with scene.server:
+        for path in ("/metrics", "/api/facts", "/", "/nowhere", "/health/../metrics"):
+            code, said = scene.get(path)
+            assert (code, said) == (401, {"error": "send the token: Authorization: Bearer TOKEN"})
+            assert scene.get(path, Authorization="Bearer wrong")[0] == 401
+            assert scene.get(path, Authorization=f"Basic {TOKEN}")[0] == 401
+        assert scene.get("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert scene.get("/nowhere", Authorization=f"Bearer {TOKEN}")[0] == 404
+        assert scene.get("/health/live") == (200, {"ok": True})
+    assert TOKEN not in str(scene.log.events)
+
+
+@pytest.mark.parametrize("text", ["", "short", "with some blanks in it", "ümläüte-und-mehr-davon"])
+def test_a_token_that_is_weak_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="openssl rand") as refused:
+        Scene(token_file=file)
+    assert not text or text not in str(refused.value)
+
+
+def test_a_token_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"token in .*nowhere cannot be read"):
+        Scene(token_file=tmp_path / "nowhere")
+
+
+def test_while_it_starts_the_answer_is_503_with_the_progress(scene: Scene) -> None:
+    facts = scene.board.facts
+    silent = replace(facts.workers[0], facts=None, state="starting")
+    scene.board = board(replace(facts, workers=(silent,)), is_loaded=False)
+    progress = {"worker": 0, "state": "starting", "tasks": 0, "running": 0, "restore_remaining": 0}
+    for path in ("/health/startup", "/health/ready", "/api/tasks"):
+        code, said = scene.get(path)
+        assert code == 503
+        assert "the application is not loaded yet" in said["reasons"]
+        assert said["workers"] == [progress]
+    assert scene.get("/health/live")[0] == 200
+    assert scene.get("/metrics")[0] == 200
+
+
+@pytest.mark.parametrize("within", ["", "30", "-3s", "3 weeks", "1e3s", "s" * 10_000])
+def test_a_span_that_is_none_is_refused(scene: Scene, within: str) -> None:
+    code, said = scene.get(f"/health/ready?within={within.replace(' ', '%20')}")
+    assert code == 400
+    assert "such as 30s" in said["error"]
+
+
+def test_what_is_no_http_is_refused_and_nobody_suffers(scene: Scene) -> None:
+    for rubbish in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000,
+        b"\r\n" * 99,
+    ):
+        with socket.create_connection(("127.0.0.1", scene.server.address.port)) as client:
+            client.sendall(rubbish)
+    assert scene.get("/health/live")[0] == 200
+    assert scene.get("/metrics", Accept="application/nonsense")[0] == 200
+
+
+def test_a_thousand_slow_clients_keep_nobody_out(scene: Scene) -> None:
+    """They connect and send a part of a request; the ones that came first have to go."""
+    clients = []
+    try:
+        for number in range(1_000):
+            client = socket.create_connection(("127.0.0.1", scene.server.address.port), timeout=30)
+            client.sendall(b"GET /metrics HTTP/1.1\r\n"[: number % 20])
+            clients.append(client)
+            if number % 250 == 249:
+                assert scene.get("/health/live")[0] == 200
+        assert scene.get("/metrics")[0] == 200
+        open_ones = threads_and_connections(scene)
+        assert open_ones <= patience.CONNECTIONS_MAX
+    finally:
+        for client in clients:
+            client.close()
+
+
+def threads_and_connections(scene: Scene) -> int:
+    return len(scene.server._server.server_state.connections)
+
+
+def test_who_sends_no_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "REQUEST_S", 0.05)
+    scene = Scene()
+    with scene.server:
+        with socket.create_connection(("127.0.0.1", scene.server.address.port)) as client:
+            client.settimeout(60)
+            client.sendall(b"GET /metrics HTT")
+            with suppress(ConnectionResetError):
+                assert client.recv(100) == b""
+        assert scene.get("/health/live")[0] == 200
+
+
+def test_who_reads_no_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "LIFE_S", 0.2)
+    scene = Scene()
+    scene.board = board(application_snapshot(workers=8, tasks=64))
+    with (
+        scene.server,
+        socket.create_connection(("127.0.0.1", scene.server.address.port)) as client,
+    ):
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        end_s = time.monotonic() + 60
+        while threads_and_connections(scene) and time.monotonic() < end_s:
+            time.sleep(0.02)
+        assert not threads_and_connections(scene)
+
+
+def test_many_who_ask_at_once_all_get_an_answer(scene: Scene) -> None:
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(scene.get("/metrics")[0])) for _ in range(30)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert codes == [200] * 30
+
+
+def test_a_server_that_is_closed_gives_its_port_back() -> None:
+    scene = Scene()
+    scene.server.close()
+    Scene(address=str(scene.server.address.port)).server.close()
+    assert [event["event"] for event in scene.log.events] == ["web_started"]
+
+
+def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
+
+    monkeypatch.setattr("headrace.streams.facts.web.import_module", refuse)
+    with pytest.raises(ConfigError, match=r"uvicorn is needed.*pip install 'headrace\[web\]'"):
+        open_web(lambda: board(application_snapshot()), "0", log=EventLog())
