@@ -56,6 +56,7 @@ streams/upgrade/
 streams/views/
 streams/global_tables/
 streams/facts/
+streams/otel_tracer.py
 streams/worker/
 streams/supervise/restarts.py
 streams/uncaught/

@@ -227,10 +227,9 @@ class Task:
         """How many records of one input partition wait."""
         return len(self._queues[place])
 
-    def head_ms(self) -> int:
-        """The earliest timestamp of the records that come next of each input; -1 without any."""
-        heads = [queue.head().timestamp()[1] for queue in self._queues.values() if queue]
-        return min(heads, default=-1)
+    def heads(self) -> list[ReceivedMessage]:
+        """The records that come next of each input."""
+        return [queue.head() for queue in self._queues.values() if queue]
 
     def empty_inputs(self) -> list[TopicPartition]:
         """The input partitions of which nothing waits."""

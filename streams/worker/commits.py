@@ -13,6 +13,7 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters
 from headrace.streams.seams.clients import Clock, Consumer, Probe
+from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
@@ -50,6 +51,7 @@ class Commits:
         topic_ids: Mapping[str, str],
         first_id: int,
         listener: WorkerListener,
+        tracer: Tracer,
         counters: Counters,
         clock: Clock,
         probe: Probe,
@@ -69,6 +71,7 @@ class Commits:
         self._topic_ids = topic_ids
         self._last_id = first_id
         self._listener = listener
+        self._tracer = tracer
         self._counters = counters
         self._clock = clock
         self._probe = probe
@@ -139,7 +142,9 @@ class Commits:
             self._processing.working,
             partial(self._is_final, dirty),
         )
-        with self._processing.blaming_inputs():
+        names = [str(task.id) for task in dirty]
+        span = self._tracer.committing(names, self._processing.uncommitted)
+        with self._processing.blaming_inputs(), span:
             commit.run(dirty, self._last_id)
         self._timing.committed(begun_s, everything=everything)
         self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)

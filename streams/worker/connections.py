@@ -15,9 +15,11 @@ from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
+from headrace.streams.otel_tracer import tracer_of
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.background import Background, InThread
 from headrace.streams.seams.clients import Clock
+from headrace.streams.seams.tracing import Tracer
 from headrace.streams.worker.host_state import HostState, LocalState
 
 Stopping = Callable[[], bool]
@@ -42,6 +44,7 @@ class Connections:
         background: makes what runs jobs of a name beside the worker.
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
         measures: what is measured of the worker from outside of its loop.
+        tracer: makes what traces a worker, by the application's name and the worker's.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -52,6 +55,7 @@ class Connections:
     background: Callable[[str], Background] = InThread
     first_commit_id: Callable[[], int] = _new_commit_id
     measures: Measures = NOTHING_MEASURED
+    tracer: Callable[[str, str], Tracer] = tracer_of
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""

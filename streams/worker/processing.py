@@ -14,6 +14,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.facts.counters import Counters
 from headrace.streams.records.blame import refused_record
 from headrace.streams.seams.clients import Clock, Log
+from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.intake import Intake
@@ -40,6 +41,7 @@ class Processing:
         effort: Effort,
         counters: Counters,
         idle_windows: IdleWindows,
+        tracer: Tracer,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -51,6 +53,7 @@ class Processing:
         self._effort = effort
         self._counters = counters
         self._idle_windows = idle_windows
+        self._tracer = tracer
         self._clock = clock
         self._log = log
         self._partials_due_s = 0.0
@@ -120,7 +123,10 @@ class Processing:
         started = self._clock.monotonic_s()
         with self.blaming_inputs(), self.working():
             share = -(-self._pace.chunk // sharing)
-            oldest_ms = task.head_ms()
+            heads = task.heads()
+            oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
+            if self._tracer.samples:
+                self._tracer.sample(heads)
             count = task.process(1 if self._effort.is_careful else share)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
@@ -179,5 +185,6 @@ class Processing:
 
     def forget(self) -> None:
         """Do not count what was void with the next commit."""
+        self._tracer.forget()
         self.uncommitted = 0
         self._counters.void()

@@ -200,6 +200,7 @@ def _seams(
         gate=gate,
         worker_id=local.instance_id,
         measures=connections.measures,
+        tracer=connections.tracer(config.application_id, local.instance_id),
     )
 
 

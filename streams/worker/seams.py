@@ -20,6 +20,7 @@ from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, Consumer, Log, Probe, Producer, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.seams.tracing import NoTracer, Tracer
 from headrace.streams.tasks.cluster_facts import ClusterFacts
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
@@ -68,6 +69,7 @@ class Seams:
         gate: what tasks wait for before they begin.
         worker_id: the worker's identity.
         measures: what is measured of the worker from outside of its loop.
+        tracer: hears of commits.
     """
 
     admin: TopicAdmin
@@ -89,3 +91,4 @@ class Seams:
     gate: Gate = field(default_factory=OpenGate)
     worker_id: str = ""
     measures: Measures = NOTHING_MEASURED
+    tracer: Tracer = field(default_factory=NoTracer)

@@ -220,6 +220,7 @@ class _Wiring:
             idle_windows=IdleWindows(
                 idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
             ),
+            tracer=seams.tracer,
             clock=seams.clock,
             log=seams.log,
         )
@@ -258,6 +259,7 @@ class _Wiring:
             ),
             topic_ids={name: f.topic_id for name, f in self._application.topics.items()},
             first_id=self._seams.first_commit_id,
+            tracer=self._seams.tracer,
             listener=self._seams.listener,
             counters=self.counters,
             clock=self._seams.clock,
