@@ -11,10 +11,11 @@ from headrace.spark_bridge.errors import (
     CannotBackfillError,
     HistoryGapError,
     ReadError,
+    SparkMissingError,
 )
 from headrace.spark_bridge.history.text_files import read_csv
 from headrace.spark_bridge.reports import Report, StageReport
-from headrace.spark_bridge.session import SparkMissingError, local_session
+from headrace.spark_bridge.session import local_session
 
 __all__ = [
     "BackfillError",

@@ -24,3 +24,8 @@ class WallClockError(BackfillError):
 
 class ReadError(StreamsError):
     """What is to be read as a DataFrame is not there, or only the application has it."""
+
+
+class SparkMissingError(StreamsError):
+    """Spark cannot start here: a package or Java is missing or too old. The message says what to
+    install."""

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.streams.errors import StreamsError
+from headrace.spark_bridge.errors import SparkMissingError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,11 +49,6 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark %p %c{1}: %m%n%throwable{short.message}%n
 """
 """Spark's tasks raise in Python and say so there; the JVM's own warnings say nothing more."""
-
-
-class SparkMissingError(StreamsError):
-    """Spark cannot start here: a package or Java is missing or too old. The message says what to
-    install."""
 
 
 def require_spark() -> None:

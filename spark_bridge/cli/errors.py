@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.session import SparkMissingError
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, SparkMissingError
 from headrace.streams.supervise import exit_codes
 from headrace.streams.supervise.exit_codes import Ending, ExitCode, exit_code_of
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.errors import CannotBackfillError, SparkMissingError
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.program import by_value
 from headrace.spark_bridge.program.combine import with_partials
@@ -121,12 +121,23 @@ def pack_application(topology: Topology, settings: Settings) -> bytes:
 
     Raises:
         CannotBackfillError: something in it cannot be sent to another process.
+        SparkMissingError: pyspark is, which knows how to.
     """
     try:
         return by_value.dumps((topology, settings))
-    except Exception as error:
-        raise CannotBackfillError(
-            f"the topology or a setting cannot be sent to executors: {type(error).__name__}: "
-            f"{error}; a function or a serde holds on to a lock, a connection or an open file: "
-            "make it where it is used"
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise CannotBackfillError(_refused(error)) from error
+        raise SparkMissingError(
+            'this needs pyspark, which is not installed; run: pip install "headrace[spark]"'
         ) from error
+    except Exception as error:
+        raise CannotBackfillError(_refused(error)) from error
+
+
+def _refused(error: Exception) -> str:
+    return (
+        f"the topology or a setting cannot be sent to executors: {type(error).__name__}: "
+        f"{error}; a function or a serde holds on to a lock, a connection or an open file: "
+        "make it where it is used"
+    )

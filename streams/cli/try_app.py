@@ -15,12 +15,15 @@ import click
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.errors import RecordError
+from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import serdes
 
 if TYPE_CHECKING:
     from headrace.streams.testing.driver import TopologyTestDriver
 
 STANDARD_INPUT = "-"
+LINES_MAX = 3
+"""Of how many lines one may be where a record has come from."""
 SKIPPED_MAX = 10
 """How many of the records that were left out are named one by one."""
 
@@ -129,6 +132,8 @@ class Trial:
     driver: TopologyTestDriver
     _places: dict[tuple[str, int, int], str] = field(default_factory=dict)
     """File and line of each record, by topic, partition and offset."""
+    _lines_of_time: dict[int | None, list[str]] = field(default_factory=dict)
+    """Files and lines by the records' time, which what follows from them has, too."""
 
     def check(self, inputs: Sequence[Given]) -> None:
         """Refuse inputs that the application does not have.
@@ -178,7 +183,9 @@ class Trial:
                         partition=record.partition,
                     )
                     where = f"{given.file}, line {record.line}"
-                    self._places[given.topic, place[0].partition, place[1]] = where
+                    at = (given.topic, place[0].partition, place[1])
+                    self._places[at] = where
+                    self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 
     def run(self) -> None:
         """Process all of it.
@@ -189,10 +196,23 @@ class Trial:
         try:
             self.driver.commit()
         except RecordError as error:
-            where = self._places.get((error.topic, error.partition, error.offset))
+            where = self._where(error.topic, error.partition, error.offset)
             if where is not None:
                 click.echo(f"At {where}:", err=True)
             raise
+
+    def _where(self, topic: str, partition: int, offset: int) -> str | None:
+        """File and line of a record, or of the one that it follows from."""
+        own = self._places.get((topic, partition, offset))
+        if own is not None:
+            return own
+        lines = self._lines_of_time.get(self._time_of(topic, partition, offset), [])
+        return " or ".join(lines) if 0 < len(lines) <= LINES_MAX else None
+
+    def _time_of(self, topic: str, partition: int, offset: int) -> int | None:
+        log = self.driver.cluster.log(TopicPartition(topic, partition))
+        found = log.read(offset, 1, committed=False)[0]
+        return found[0].timestamp()[1] if found else None
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
         """What came out, a line a record; what is no key or value of its topic's serde as bytes."""
@@ -225,7 +245,7 @@ class Trial:
 
     def _told(self, event: Mapping[str, Any]) -> str:
         place = (event["topic"], event["partition"], event["offset"])
-        where = self._places.get(place, f"{place[0]}-{place[1]} offset {place[2]}")
+        where = self._where(*place) or f"{place[0]}-{place[1]} offset {place[2]}"
         why = event.get("reason") or f"{event['error']} in {event.get('function') or 'a serde'}"
         return f"{where}, at {event['node']}: {why}"
 

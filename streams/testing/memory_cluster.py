@@ -12,6 +12,7 @@ Who owns what: only `append` and `end` write to logs, only `delete_before` moves
 from __future__ import annotations
 
 import base64
+import operator
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -199,7 +200,11 @@ class MemoryCluster:
             timestamp_ms: milliseconds since 1970.
             headers: in order.
             transaction: what it belongs to, if anything.
+
+        Raises:
+            TypeError: a timestamp or headers that Kafka's own producer refuses.
         """
+        _refuse_as_clients_do(timestamp_ms, headers)
         logs = self.create(topic).logs
         if partition < 0:
             partition = self._partition_of(topic, key, len(logs))
@@ -268,3 +273,19 @@ class MemoryCluster:
             for transaction in self.open.values()
             for place in places
         )
+
+
+def _refuse_as_clients_do(timestamp_ms: object, headers: Sequence[object] | None) -> None:
+    """Raise what confluent-kafka does, so that no test passes with what fails live."""
+    operator.index(timestamp_ms)  # type: ignore[arg-type]
+    for header in headers or ():
+        if not isinstance(header, tuple) or len(header) != 2:
+            raise TypeError(
+                f"Headers are expected to be a list of (key, value) tuples, and one is a "
+                f"{type(header).__name__}"
+            )
+        if not isinstance(header[1], bytes | str | None):
+            raise TypeError(
+                "expected header value to be None, binary, or unicode string, not "
+                f"{type(header[1]).__name__}"
+            )

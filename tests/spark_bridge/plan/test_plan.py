@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import zlib
 from dataclasses import replace
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.errors import CannotBackfillError
+from headrace.spark_bridge.errors import CannotBackfillError, SparkMissingError
 from headrace.spark_bridge.history.planning import stages_of
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import Application, pack_application
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan, PlanFormatError
 from headrace.spark_bridge.plan.plan_identity import (
     refuse_other_topics,
@@ -157,3 +158,13 @@ def test_ties_between_inputs_go_by_topic_and_partition() -> None:
     plan = BackfillPlan("app", "b", 0, ((0,),), {"a": 2, "b": 11}, dict.fromkeys(ends, 0), ends)
     for one in (plan, BackfillPlan.from_text(plan.to_text())):
         assert [str(place) for place in one.inputs] == ["a-0", "a-1", "b-9", "b-10"]
+
+
+def test_a_pyspark_that_is_missing_is_named_with_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.cloudpickle", None)
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    with pytest.raises(SparkMissingError, match=r"needs pyspark, which is not installed; run: pip"):
+        pack_application(builder.build(), {})

@@ -193,3 +193,26 @@ def test_what_handlers_skip_is_named_with_its_line_and_their_dead_letters_printe
     assert "ZeroDivisionError in " in done.stderr
     assert "in.jsonl, line 3, at KSTREAM-SOURCE" in done.stderr
     assert "serde 'long' cannot decode 1 byte" in done.stderr
+
+
+MOVED = """
+(
+    builder.stream("in", value=serdes.json)
+    .select_key(lambda _, value: value["user"])
+    .group_by_key(key=serdes.string)
+    .aggregate(lambda: 0.0, lambda _, value, sum_: sum_ + 1 / value["n"], store="sums",
+               value=serdes.double)
+    .to_stream().to("out")
+)
+"""
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_record_that_fails_behind_a_repartition_is_named_by_its_line(
+    run: Any, policy: str
+) -> None:
+    lines = "".join(f'{{"user": "u{n % 3}", "n": {n}}}\n' for n in (3, 2, 0, 1))
+    done = run(MOVED, "--set", f"processing.exception.handler={policy}", **{"in": lines})
+    assert (done.exit_code == 0) == (policy == "continue")
+    assert "in.jsonl, line 3" in done.stderr
+    assert "Traceback" not in done.stderr

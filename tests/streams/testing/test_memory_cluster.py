@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 from headrace.state.codec import partition_for_key
@@ -288,3 +290,20 @@ def test_lag_counts_what_is_not_decided_yet(
     write(producer, [b"1", b"2"])
     assert reader(cluster).lag(PLACE, 1) == 1
     assert reader(cluster).lag(PLACE, 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "headers"),
+    [(1.5, None), ("1", None), (1, ["a"]), (1, {"a": b"x"}), (1, [["a", b"x"]]), (1, [("a", 5)])],
+)
+def test_what_the_live_client_refuses_is_refused(timestamp: Any, headers: Any) -> None:
+    cluster = MemoryCluster()
+    cluster.create("t", 1)
+    with pytest.raises(TypeError):
+        cluster.append("t", b"v", None, 0, timestamp, headers)
+    live = confluent_kafka.Producer({"bootstrap.servers": "localhost:1", "log_level": 0})
+    # Our own producers hand on a list of what there is.
+    given = list(headers) if headers else None
+    with pytest.raises(TypeError):
+        live.produce("t", b"v", None, -1, None, None, timestamp, given)
+    assert cluster.log(TopicPartition("t", 0)).end == 0
