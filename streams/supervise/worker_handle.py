@@ -103,10 +103,10 @@ class LiveProcess:
             for file in theirs:
                 os.close(file)
         self._first = first_read
-        self._readers = {file: _Lines(file) for file in (self._reports, first_read)}
+        self._readers = {file: LineReader(file) for file in (self._reports, first_read)}
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
         if out_read is not None:
-            self._readers[out_read] = _Lines(out_read)
+            self._readers[out_read] = LineReader(out_read)
         self._output = output
         self._tell(json.dumps(asdict(launch), default=Secret.reveal).encode() + b"\n")
 
@@ -197,7 +197,7 @@ class Processes:
         select.select(files, [], [], _TURN_S)
 
 
-class _Lines:
+class LineReader:
     """Whole lines of a pipe, as they come."""
 
     def __init__(self, file: int) -> None:
@@ -207,6 +207,7 @@ class _Lines:
         os.set_blocking(file, False)
 
     def read(self) -> list[bytes]:
+        """The whole lines that came since the last call."""
         while not self.ended:
             try:
                 chunk = os.read(self._file, _READ_BYTES)

@@ -19,7 +19,7 @@ from headrace.streams.facts.snapshots import (
 
 
 def input_snapshot(partition: int = 0, **others: Any) -> InputSnapshot:
-    known = {
+    known: dict[str, Any] = {
         "topic": "orders", "partition": partition, "internal": False, "committed": 90,
         "processed": 95, "end": 100, "queued": 3, "behind_ms": 1_500,
     }  # fmt: skip
