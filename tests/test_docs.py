@@ -162,6 +162,16 @@ def test_every_word_of_the_glossary_is_in_the_code() -> None:
     assert len(explained) == len(set(explained)), "a word has two meanings"
 
 
+def test_nobody_is_sent_to_kafka_s_shell_tools_for_what_a_command_does() -> None:
+    tools = re.compile(r"kafka-(topics|consumer-groups|console-\w+|configs|acls)\b")
+    tops = ("state", "topology", "streams", "spark_bridge", "examples")
+    sources = [*PAGES, *(path for top in tops for path in (ROOT / top).rglob("*.py"))]
+    named = [
+        path.relative_to(ROOT).as_posix() for path in sources if tools.search(path.read_text())
+    ]
+    assert named == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text()
     missing = [page.name for page in DOCS.rglob("*.md") if f"{page.relative_to(DOCS)}" not in nav]

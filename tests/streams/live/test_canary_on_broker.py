@@ -108,6 +108,11 @@ def test_commands_and_processes_show_no_secret_and_no_key(
     commands = [
         (["check", target], 0, ""),
         (["check", target, "--deployed"], 0, ""),
+        (["lag", target], 0, "Lag: "),
+        (["topics", "list", "--app", target], 0, "keeps"),
+        (["topics", "describe", "counts", "--app", target], 0, "cleanup.policy: compact"),
+        (["rights", target, "--user", "x"], 0, "User:x: Read on"),
+        (["top", target, "--times", "1"], 0, "rate/s"),
         (["reset", target, "--dry-run"], 0, "Nothing was done"),
         (["reset", target, "--set", "poll.ms=-1"], ExitCode.CONFIGURATION, "poll.ms"),
         # The file is read, and with the wrong password it is no key.
