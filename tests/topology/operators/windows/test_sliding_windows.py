@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace import ProcessorContext, Record, ValueAndTimestamp
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, SlidingWindows, StreamsBuilder, TopologyError, serdes
+from tests.support.examples import examples
 from tests.support.timed import Action, actions, perform
 from tests.support.topologies import EXACTLY_ONCE
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
@@ -226,7 +227,7 @@ def last_rows(driver: TopologyTestDriver) -> dict[tuple[str, int], tuple[Any, in
     in_memory=st.sampled_from([0, 700, 64 << 20]),
     steps=actions(st.sampled_from(["x", "y", "z", "gone"])),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_commits_aborts_crashes_and_little_memory_change_nothing(
     step: Any, cache: int, in_memory: int, steps: list[Action]
 ) -> None:
