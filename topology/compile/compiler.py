@@ -15,7 +15,7 @@ import hashlib
 import linecache
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -70,6 +70,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 MAX_DEPTH = 14
 """How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
+_code_of = lru_cache(maxsize=64)(compile)  # an application that is made again has the same
 
 
 class Message(Protocol):
@@ -275,7 +276,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         line_nodes=tuple(writer.nodes),
         _constants=gen.constants,
         _functions=frozenset(gen.functions),
-        _code=compile(text, filename, "exec"),
+        _code=_code_of(text, filename, "exec"),
     )
 
 

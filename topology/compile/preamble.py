@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import symtable
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -57,10 +57,15 @@ def said_of(functions: Iterable[object]) -> str:
 
 
 def _names_read(body: Sequence[str]) -> set[str]:
-    """By the syntax tree: a node or a topic may be called as a name is."""
-    tree = ast.parse("\n".join(("def bind():", *body)))
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    """What the body reads and does not bind; a node or a topic may be called as a name is."""
+    open_tables = [symtable.symtable("\n".join(("def bind():", *body)), "<bind>", "exec")]
+    names: set[str] = set()
+    while open_tables:
+        table = open_tables.pop()
+        open_tables += table.get_children()
+        if isinstance(table, symtable.Function):
+            names.update(table.get_globals())
+    return names
 
 
 def _of_the_task() -> Iterator[_Binding]:

@@ -98,6 +98,17 @@ def test_the_same_topology_gives_the_same_source() -> None:
     assert program().filename == program().filename
 
 
+def test_an_application_that_is_made_again_is_compiled_once() -> None:
+    """Functions are no part of the code: each application calls its own."""
+
+    def runs(answer: str) -> Runs:
+        return Runs(stream_topology(lambda s: s.map_values(lambda _: answer)))
+
+    one, other = runs("1"), runs("2")
+    assert one.program._code is other.program._code
+    assert one.program._constants != other.program._constants
+
+
 def test_topologies_of_different_source_do_not_share_a_file_name() -> None:
     one = Runs(stream_topology(lambda s: s.map_values(lambda v: v))).program
     other = Runs(stream_topology(lambda s: s.filter(lambda k, v: v))).program
