@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.loading import loaded_after
+
 SPARK = ("pyspark", "pyarrow", "pandas", "numpy")
 HELP = """
 from click.testing import CliRunner
@@ -20,21 +22,26 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import headrace.state, headrace.state.buffer, headrace.state.rocks",
-        "from headrace.topology.compile import compiler; from headrace.topology.serdes import avro",
-        "import headrace.streams.app, headrace.streams.supervise.supervisor",
-        "import headrace.streams.cli.main, headrace.streams.cli.run",
-        "import headrace.spark_bridge.backfill, headrace.spark_bridge.cli.backfill",
-        HELP,
-    ],
-    ids=["state", "topology", "streams", "command line", "the bridge", "headrace --help"],
-)
-def test_nothing_of_spark_is_loaded(code: str) -> None:
-    done = run(f"{code}\nimport sys\nprint(*[name for name in {SPARK!r} if name in sys.modules])")
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+CODES = {
+    "state": "import headrace.state, headrace.state.buffer, headrace.state.rocks",
+    "topology": """
+from headrace.topology.compile import compiler; from headrace.topology.serdes import avro""",
+    "streams": "import headrace.streams.app, headrace.streams.supervise.supervisor",
+    "command line": "import headrace.streams.cli.main, headrace.streams.cli.run",
+    "the bridge": "import headrace.spark_bridge.backfill, headrace.spark_bridge.cli.backfill",
+    "headrace --help": HELP,
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """What was loaded after each."""
+    return loaded_after(CODES, SPARK)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_nothing_of_spark_is_loaded(name: str, loaded: dict[str, list[str]]) -> None:
+    assert loaded[name] == []
 
 
 def test_the_help_is_there_where_spark_is_not_installed() -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.loading import loaded_after
+
 HEAVY = ("confluent_kafka", "rocksdict", "pyspark", "fastavro")
 
 RUN_A_TOPOLOGY = """
@@ -22,23 +24,25 @@ with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import headrace.topology.compile.compiler, headrace.topology.show.describe",
-        "from headrace.state import buffer, codec, spec, store, memory",
-        "import headrace.streams",
-        "import headrace.streams.worker.worker, headrace.streams.commit.commit",
-        "from headrace.streams import TopologyTestDriver",
-        RUN_A_TOPOLOGY,
-    ],
-    ids=["topology", "state", "streams", "runtime", "driver", "a whole run"],
-)
-def test_nothing_of_a_cluster_is_loaded(code: str) -> None:
-    script = f"{code}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+CODES = {
+    "topology": "import headrace.topology.compile.compiler, headrace.topology.show.describe",
+    "state": "from headrace.state import buffer, codec, spec, store, memory",
+    "streams": "import headrace.streams",
+    "runtime": "import headrace.streams.worker.worker, headrace.streams.commit.commit",
+    "driver": "from headrace.streams import TopologyTestDriver",
+    "a whole run": RUN_A_TOPOLOGY,
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """What was loaded after each."""
+    return loaded_after(CODES, HEAVY)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_nothing_of_a_cluster_is_loaded(name: str, loaded: dict[str, list[str]]) -> None:
+    assert loaded[name] == []
 
 
 def test_the_driver_runs_where_the_clients_are_not_installed() -> None:
