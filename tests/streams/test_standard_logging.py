@@ -44,10 +44,12 @@ def unconfigured() -> Any:
     structlog.reset_defaults()
 
 
+@pytest.mark.slow
 def test_a_program_that_says_nothing_of_logs_sees_nothing_that_is_well() -> None:
     assert embedded("") == ("", [])
 
 
+@pytest.mark.slow
 def test_a_level_of_the_program_is_obeyed() -> None:
     assert embedded("import logging; logging.basicConfig(level=logging.WARNING)") == ("", [])
 
@@ -58,6 +60,7 @@ def test_events_go_where_the_program_says_under_the_name_of_their_module() -> No
     assert lines[0] == f"INFO:headrace.streams.app:{CHANGED}"
 
 
+@pytest.mark.slow
 def test_a_record_has_the_fields_and_the_line_that_said_it() -> None:
     setup = (
         "import logging\n"
@@ -68,6 +71,7 @@ def test_a_record_has_the_fields_and_the_line_that_said_it() -> None:
     assert lines[0] == "state_changed|shout|created|app.py|_become"
 
 
+@pytest.mark.slow
 def test_the_level_can_change_while_it_runs() -> None:
     setup = "import logging; logging.basicConfig(level=logging.WARNING)"
     louder = "logging.getLogger('headrace.streams').setLevel(logging.INFO)"
@@ -80,6 +84,7 @@ def test_the_level_can_change_while_it_runs() -> None:
     assert lines == []
 
 
+@pytest.mark.slow
 def test_a_program_that_has_configured_structlog_gets_all_events_there() -> None:
     setup = (
         "import logging, structlog\n"
@@ -94,6 +99,7 @@ def test_a_program_that_has_configured_structlog_gets_all_events_there() -> None
     )
 
 
+@pytest.mark.slow
 def test_structlog_over_logging_has_the_names_of_modules_too() -> None:
     setup = (
         "import logging, structlog\n"
@@ -106,6 +112,7 @@ def test_structlog_over_logging_has_the_names_of_modules_too() -> None:
     assert lines[0] == "headrace.streams.app state_changed"
 
 
+@pytest.mark.slow
 def test_ours_is_taken_whenever_it_is_asked_for() -> None:
     said, lines = embedded(
         "", before_run="from headrace.streams import logs; logs.configure('json')"
@@ -114,6 +121,7 @@ def test_ours_is_taken_whenever_it_is_asked_for() -> None:
     assert '"event": "state_changed"' in lines[0]
 
 
+@pytest.mark.slow
 def test_running_it_configures_neither() -> None:
     said, _ = embedded(
         "",

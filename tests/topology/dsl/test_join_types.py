@@ -6,6 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import assert_type
 
+import pytest
+
 from headrace.topology import JoinWindows, KStream, KTable, StreamsBuilder, serdes
 from tests.support.type_checker import type_check
 
@@ -66,6 +68,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_what_cannot_work_is_refused_by_a_type_checker(tmp_path: Path) -> None:
     script = tmp_path / "joins.py"
     lines = ["from tests.topology.dsl.test_join_types import *", "a, b, t = streams()"]
