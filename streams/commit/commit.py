@@ -42,6 +42,7 @@ class Commit:
         membership: what to commit under; asked for once the offsets go.
         topic_ids: the id of each changelog topic, kept beside the local position.
         protect: called with each task before it writes to its changelogs.
+        is_ending: called before the transaction is committed.
         is_final: called when the transaction is committed, before local state is written.
     """
 
@@ -54,6 +55,7 @@ class Commit:
     protect: Callable[[Task], None]
     inputs: InputIdentity
     working: Callable[[], AbstractContextManager[None]]
+    is_ending: Callable[[], None] = lambda: None
     is_final: Callable[[], None] = lambda: None
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> None:
@@ -114,6 +116,7 @@ class Commit:
 
     def commit_transaction(self) -> None:
         """Step 4."""
+        self.is_ending()
         self.producer.commit()
         self.is_final()
         self.probe("transaction_committed")

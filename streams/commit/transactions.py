@@ -88,15 +88,23 @@ class Transactions:
         self._begun_s = None
         return True
 
-    def forget(self) -> None:
-        """Abort for the last time, whatever comes of it: a successor decides it otherwise."""
-        if self._begun_s is not None:
-            self._begun_s = None
-            with suppress(StreamsError):
-                self.producer.abort()
+    def forget(self) -> bool:
+        """Abort for the last time; returns whether it was so. Else a successor decides it."""
+        if self._begun_s is None:
+            return True
+        self._begun_s = None
+        with suppress(StreamsError):
+            self.producer.abort()
+            self.aborted += 1
+            return True
+        return False
 
-    def replace(self, reason: StreamsError) -> None:
+    def replace(self, reason: StreamsError, *, in_doubt: bool = False) -> None:
         """Make a new producer, which decides the old one's transaction.
+
+        Args:
+            reason: what became of the old one.
+            in_doubt: whether its transaction may have been committed.
 
         Raises:
             IdentityError: this producer was fenced twice within a minute, and not for its age.
@@ -118,7 +126,7 @@ class Transactions:
                 f"this worker's producer was fenced twice within a minute ({reason}): another live "
                 "worker has the same identity; give each worker its own worker.id"
             ) from reason
-        self.aborted += self._begun_s is not None
+        self.aborted += self._begun_s is not None and not in_doubt
         self.replaced += 1
         self.producer.close()
         self.producer = self._make_producer()

@@ -77,6 +77,11 @@ class Gathering:
     _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
     """Since when each task is in its state."""
 
+    @property
+    def aborted(self) -> int:
+        """Transactions that were open and came to nothing, as far as that is known."""
+        return self.transactions.aborted + self.counters.found_aborted
+
     def turn(self) -> None:
         """Make a snapshot, if it is time to."""
         begun_s = self.clock.monotonic_s()
@@ -102,8 +107,9 @@ class Gathering:
             at_ms=now_ms,
             is_running=bool(tasks) and all(task.state == "running" for task in tasks),
             is_paused=self.is_paused(),
-            processed=sum(own.processed for own in counters.tasks.values()),
+            processed=counters.processed,
             committed=counters.records_committed,
+            undecided=counters.undecided,
             commits=counters.commits,
             commit_latency=counters.commit_latency.distribution(),
             latencies=tuple(
@@ -111,7 +117,7 @@ class Gathering:
                 for sub, histogram in sorted(counters.latency.items())
             ),
             rebalances=counters.rebalances,
-            aborted=self.transactions.aborted,
+            aborted=self.aborted,
             reactions=dict(counters.reactions),
             producers_replaced=self.transactions.replaced,
             restored=restored,

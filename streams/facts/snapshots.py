@@ -72,7 +72,7 @@ class TaskSnapshot:
         id: sub-topology and partition, as ``0_3``.
         state: "waiting" for what the cluster says, "restoring" or "running".
         state_s: for how long, in seconds.
-        processed: records, those of aborted transactions included.
+        processed: records of chunks that went through, those of aborted transactions included.
         committed: records whose commits are final.
     """
 
@@ -139,14 +139,18 @@ class WorkerSnapshot:
         at_ms: the same by the wall clock, in milliseconds since 1970.
         is_running: whether it has tasks, and all of them process records.
         is_paused: whether it was told to process nothing.
-        processed: records, those of aborted transactions included.
+        processed: records of chunks that went through, those of aborted transactions included.
         committed: records whose commits are final.
-        commit_latency: how long commits took.
-        rebalances: times that the group gave or took partitions.
-        aborted: transactions that were open and came to nothing.
+        undecided: records of commits of which the brokers did not say whether they were made. They
+            are in neither until a task begins again and shows it, and stay here where none does.
+        commits: those that are final.
+        commit_latency: how long commits took, up to the rows in local state; one that fails behind
+            its transaction is not in it.
+        rebalances: times that the group gave partitions, or said that some were lost.
+        aborted: transactions that were open and came to nothing, empty ones included.
         reactions: what went wrong and was put right, by what was done.
-        producers_replaced: of these, new producers.
-        restored: changelog records that were applied.
+        producers_replaced: new producers, in place of those that were of no more use.
+        restored: changelog records that were applied; those of a restore that begins anew again.
         restored_per_s: the same by second, since the snapshot before.
         cpu_s: processor time of the process, in seconds; None where nobody tells.
         memory_bytes: memory of the process; None where nobody tells.
@@ -161,6 +165,7 @@ class WorkerSnapshot:
     is_paused: bool
     processed: int
     committed: int
+    undecided: int = 0
     commits: int
     commit_latency: Distribution
     latencies: tuple[LatencySnapshot, ...]

@@ -10,6 +10,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.simulation.inputs import Row
+from headrace.streams.simulation.life import Life
 from headrace.streams.simulation.world.faults import FaultPlan
 
 
@@ -40,4 +41,6 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     """The errors that named a disaster and ended the application."""
+    lives: list[Life] = field(default_factory=list)
+    """Those of all workers, in the order in which they began."""
     states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Job
 from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.simulation.life import Life
 from headrace.streams.simulation.setup import Outcome, Setup
 from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
@@ -36,6 +37,7 @@ from headrace.streams.simulation.world.kernel import (
 )
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
+from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
@@ -93,6 +95,24 @@ class _Log:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
             self._process.note(f"[{level}{event}] {words}")
             self._hear(event)
+
+
+class _Counted:
+    """Hears of a worker's restores, counts what it is told, and passes it on."""
+
+    def __init__(self, life: Life, then: RestoreListener) -> None:
+        self._life = life
+        self._then = then
+
+    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+        self._then.on_restore_start(place, store, begin, end)
+
+    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+        self._life.restored += count
+        self._then.on_batch_restored(place, store, offset, count)
+
+    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+        self._then.on_restore_end(place, store, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +254,17 @@ class Slot:
         process = Process(self._kernel, self.name, self.name)
         process.actor = actor
         self._workers[process] = None
+        life = Life(self.name)
+        self._run.outcome.lives.append(life)
         process.note(f"starts for the {self._lives}. time")
         try:
             watch = PhaseWatch(process, self._run.faults.coverage)
-            parts = self._make(process, watch, host)
-            self._workers[process] = parts.worker
+            parts = self._make(process, watch, host, life)
+            self._workers[process] = life.worker = parts.worker
             if not self.retired:
                 watch.joins()
                 parts.worker.run()
+            life.has_stopped = True
             process.note("has stopped")
         except CrashError:
             process.note("is dead")
@@ -259,24 +282,30 @@ class Slot:
             process.die_quietly()
             host.process_ended(process)
 
-    def _make(self, process: Process, watch: PhaseWatch, host: Host) -> Any:
+    def _make(self, process: Process, watch: PhaseWatch, host: Host, life: Life) -> Any:
         run = self._run
         cluster, faults = run.cluster, run.faults
+
+        def make_producer(config: dict[str, Any]) -> SimulatedProducer:
+            life.producers += 1
+            return SimulatedProducer(cluster, process, faults, config, life=life)
 
         connections = Connections(
             admin=lambda _, __: FaultyAdmin(cluster, process, faults),
             consumer_client=partial(SimulatedConsumer, cluster, process, faults),  # type: ignore[arg-type]
-            producer_client=partial(SimulatedProducer, cluster, process, faults),  # type: ignore[arg-type]
+            producer_client=make_producer,  # type: ignore[arg-type]
             local_state=lambda _: self._local(process, host),
             background=lambda _: _Beside(run, process),
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
         )
 
         def hear(event: str) -> None:
+            life.events[event] += 1
             watch.heard(event, counts=faults.is_on)
 
         def probe(step: str) -> None:
             process.check()
+            life.steps[step] += 1
             watch.stepped(step)
             if faults.is_told_to_stop(step):
                 self.restart()
@@ -296,7 +325,7 @@ class Slot:
             run.setup.plans,
             clock=VirtualClock(self._kernel, process.check),
             listener=watch,
-            restore_listener=watch,
+            restore_listener=_Counted(life, watch),
             probe=probe,
             log=log,
             connections=connections,

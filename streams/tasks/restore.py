@@ -330,7 +330,6 @@ class Restorer:
         # What came after the plan was made is not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
         part.applied += len(changes)
-        self.restored += len(changes)
         rows = restore.task.spec.layout(part.store).rows(changes)
         with corruption_of(restore.task.id):
             if restore.bulk:
@@ -340,6 +339,7 @@ class Restorer:
                 delta = list(dict(rows).items())
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
+        self.restored += len(changes)
         self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(changes))
 
     def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:

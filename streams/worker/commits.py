@@ -12,6 +12,7 @@ from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters
+from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.seams.clients import Clock, Consumer, Probe
 from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
@@ -90,6 +91,7 @@ class Commits:
         Args:
             processed: how many records this turn has processed.
         """
+        self._settle_doubts()
         requested = self._requested.is_set()
         if requested:
             self._requested.clear()
@@ -111,7 +113,7 @@ class Commits:
         return {
             "tasks": [str(task.id) for task in dirty],
             "partitions": [str(place) for task in dirty for place in task.inputs],
-            "records": self._processing.uncommitted,
+            "records": self._counters.open,
             "next": "nothing is lost: whoever has the tasks next processes these records again",
         }
 
@@ -121,6 +123,7 @@ class Commits:
         Args:
             everything: the offsets of those that did nothing too.
         """
+        self._settle_doubts()
         dirty = [task for task in self._tasks.running if everything or task.needs_commit()]
         if not dirty:
             return
@@ -140,19 +143,32 @@ class Commits:
             self._retention.protect,
             self._inputs,
             self._processing.working,
+            partial(self._is_ending, dirty),
             partial(self._is_final, dirty),
         )
         names = [str(task.id) for task in dirty]
-        span = self._tracer.committing(names, self._processing.uncommitted)
+        span = self._tracer.committing(names, self._counters.open)
+        records = self._counters.records_committed
         with self._processing.blaming_inputs(), span:
             commit.run(dirty, self._last_id)
         self._timing.committed(begun_s, everything=everything)
         self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)
-        records = self._processing.committed()
+        records = self._counters.records_committed - records
         self._effort.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
         self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
+
+    def _settle_doubts(self) -> None:
+        """See by what running tasks began at whether commits were made that got no answer."""
+        if self._counters.is_in_doubt:
+            for task in self._tasks.running:
+                self._counters.began(task.id, committed_commit_id(task.start))
+
+    def _is_ending(self, tasks: Sequence[Task]) -> None:
+        self._counters.ending(
+            self._last_id, lambda: {task.id: committed_commit_id(task.start) for task in tasks}
+        )
 
     def _is_final(self, tasks: Sequence[Task]) -> None:
         """What is committed is so, whatever becomes of local state: nothing is left to abort."""

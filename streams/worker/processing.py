@@ -58,10 +58,6 @@ class Processing:
         self._log = log
         self._partials_due_s = 0.0
         self._pace = Pace(config.max_poll_records)
-        self.uncommitted = 0
-        """Records processed since the last commit."""
-        self.processed = 0
-        """Records processed since the start, those of aborted transactions included."""
 
     # -- a turn --------------------------------------------------------------------------------
 
@@ -93,8 +89,6 @@ class Processing:
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
         if not self._config.exactly_once:
             self._send_partials(processed)
-        self.uncommitted += processed
-        self.processed += processed
         self._close_idle_windows()
         return processed
 
@@ -173,11 +167,6 @@ class Processing:
 
     # -- what becomes of it --------------------------------------------------------------------
 
-    def committed(self) -> int:
-        """What was done is final; returns how many records it was."""
-        records, self.uncommitted = self.uncommitted, 0
-        return records
-
     def void(self) -> None:
         """What was done since the last commit is void: see that it is not so for ever."""
         if self._effort.void(self._tasks.running):
@@ -186,5 +175,4 @@ class Processing:
     def forget(self) -> None:
         """Do not count what was void with the next commit."""
         self._tracer.forget()
-        self.uncommitted = 0
         self._counters.void()

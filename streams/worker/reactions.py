@@ -91,7 +91,7 @@ class Reactions:
         except (ProducerFencedError, OutcomeUnknownError) as error:
             self._counters.reacted("replace_producer")
             self._processing.void()
-            self._transactions.replace(error)
+            self._transactions.replace(error, in_doubt=self._counters.in_doubt())
             self._begin_all_anew()
         except MemberFencedError as error:
             self._counters.reacted("join_again")
@@ -126,7 +126,8 @@ class Reactions:
     def abort_quietly(self) -> None:
         """Abort for the last time: a consumer that closes calls back, and finds no running task."""
         self._tasks.rebuild()
-        self._transactions.forget()
+        if not self._transactions.forget():
+            self._counters.in_doubt()
 
     def _begin_all_anew(self) -> None:
         """Begin all tasks anew after the producer was replaced, as they send with it."""

@@ -104,7 +104,7 @@ class Worker:
     @property
     def processed(self) -> int:
         """Records processed since the start, those of aborted transactions included."""
-        return self._processing.processed
+        return self._gathering.counters.processed
 
     @property
     def facts(self) -> WorkerSnapshot | None:
@@ -195,12 +195,12 @@ class Worker:
             self._restorer.close,
             self.global_tables.close,
             self._transactions.close,
+            self._gathering.gather,
         ):
             try:
                 step()
             except Exception as error:
-                full = self._config.log_errors == "full"
-                reason = describe_failure(error, full=full).reason
+                reason = describe_failure(error, full=self._config.log_errors == "full").reason
                 self._log.warning("close_failed", reason=reason)
 
     # -- the group's word (RebalanceListener) --------------------------------------------------
@@ -270,10 +270,9 @@ class Worker:
                 task.add(place, records)
 
     def _advance(self) -> None:
-        if not self._gate.is_passed():
-            return
-        with self._effort.preparing():
-            self._advance_tasks()
+        if self._gate.is_passed():
+            with self._effort.preparing():
+                self._advance_tasks()
 
     def _advance_tasks(self) -> None:
         self.tasks.advance()

@@ -17,6 +17,7 @@ class Txn:
     """One transaction: where it wrote, which offsets it commits, and what became of it."""
 
     owner: str
+    epoch: int = 0
     committed: bool | None = None
     """What the coordinator decided; None while it is open."""
     places: dict[TopicPartition, None] = field(default_factory=dict)

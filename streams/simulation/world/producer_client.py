@@ -65,12 +65,19 @@ class SimulatedProducer:
     """See the module."""
 
     def __init__(
-        self, cluster: Cluster, process: Process, faults: Faults, config: dict[str, Any]
+        self,
+        cluster: Cluster,
+        process: Process,
+        faults: Faults,
+        config: dict[str, Any],
+        *,
+        life: object = None,
     ) -> None:
         self._cluster = cluster
         self._kernel = cluster.kernel
         self._process = process
         self._faults = faults
+        self._life = life
         self._id: str | None = config.get("transactional.id")
         timeout_ms = config.get("transaction.timeout.ms", 60_000)
         self._timeout_us = int(str(timeout_ms)) * MS
@@ -261,6 +268,7 @@ class SimulatedProducer:
         self._epoch = self._request(
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
         )
+        transactions.owners[identity, self._epoch] = self._life
         self._state = State.READY
         self._process.note(f"init_transactions: epoch {self._epoch}")
 

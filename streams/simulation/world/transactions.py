@@ -79,6 +79,10 @@ class TransactionCoordinator:
         self.slow = 0.0
         """How likely a marker is to be written much later, as by a broker that is down."""
         self.identities: dict[str, Identity] = {}
+        self.decided: list[Txn] = []
+        """All transactions that came to an end, in this order."""
+        self.owners: dict[tuple[str, int], object] = {}
+        """Whose producer had each epoch of an identity, as far as that was said."""
 
     def init(self, name: str, timeout_us: int) -> int:
         """Fence the producer before, end its transaction, and return the new epoch."""
@@ -100,7 +104,7 @@ class TransactionCoordinator:
             raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
         if identity.state is not State.ONGOING:
             identity.state = State.ONGOING
-            identity.txn = Txn(name)
+            identity.txn = Txn(name, epoch)
             self._expire_later(identity, identity.txn)
         assert identity.txn is not None
         if place is not None:
@@ -167,6 +171,7 @@ class TransactionCoordinator:
         assert txn is not None
         assert txn.committed is None
         txn.committed = committed
+        self.decided.append(txn)
         identity.state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
         targets: list[TopicPartition | None] = list(txn.places)
         if txn.offsets:

@@ -11,6 +11,7 @@ from headrace.streams.facts.snapshots import TaskSnapshot, WorkerSnapshot
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker_errors import (
     AbortableError,
+    OutcomeUnknownError,
     ProducerFencedError,
     TaskCorruptedError,
     TaskMigratedError,
@@ -253,3 +254,81 @@ def test_numbers_of_too_many_names_are_left_out_and_said_once() -> None:
     assert len(numbers.values) == NUMBERS_MAX
     assert numbers.values["node", "n0"] == 3.5
     assert [event["event"] for event in log.events] == ["numbers_left_out"]
+
+
+def in_doubt(*, made: bool) -> WorkerBench:
+    """A bench whose last commit got no answer, and whether it was made."""
+    bench = WorkerBench().start()
+    bench.send("a", "b")
+    bench.turns()
+    error = OutcomeUnknownError("no answer")
+    commit = bench.worker._transactions.producer.commit
+
+    def without_answer() -> None:
+        if made:
+            commit()
+        raise error
+
+    bench.worker._transactions.producer.commit = without_answer  # type: ignore[method-assign]
+    bench.worker.request_commit()
+    bench.worker.turn()
+    return bench
+
+
+def test_a_commit_without_an_answer_counts_once_its_task_begins_behind_it() -> None:
+    bench = in_doubt(made=True)
+    bench.turns()
+    found = facts(bench)
+    assert bench.out() == [("a", 1), ("b", 1)]
+    assert (found.processed, found.committed, found.undecided) == (2, 2, 0)
+    assert (found.commits, found.aborted, found.producers_replaced) == (1, 0, 1)
+
+
+def test_a_commit_without_an_answer_that_was_not_made_counts_as_aborted() -> None:
+    bench = in_doubt(made=False)
+    bench.turns()
+    found = facts(bench)
+    assert (found.committed, found.undecided, found.aborted) == (0, 0, 1)
+    bench.commit()
+    found = facts(bench)
+    assert bench.out() == [("a", 1), ("b", 1)]
+    assert (found.processed, found.committed, found.commits) == (4, 2, 1)
+
+
+def test_a_commit_without_an_answer_whose_tasks_went_away_stays_undecided() -> None:
+    bench = in_doubt(made=True)
+    bench.worker.on_revoked([HERE, THERE])
+    found = facts(bench)
+    assert (found.committed, found.undecided, found.commits, found.aborted) == (0, 2, 0, 0)
+
+
+def test_a_transaction_that_is_aborted_at_the_end_counts_as_such() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.failing["offsets_sent"] = AbortableError("told to")
+    bench.worker.finish()
+    assert bench.worker.facts is not None
+    assert (bench.worker.facts.committed, bench.worker.facts.aborted) == (0, 1)
+
+
+def test_the_last_snapshot_of_a_worker_that_fails_has_what_was_done_last() -> None:
+    bench = WorkerBench().start()
+    bench.send("a")
+    bench.turns()
+    bench.worker.give_up()
+    assert bench.worker.facts is not None
+    assert (bench.worker.facts.processed, bench.worker.facts.aborted) == (1, 1)
+
+
+def test_what_a_turn_did_counts_although_the_turn_fails() -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b")
+
+    def fails(timeout_s: float) -> None:
+        raise AbortableError("told to")
+
+    bench.worker._transactions.producer.pressure = fails  # type: ignore[method-assign]
+    bench.worker.turn()
+    assert bench.worker.processed == 2
+    assert facts(bench).processed >= 2

@@ -1,0 +1,115 @@
+"""What each worker counted, beside what the cluster and its listeners saw of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.simulation import SimulationResult
+from headrace.streams.simulation.life import Life
+from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.log import Txn
+
+LOGGED = {
+    "abort": "transaction_aborted",
+    "replace_producer": "producer_replaced",
+    "join_again": "member_replaced",
+    "rebuild_state": "state_rebuilt",
+    "read_again": "offset_lost",
+    "restore_again": "restore_lost",
+}
+"""What is logged where a reaction is counted."""
+
+
+def figures_that_differ(result: SimulationResult) -> list[str]:
+    """What a worker counted that is not so, in words; of a run with exactly-once."""
+    found = Recount(result._cluster)
+    differing = [
+        f"{life.name}: {problem}"
+        for life in result._outcome.lives
+        if life.worker is not None
+        for problem in found.problems_of(life)
+    ]
+    return [*differing, *found.problems_of_all(result._outcome.lives)]
+
+
+class Recount:
+    """Counts what the transactions of a run have consumed, from the logs of the inputs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._reached: dict[TopicPartition, int] = {}
+        self.committed: dict[Txn, int] = {}
+        """Records, by committed transaction."""
+        for txn in cluster.transactions.decided:
+            if txn.committed:
+                self.committed[txn] = self._records(txn)
+
+    def _records(self, txn: Txn) -> int:
+        count = 0
+        for place, committed in txn.offsets.items():
+            log = self._cluster.log(place)
+            before = self._reached.get(place, 0)
+            for offset in range(before, min(committed.offset, log.end)):
+                count += log.entries[offset] is not None and log.is_final(offset)
+            self._reached[place] = max(before, committed.offset)
+        return count
+
+    def _of(self, life: Life, *, committed: bool) -> list[Txn]:
+        transactions = self._cluster.transactions
+        return [
+            txn
+            for txn in transactions.decided
+            if txn.committed is committed
+            and transactions.owners.get((txn.owner, txn.epoch)) is life
+        ]
+
+    def problems_of(self, life: Life) -> Iterable[str]:
+        """What is not so of what one life of a worker counted."""
+        worker = life.worker
+        assert worker is not None
+        gathering = worker._gathering
+        counters, transactions = gathering.counters, gathering.transactions
+        mine = [txn for txn in self._of(life, committed=True) if txn.offsets]
+        made = sum(self.committed[txn] for txn in mine)
+        beyond = made - counters.records_committed
+        # Of a commit that was under way at the end, nobody can know.
+        doubtful = counters.undecided_commits
+        if not counters.commits <= len(mine) <= counters.commits + doubtful:
+            yield f"{len(mine)} commits made, {counters.commits} counted, {doubtful} undecided"
+        elif beyond and not (counters.commits < len(mine) and 0 < beyond <= counters.undecided):
+            yield f"{made} records committed, {counters.records_committed} counted"
+        by_task = sum(own.committed for own in counters.tasks.values())
+        if by_task != counters.records_committed:
+            yield f"{by_task} records committed by tasks, {counters.records_committed} in all"
+        processed = sum(own.processed for own in counters.tasks.values())
+        if processed != worker.processed:
+            yield f"{processed} records processed by tasks, {worker.processed} in all"
+        if processed < counters.records_committed:
+            yield f"{processed} records processed, {counters.records_committed} committed"
+        open_ = transactions._begun_s is not None
+        begun = life.steps["transaction_begun"]
+        if begun != counters.commits + doubtful + gathering.aborted + open_:
+            yield (
+                f"{begun} transactions begun, {counters.commits} committed, {doubtful} undecided, "
+                f"{gathering.aborted} aborted, {open_:d} open"
+            )
+        aborted = len(self._of(life, committed=False))
+        if aborted > gathering.aborted + doubtful + open_:
+            yield f"{aborted} aborted by the cluster, {gathering.aborted} counted"
+        if transactions.replaced != life.producers - 1:
+            yield f"{transactions.replaced} producers replaced, {life.producers} made"
+        if gathering.restorer.restored != life.restored:
+            yield f"{gathering.restorer.restored} records restored, {life.restored} told"
+        for how, event in LOGGED.items():
+            if counters.reactions.get(how, 0) != life.events[event] and how != "replace_producer":
+                yield f"{event}: {life.events[event]} logged, {counters.reactions} counted"
+
+    def problems_of_all(self, lives: Iterable[Life]) -> Iterable[str]:
+        """What is not so of all lives together."""
+        workers = [life.worker for life in lives if life.worker is not None]
+        counted = sum(worker._gathering.counters.records_committed for worker in workers)
+        undecided = sum(worker._gathering.counters.undecided for worker in workers)
+        made = sum(self.committed.values())
+        if not counted <= made <= counted + undecided:
+            yield f"{made} records committed in all, {counted} counted and {undecided} undecided"
