@@ -10,6 +10,8 @@ next start goes on where they ended. `python -m examples.word_count` is one work
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 from headrace import KafkaStreams, StreamsBuilder, StreamsError, Topology, serdes
@@ -57,6 +59,7 @@ def main(
     state_dir: str | None,
 ) -> None:
     """Count words until Ctrl-C."""
+    logging.basicConfig(level=logging.INFO)
     settings = {
         "application.id": application_id,
         "bootstrap.servers": bootstrap_servers,

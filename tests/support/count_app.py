@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.streams import KafkaStreams
+from headrace.streams import KafkaStreams, logs
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 
@@ -97,6 +97,7 @@ class Reporter:
 
 
 def main() -> None:
+    logs.configure(colors=False)
     plan = Plan(**json.loads(sys.argv[1]))
     KafkaStreams(
         plan.topology(), plan.settings, probe=plan.probe, restore_listener=Reporter()

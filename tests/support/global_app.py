@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from headrace.streams import KafkaStreams
+from headrace.streams import KafkaStreams, logs
 from headrace.streams.global_tables import global_tables
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
@@ -30,6 +30,7 @@ def topology(
 
 
 def main() -> None:
+    logs.configure(colors=False)
     plan = json.loads(sys.argv[1])
     app = topology(plan["table"], plan["input"], plan["output"])
     global_tables.BULK_RECORDS, global_tables.KEEP_RECORDS = plan["bulk"], plan["keep"]

@@ -10,7 +10,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from headrace.streams import KafkaStreams
+from headrace.streams import KafkaStreams, logs
 from headrace.topology import Processor, ProcessorContext, Record, Stores, Topology, serdes
 from tests.support import count_app
 
@@ -63,6 +63,7 @@ def topology(source: str, sink: str) -> Topology:
 
 
 def main() -> None:
+    logs.configure(colors=False)
     told: dict[str, Any] = json.loads(sys.argv[1])
     plan = count_app.Plan(**told)
     KafkaStreams(topology(plan.input, plan.output), plan.settings, probe=plan.probe).run()

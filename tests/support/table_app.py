@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from headrace.streams import KafkaStreams
+from headrace.streams import KafkaStreams, logs
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.count_app import Plan, Reporter
 
@@ -27,6 +27,7 @@ class TablePlan(Plan):
 
 
 def main() -> None:
+    logs.configure(colors=False)
     plan = TablePlan(**json.loads(sys.argv[1]))
     KafkaStreams(
         plan.topology(), plan.settings, probe=plan.probe, restore_listener=Reporter()
