@@ -99,7 +99,8 @@ class NodeTimes:
         while frame is not None:
             program = self._programs.get(frame.f_code.co_filename)
             if program is not None:
-                node = program.line_nodes[frame.f_lineno - 1]
+                line: int | None = frame.f_lineno  # None between two lines
+                node = program.line_nodes[line - 1] if line else ""
                 if node:
                     key = NodeKey(program.sub_topology.id, node, _is_users(inward[::-1]))
                     self._nodes[key] = self._nodes.get(key, 0.0) + seconds

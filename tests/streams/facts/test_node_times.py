@@ -125,3 +125,20 @@ def test_a_line_of_the_library_is_the_nodes_own() -> None:
     assert _is_users([made])
     assert _is_users([ours, users, library])
     assert _is_users([ours, made, users])
+
+
+def test_a_frame_between_two_lines_is_of_no_node() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    with TopologyTestDriver(builder.build()) as driver:
+        (program,) = [plan.program for plan in driver._plans]
+
+    class Frame:
+        f_lineno, f_back = None, None
+
+        class f_code:  # noqa: N801
+            co_filename, co_name = program.filename, "process_0"
+
+    times = NodeTimes([program])
+    times.look(Frame(), 1.0)  # type: ignore[arg-type]
+    assert times.times().nodes == {}
