@@ -187,7 +187,8 @@ topics and groups are named after it
     repartition_lag_max_records: int = setting(
         integer(0),
         "Unprocessed records in a partition of a repartition topic at which the tasks that write "
-        "to it pause; 0 never pauses them.",
+        "to it pause; 0 never pauses them. What a quarter as many of their inputs make may come on "
+        "top in each worker, as they look how full it is no more often than that.",
         default=50_000,
     )
     repartition_purge_interval_ms: int = setting(

@@ -4,14 +4,16 @@ A task that writes to a repartition topic pauses while a partition of it has mor
 records than repartition.lag.max.records, and goes on at half of that. Else a worker with much to
 read would read it all before it counts anything.
 
-The lag of partitions that are read here is known from fetches. That of others is asked for beside
-the worker: their ends, and what the group has committed. Nobody waits for ever: a reader that waits
-for records itself holds nobody up, and one that gets nowhere for a while is allowed to get further
-behind, as what it waits for may be what is held up.
+How far partitions are written is asked for beside the worker, as fetches tell it late, and where
+others read them, what the group has committed too. Between two answers those who write read no more
+than a part of the bound: what comes of it is seen by nobody. Nobody waits for ever: a reader that
+waits for records itself holds nobody up, and one that gets nowhere for a while is allowed to get
+further behind, as what it waits for may be what is held up.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,17 +31,19 @@ from headrace.streams.tasks.tasks import Tasks
 LOOK_S = 0.005
 """How long it may be unnoticed that a topic is full."""
 ASK_S = 0.25
-"""The least time between two questions to the cluster."""
+"""How often the cluster is asked for readers elsewhere, while little is written unseen."""
+UNSEEN_PER_LAG = 4
+"""Those who write read this part of the bound, and then wait until the cluster was asked."""
 ASKED_PER_LAG = 100
 """A question is worth it after this part of the bound was read by those who write."""
 AWAITED_PER_LAG = 4
 """A reader commits after this part of the bound, where others can only see what is committed."""
 PATIENCE_S = 5.0
-"""How long a reader may stand where it is before it holds nobody up."""
+"""How long a reader may stand where it is, and an answer be due, before it holds nobody up."""
 
 Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
-Lags = Mapping[TopicPartition, "tuple[int, int]"]
-"""The lag of partitions, and where their readers are."""
+Answer = Mapping[TopicPartition, "tuple[int, int | None]"]
+"""The ends of partitions, and where readers elsewhere are."""
 
 
 @dataclass(slots=True)
@@ -92,16 +96,24 @@ class Backlog:
         self._committed = committed
         self._clock = clock
         self._log = log
-        self._inquiry = Inquiry[Lags](background)
+        self._inquiry = Inquiry[Answer](background)
         self._full: dict[str, bool] = {}
         self._look_s: dict[str, float] = {}
-        self._elsewhere: dict[TopicPartition, tuple[int, int]] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._elsewhere: dict[TopicPartition, int] = {}
+        """Where readers of partitions are that no running task reads here."""
+        self._looked_at: dict[str, Sequence[TopicPartition]] = {}
         self._unknown: dict[str, Sequence[TopicPartition]] = {}
         """The partitions of each topic that no running task reads here."""
         self._readers: dict[TopicPartition, _Reader] = {}
         self._held: set[TaskId] = set()
+        self._unseen_max = max(1, self._limit // UNSEEN_PER_LAG)
         self._read = 0
-        """How many records were read by those who write, since the cluster was asked last."""
+        """How many records were read by those who write."""
+        self._read_when_asked = 0
+        self._read_and_seen = 0
+        """As many of them as came before the question that was answered last."""
+        self._asked_s = 0.0
         self._ask_s = 0.0
 
     # -- who waits -----------------------------------------------------------------------------
@@ -136,6 +148,12 @@ class Backlog:
         if self.feeds(task):
             self._read += count
 
+    def room(self, task: Task) -> int:
+        """How many records a task may process before it is to be asked for again."""
+        if not self.feeds(task):
+            return sys.maxsize
+        return max(1, self._unseen_max - (self._read - self._read_and_seen))
+
     # -- what must be committed for it ---------------------------------------------------------
 
     def wants_commit(self) -> bool:
@@ -164,7 +182,7 @@ class Backlog:
         now_s = self._clock.monotonic_s()
         was_full = self._full.get(topic, False)
         if not was_full and now_s < self._look_s.get(topic, now_s):
-            return False
+            return self._is_blind(now_s)
         self._look_s[topic] = now_s + LOOK_S
         limit = self._limit // 2 if was_full else self._limit
         places = [TopicPartition(topic, p) for p in range(self._partitions[topic])]
@@ -179,20 +197,30 @@ class Backlog:
                 self._readers.pop(place, None)
             else:
                 full = self._is_behind(place, *self._lag_here(place, reader), limit) or full
-        self._unknown[topic] = unknown
-        self._ask()
+        self._looked_at[topic], self._unknown[topic] = places, unknown
+        self._ask(now_s)
         for place in unknown:
-            if place in self._elsewhere:
-                full = self._is_behind(place, *self._elsewhere[place], limit) or full
+            stands_at = self._elsewhere.get(place)
+            if stands_at is not None:
+                lag = max(0, self._ends[place] - stands_at)
+                full = self._is_behind(place, lag, stands_at, limit) or full
         self._full[topic] = full
-        return full
+        return full or self._is_blind(now_s)
+
+    def _is_blind(self, now_s: float) -> bool:
+        """Whether as much was read unseen as may be."""
+        if self._read - self._read_and_seen < self._unseen_max:
+            return False
+        return not self._inquiry.is_open or now_s - self._asked_s < PATIENCE_S
 
     def _lag_here(self, place: TopicPartition, reader: Task) -> tuple[int, int]:
         # The position passes markers and aborted records: nothing will ever come of those.
         position = self._consumer.positions([place]).get(place, 0)
         stands_at = max(position, reader.next_offset[place])
         queued = reader.queued_in(place)
-        return (self._consumer.lag(place, stands_at) or 0) + queued, stands_at - queued
+        fetched = self._consumer.lag(place, stands_at) or 0
+        lag = max(fetched, self._ends.get(place, 0) - stands_at)
+        return lag + queued, stands_at - queued
 
     def _is_behind(self, place: TopicPartition, lag: int, stands_at: int, limit: int) -> bool:
         now_s = self._clock.monotonic_s()
@@ -204,26 +232,38 @@ class Backlog:
             self._log.info("reader_stands_still", partition=str(place), lag=lag)
         return lag > limit + reader.more
 
-    # -- partitions that are read elsewhere ----------------------------------------------------
+    # -- what the cluster says -----------------------------------------------------------------
 
-    def _ask(self) -> None:
-        now_s = self._clock.monotonic_s()
-        places = [place for unknown in self._unknown.values() for place in unknown]
-        is_worth_it = any(self._full.values()) or self._read * ASKED_PER_LAG >= self._limit
-        if not self._inquiry.is_open and places and is_worth_it and now_s >= self._ask_s:
-            self._read = 0
-            self._inquiry.ask(partial(self._look_beyond, places))
+    def _ask(self, now_s: float) -> None:
+        if not self._inquiry.is_open and self._is_worth_asking(now_s):
+            self._read_when_asked, self._asked_s = self._read, now_s
+            places = [place for looked_at in self._looked_at.values() for place in looked_at]
+            unknown = [place for places in self._unknown.values() for place in places]
+            self._inquiry.ask(partial(self._look, places, unknown))
         if self._inquiry.is_open and (found := self._inquiry.take()) is not None:
-            self._elsewhere.update(found)
+            self._read_and_seen = self._read_when_asked
             self._ask_s = now_s + ASK_S
+            for place, (end, begun) in found.items():
+                self._ends[place] = end
+                if begun is not None:
+                    self._elsewhere[place] = begun
 
-    def _look_beyond(self, places: Sequence[TopicPartition]) -> Lags:
+    def _is_worth_asking(self, now_s: float) -> bool:
+        unseen = self._read - self._read_and_seen
+        if 2 * unseen >= self._unseen_max:
+            return True
+        if now_s < self._ask_s or not any(self._unknown.values()):
+            return False
+        return any(self._full.values()) or unseen * ASKED_PER_LAG >= self._limit
+
+    def _look(self, places: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
         """Ask the cluster; runs beside the worker."""
         try:
             ends = self._end_offsets(places)
-            begun = self._committed(places)
+            begun = self._committed(unknown) if unknown else {}
         except StreamsError as error:
             # Nothing depends on it: it is asked again, and meanwhile nobody waits.
             self._log.info("lag_unknown", reason=str(error))
-            return dict.fromkeys(places, (0, 0))
-        return {p: (max(0, ends[p] - begun.get(p, 0)), begun.get(p, 0)) for p in places}
+            return dict.fromkeys(unknown, (0, 0))
+        read_here = set(places).difference(unknown)
+        return {p: (ends[p], None if p in read_here else begun.get(p, 0)) for p in places}

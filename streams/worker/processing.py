@@ -121,7 +121,8 @@ class Processing:
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
             if self._tracer.samples:
                 self._tracer.sample(heads)
-            count = task.process(1 if self._effort.is_careful else share)
+            most = min(share, self._backlog.room(task))
+            count = task.process(1 if self._effort.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
             self._backlog.has_read(task, count)

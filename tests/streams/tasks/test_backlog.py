@@ -52,6 +52,7 @@ class Group:
         self.unreachable = False
         self.questions = 0
         self.waiting = False
+        self.answers = True
         self.clock = ManualClock(0)
         readers = {PLACE: self.counting} if counts_here else {}
         running = [self.splitting, *readers.values()]
@@ -66,7 +67,7 @@ class Group:
             partitions={WORDS: 1},
             end_offsets=self._ends,
             committed=lambda _: {PLACE: self.committed},
-            background=at_once,
+            background=lambda question: self.answers and at_once(question),
             clock=self.clock,
             log=EventLog(),
         )
@@ -77,13 +78,16 @@ class Group:
             raise FatalClientError("nobody answers")
         return dict.fromkeys(places, self.end)
 
-    def holds(self, *, after_ms: int = 300) -> bool:
-        """Whether the task that splits waits, once there was time to look."""
-        self.backlog.has_read(self.splitting, LIMIT)  # type: ignore[arg-type]
+    def holds(self, *, after_ms: int = 300, read: int = LIMIT) -> bool:
+        """Whether the task that splits waits after it has read, once there was time to look."""
+        self.backlog.has_read(self.splitting, read)  # type: ignore[arg-type]
         for _ in range(3):
             self.clock.pass_ms(after_ms // 3)
             found = self.backlog.holds(self.splitting, lambda _: self.waiting)  # type: ignore[arg-type]
         return found
+
+    def room(self) -> int:
+        return self.backlog.room(self.splitting)  # type: ignore[arg-type]
 
     def reads_to(self, offset: int) -> None:
         self.counting.next_offset[PLACE] = self.committed = offset
@@ -144,13 +148,56 @@ def test_a_cluster_that_does_not_answer_holds_nobody_up() -> None:
     assert not group.holds()
 
 
-def test_the_cluster_is_asked_for_others_alone_and_seldom() -> None:
+@pytest.mark.parametrize("counts_here", [True, False])
+def test_between_two_looks_a_quarter_of_the_bound_is_read(counts_here: bool) -> None:
+    """What is made of that is known to nobody, from the first record on."""
+    group = Group(counts_here=counts_here)
+    group.answers = False
+    assert group.room() == LIMIT // 4
+    assert not group.holds(read=LIMIT // 4 - 1)
+    assert group.room() == 1
+    assert group.holds(read=1)
+    group.answers = True
+    assert not group.holds(read=0)
+    group.answers, group.end = False, LIMIT + 1
+    assert group.holds(read=LIMIT // 4)
+    group.answers = True
+    assert group.holds(read=0), "now it is known that it is full"
+
+
+def test_an_answer_is_of_what_was_read_before_the_question() -> None:
+    group = Group(counts_here=False)
+    group.answers = False
+    assert not group.holds(read=LIMIT // 8), "it asks"
+    assert not group.holds(read=LIMIT // 8 - 1)
+    group.answers = True
+    assert not group.holds(read=0)
+    group.answers = False
+    assert group.room() == LIMIT // 4 - (LIMIT // 8 - 1)
+    assert group.holds(read=group.room())
+
+
+def test_who_waits_for_an_answer_does_not_wait_for_ever() -> None:
+    group = Group(counts_here=False)
+    group.answers = False
+    assert group.holds(read=LIMIT)
+    assert not group.holds(after_ms=int(PATIENCE_S * 1000) + 1000, read=0)
+
+
+def test_the_cluster_is_asked_seldom() -> None:
+    """For readers here only where much was read: fetches tell how far they are behind."""
     here, elsewhere = Group(counts_here=True), Group(counts_here=False)
     for _ in range(50):
-        here.holds(after_ms=9)
-        elsewhere.holds(after_ms=9)
-    assert here.questions == 0
-    assert 1 <= elsewhere.questions <= 3
+        here.holds(after_ms=9, read=1)
+        elsewhere.holds(after_ms=9, read=1)
+    assert 1 <= here.questions <= 50 // (LIMIT // 8) + 1
+    assert 1 <= elsewhere.questions <= 50 // (LIMIT // 8) + 3
+    asked = here.questions, elsewhere.questions
+    for _ in range(50):
+        here.holds(after_ms=9, read=0)
+        elsewhere.holds(after_ms=9, read=0)
+    assert here.questions <= asked[0] + 1, "nobody writes"
+    assert elsewhere.questions <= asked[1] + 1
 
 
 def test_a_reader_commits_early_where_others_see_only_that() -> None:

@@ -1,0 +1,73 @@
+"""How far counting is behind splitting while there is a backlog is bounded, as brokers see it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.seams.clients import TopicPartition
+from tests.streams.live.test_crashes_on_broker import Scenario
+from tests.support.patience import PATIENCE_S
+from tests.support.processes import running, wait_until
+from tests.support.topics import Topics
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 1_000
+"""repartition.lag.max.records; of each partition."""
+WORDS = 4
+"""In each sentence."""
+SENTENCES = 10_000
+PARTITIONS = 4
+
+
+class Looks:
+    """How far an application has come, as the brokers know it."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._admin = LiveAdmin({"bootstrap.servers": scenario.bootstrap}, timeout_s=PATIENCE_S)
+        self._group = scenario.application_id
+        topic = f"{scenario.application_id}-by-word-repartition"
+        self._words = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+
+    def lag(self) -> tuple[int, int]:
+        """The final words of one partition that are not counted, where there are most; all counted.
+
+        What is counted between the two questions makes it smaller, never larger.
+        """
+        ends = self._admin.stable_offsets(self._words)
+        counted = self._admin.progress(self._group, self._words)
+        return max(ends[p] - counted.get(p, 0) for p in self._words), sum(counted.values())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_counting_keeps_up_with_a_backlog_that_is_split(
+    workers: int, topics: Topics, tmp_path: Path
+) -> None:
+    scenario = Scenario(topics, tmp_path, partitions=PARTITIONS, repartition=True, worker_id=None)
+    scenario.settings |= {
+        "repartition.lag.max.records": LIMIT,
+        "commit.interval.ms": 100,
+        "topology.optimization": "none",
+    }
+    scenario.write(SENTENCES * WORDS)
+    with ExitStack() as stack:
+        logs = [tmp_path / f"{n}.log" for n in range(workers)]
+        apps = [stack.enter_context(running(scenario.plan(), log)) for log in logs]
+        wait_until(lambda: any("task_started" in app.text() for app in apps), what="it reads")
+        looks = Looks(scenario)
+        lags = [looks.lag()]
+        while lags[-1][1] < SENTENCES * WORDS:
+            assert all(app.running for app in apps), [app.text()[-4000:] for app in apps]
+            lags.append(looks.lag())
+        wait_until(scenario.is_complete, what="all counts")
+        for app in apps:
+            app.stop()
+    most = max(lag for lag, _ in lags)
+    print(f"{len(lags)} looks: up to {most} words behind")
+    assert most > LIMIT // 2, "nothing had to wait: the bound was not tried"
+    assert most <= LIMIT + workers * WORDS * LIMIT // 4 + LIMIT // 4, "the bound that is promised"
+    scenario.check_exact()
