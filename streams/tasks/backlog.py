@@ -181,8 +181,9 @@ class Backlog:
     def _is_full(self, topic: str, waiting: Callable[[Task], bool]) -> bool:
         now_s = self._clock.monotonic_s()
         was_full = self._full.get(topic, False)
-        if not was_full and now_s < self._look_s.get(topic, now_s):
-            return self._is_blind(now_s)
+        soon = now_s < self._look_s.get(topic, now_s)
+        if soon and not was_full and not self._is_blind(now_s):
+            return False
         self._look_s[topic] = now_s + LOOK_S
         limit = self._limit // 2 if was_full else self._limit
         places = [TopicPartition(topic, p) for p in range(self._partitions[topic])]

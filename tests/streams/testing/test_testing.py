@@ -353,3 +353,15 @@ def test_a_time_that_is_none_is_an_error_of_the_call(time: Any) -> None:
         driver.input("in").send("k", 1, timestamp=time)
     with pytest.raises(TypeError, match="now must be a datetime"):
         TopologyTestDriver(builder.build(), now=time)
+
+
+def test_many_records_are_processed_at_once_while_the_clock_stands_still() -> None:
+    """More than are read between two looks at how far the readers are behind."""
+    builder = StreamsBuilder()
+    words = builder.stream("in", key=serdes.string, value=serdes.long)
+    words.group_by(lambda k, v: v % 7, key=serdes.long).count(store="sevens").to_stream().to("out")
+    settings = {"repartition.lag.max.records": 100, "statestore.cache.max.bytes": 0}
+    with TopologyTestDriver(builder.build(), settings, commit="manual") as driver:
+        driver.input("in").send_many([("k", n) for n in range(700)])
+        driver.commit()
+        assert sum(driver.store("sevens").values()) == 700
