@@ -14,15 +14,17 @@ from pathlib import Path
 from tests.chaos import application, drain
 from tests.chaos.aborted_index import suspects
 from tests.chaos.battlefield import INTERVAL_S, Battlefield, Fault, restore_size
+from tests.chaos.check_figures import Logged, figures, read_lags
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
 from tests.chaos.endings import ENDINGS, Scene, try_ending
 from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, STATE_AND_PAUSE_FAULTS
+from tests.chaos.history import History
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
-from tests.chaos.reader import read_history
+from tests.chaos.reader import read_history, topic_names
 from tests.chaos.report import Score, fault_table, leader_times
 from tests.chaos.verdict import KINDS
 from tests.chaos.workers import (
@@ -136,7 +138,7 @@ class Run:
             with self._load(cluster) as load, self._fleet(cluster) as fleet:
                 self._fight(cluster, fleet, load)
                 self._calm(cluster, fleet, load)
-            self._check(cluster, reader)
+            self._check(cluster, reader, fleet)
             self._end(cluster, fleet)
         self._blame_brokers()
         self._report()
@@ -241,7 +243,7 @@ class Run:
         written = load.counts.get("written", 0)
         judge(written >= options.records, f"{options.records:,} records of input", f"{written:,}")
 
-    def _check(self, cluster: Cluster, reader: ConcurrentReader) -> None:
+    def _check(self, cluster: Cluster, reader: ConcurrentReader, fleet: Fleet) -> None:
         began = time.monotonic()
         options, judge = self._options, self._score.judge
         hosts = sorted({place.host for place in PLACES})
@@ -268,6 +270,16 @@ class Run:
         if options.guarantee == "at_least_once":
             duplicates = sum(verdict.duplicates.values())
             judge(duplicates > 0, "at-least-once repeats, and the checker sees it", f"{duplicates}")
+        else:
+            self._compare(history, fleet)
+
+    def _compare(self, history: History, fleet: Fleet) -> None:
+        """What the workers counted, beside what is found."""
+        logs = [slot.log for slot in fleet.slots if slot.log.exists()]
+        paths = [slot.status_path.with_suffix(".lags") for slot in fleet.slots]
+        lags = read_lags(paths, topic_names(PREFIX))
+        for one in figures(history, fleet.lives, Logged.of(logs), lags):
+            self._score.judge(one.holds, f"figures: {one.what}", one.numbers)
 
     def _end(self, cluster: Cluster, fleet: Fleet) -> None:
         """Try what must end the application, now that nothing is to be checked any more."""

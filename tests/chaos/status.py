@@ -59,6 +59,15 @@ class Field(IntEnum):
     """Written by the nemesis: how long to wait at that step, so that the client's queue empties."""
     WALL_AHEAD_MS = 15
     """Written by the nemesis: how far the worker's clock on the wall is ahead of the machine's."""
+    COUNTED_PROCESSED = 16
+    """What the worker counts itself of tasks that read inputs: see `headrace.streams.facts`."""
+    COUNTED_COMMITTED = 17
+    COUNTED_OPEN = 18
+    """Records that the commit under way holds; 0 while none is, so that it tells after a death
+    whether a commit may have been made of which the worker has never heard."""
+    COUNTED_UNDECIDED = 19
+    COUNTED_RESTORED = 20
+    COUNTED_REACTIONS = 21
 
 
 _SIZE = 8 * len(Field)

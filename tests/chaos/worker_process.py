@@ -40,6 +40,7 @@ class Publisher:
         self._slow_restore_s = slow_restore_ms / 1000
         self._slow_batches = SLOW_BATCHES
         self._tasks = tasks
+        self.app: KafkaStreams | None = None
         status.clear()
         status[Field.PID] = os.getpid()
         status[Field.STARTED_NS] = time.time_ns()
@@ -48,6 +49,7 @@ class Publisher:
         """Hear of a step; it may be the last one."""
         status = self._status
         number = STEPS.index(step)
+        self.count(step)
         status[Field.STEP] = number
         status.add(Field.STEPS)
         if step == "transaction_begun":
@@ -59,6 +61,34 @@ class Publisher:
         if status[Field.DIE_AT] == number:
             time.sleep(status[Field.DIE_AFTER_MS] / 1000)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def count(self, step: str = "") -> None:
+        """Write down what the worker has counted; in its own thread, or when it has ended."""
+        worker = None if self.app is None else self.app._worker
+        if self.app is None or worker is None:
+            return
+        counters, status = worker._gathering.counters, self._status
+        # What is between two sub-topologies is deleted once it is read: nobody can recount it.
+        outer = {
+            plan.id
+            for plan in self.app._plans
+            if not any(topic.endswith("-repartition") for topic in plan.topics.all_sources)
+        }
+        own = [one for task, one in counters.tasks.items() if task.sub_topology in outer]
+        is_ending = step == "offsets_sent"
+        status[Field.COUNTED_OPEN] = sum(one.open for one in own) if is_ending else 0
+        status[Field.COUNTED_PROCESSED] = sum(one.processed for one in own)
+        status[Field.COUNTED_COMMITTED] = sum(one.committed for one in own)
+        status[Field.COUNTED_UNDECIDED] = counters.undecided
+        status[Field.COUNTED_RESTORED] = worker._gathering.restorer.restored
+        reactions = {**counters.reactions, "replace_producer": 0}
+        status[Field.COUNTED_REACTIONS] = sum(reactions.values())
+
+    def tell_lags(self) -> None:
+        """Write down how far behind the worker saw itself at last."""
+        assert self.app is not None
+        lags = [(one.topic, one.partition, one.committed, one.end) for one in self.app.lags()]
+        self._tasks.with_suffix(".lags").write_text(json.dumps(lags))
 
     def on_state(self, new: State, _: State) -> None:
         self._status[Field.RUNNING] = new is State.RUNNING
@@ -132,7 +162,7 @@ def run(plan: dict[str, Any]) -> int:
         slow_restore_ms=plan.get("slow_restore_ms", 0),
     )
     try:
-        KafkaStreams(
+        publisher.app = KafkaStreams(
             application.build_topology(plan["prefix"]),
             plan["settings"],
             state_listener=publisher.on_state,
@@ -140,9 +170,13 @@ def run(plan: dict[str, Any]) -> int:
             worker_listener=publisher,
             probe=publisher.probe,
             clock=MovedClock(numbers),
-        ).run()
+        )
+        publisher.app.run()
+        publisher.tell_lags()
     except StreamsError as error:
         return int(exit_code_of(error))
+    finally:
+        publisher.count()
     return 0
 
 

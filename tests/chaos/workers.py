@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace.streams.supervise.exit_codes import ExitCode
 from tests.chaos import application
+from tests.chaos.check_figures import Counted
 from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
 
@@ -156,6 +157,8 @@ class Fleet:
         self.slots = [Slot(place, directory, directory / f"state-{place.host}") for place in places]
         self.unprovoked: list[str] = []
         """Ends after which a supervisor would not start a worker again, in words."""
+        self.lives: list[Counted] = []
+        """What each process had counted when it ended."""
         self.gave_up = 0
         """Ends of workers whose client could not go on; a supervisor starts those again."""
         self._stop = threading.Event()
@@ -232,6 +235,8 @@ class Fleet:
         deadline = time.monotonic() + seconds
         for slot in self.slots:
             self.wait_gone(slot, seconds=max(1.0, deadline - time.monotonic()))
+        # What each of them had counted is noted when the supervisor has seen its end.
+        self.wait(lambda: all(slot.process is None for slot in self.slots), seconds=5)
 
     def launch(self, slot: Slot, **settings: Any) -> None:
         """Start a worker's process, with these settings over its own."""
@@ -299,6 +304,7 @@ class Fleet:
         starved = slot.starved and code in (ExitCode.CRASHED, ExitCode.LOCAL_STATE)
         expected = told or starved or (code == -signal.SIGKILL and provoked)
         slot.process = None
+        self.lives.append(Counted.of(slot.status))
         self._diary.write(
             "worker_ended", worker=slot.name, pid=process.pid, code=code, expected=expected
         )
