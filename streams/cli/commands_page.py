@@ -72,7 +72,7 @@ Where settings such as `bootstrap.servers` come from is the same for all command
 
 def page() -> str:
     """The whole page, as Markdown."""
-    with click.Context(main, info_name="headrace") as context:
+    with click.Context(main, info_name="headrace", **main.context_settings) as context:
         return _HEAD + "".join(_sections(main, context))
 
 
@@ -108,7 +108,7 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _quoted(text: str) -> str:
     """Help as Markdown: what would be a mark there is code."""
-    return re.sub(r"(\{[^`]*?\})(?=[ ,.:]|$)", r"`\1`", text, flags=re.S)
+    return re.sub(r"(\{(?:[^{}`]|\{[^{}`]*\})*\})(?=[ ,.:]|$)", r"`\1`", text)
 
 
 if __name__ == "__main__":

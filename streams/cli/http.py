@@ -48,12 +48,18 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return given
 
 
+class _RefusedAddressError(click.ClickException):
+    """A wrong command line that is no question of how options are written: no usage is printed."""
+
+    exit_code = click.UsageError.exit_code
+
+
 @contextmanager
 def served(http: Http | None, board: Callable[[], Board], log: Log) -> Iterator[None]:
     """Serve what was asked for until the block ends.
 
     Raises:
-        UsageError: it cannot be; nothing else was begun.
+        ClickException: it cannot be; nothing else was begun.
     """
     if http is None:
         yield
@@ -63,6 +69,6 @@ def served(http: Http | None, board: Callable[[], Board], log: Log) -> Iterator[
             board, http.address, log=log, token_file=http.token_file, is_open=http.is_open
         )
     except ConfigError as error:
-        raise click.UsageError(f"--http: {error}") from error
+        raise _RefusedAddressError(f"--http: {error}") from error
     with server:
         yield

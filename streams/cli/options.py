@@ -30,10 +30,18 @@ _FILE, _SERVERS = "headrace.config", "headrace.servers"
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            return _flat(tomllib.load(file))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error.strerror}") from error
+    try:
+        return _flat(tomllib.loads(data.decode()))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} cannot be read as TOML: line {line} is no UTF-8") from None
+    except ValueError as error:
+        last = data.rstrip().count(b"\n") + 1
+        said = str(error).replace("at end of document", f"at the end, line {last}")
+        raise ConfigError(f"{path} cannot be read as TOML: {said}") from error
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -46,7 +46,8 @@ from headrace.streams.supervise.worker_handle import Launch, Processes
     type=click.Choice(["console", "json"]),
     help="[default: console on a terminal, else json]",
 )
-@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True)
+@click.option("--log-level", type=click.Choice(logs.LEVELS), default="info", show_default=True,
+              help="The lowest that is logged; " + logs.DEBUG_IS)  # fmt: skip
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
@@ -107,9 +108,9 @@ def run(
         set_log_level=logs.set_level,
     )
     door = Door(supervisor.ask, log)
-    log.info("supervisor_started", target=target, workers=workers)
     try:
         with served(http, lambda: supervisor.board, log), _signals(supervisor):
+            log.info("supervisor_started", target=target, workers=workers)
             code = supervisor.run(processes.wait)
     finally:
         door.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +13,12 @@ from confluent_kafka import Message
 from headrace.streams.cli.options import confirm, load, said_errors, settings_option
 from headrace.streams.cli.topics.known_topics import Known
 from headrace.streams.cli.topics.tail import FIELDS, line_of
+from headrace.streams.errors import ConfigError
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.offsets import InputOffsets
 from headrace.streams.upgrade.reset import refuse_members
 from headrace.streams.upgrade.skip import carry_out, plan_skip
@@ -49,7 +53,9 @@ def skip(
     """
     with said_errors():
         app = load(target, settings)
-        config = app.config
+        config, known = app.config, Known.by(app)
+        with _refused_alike():
+            place = TopicPartition(known.full_name(topic), partition)
         reach(config.admin_config())
         cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
         work = InputOffsets(
@@ -65,9 +71,8 @@ def skip(
             message = first(place, begin)
             return None if message is None else message.offset()
 
-        known = Known.by(app)
-        place = TopicPartition(known.full_name(topic), partition)
-        plan = plan_skip(work, place, offset, first_from)
+        with _refused_alike():
+            plan = plan_skip(work, place, offset, first_from)
         message = first(place, offset)
         assert message is not None, "`plan_skip` has found it"
         click.echo(f"To be left out: {place} offset {offset}, {_size(message)}")
@@ -84,6 +89,16 @@ def skip(
         carry_out(work, plan, plan_skip(work, place, offset, first_from))
         reader.close()
         click.echo("Done. The application can be started.")
+
+
+@contextmanager
+def _refused_alike() -> Iterator[None]:
+    """Whatever of a record's place is wrong has one exit code, for scripts."""
+    try:
+        yield
+    except (click.UsageError, ConfigError) as error:
+        said = error.message if isinstance(error, click.UsageError) else str(error)
+        raise ResetRefusedError(said) from error
 
 
 def _size(message: Message) -> str:

@@ -77,11 +77,11 @@ def find_running(
                 f"{one} is another user's: call this as the user that runs it"
             ) from error
     if not found:
-        what = "no application" if application is None else application
+        what = "application" if application is None else application
         of = "" if process is None else f" as process {process}"
         raise ControlError(
-            f"{what} is run{of} by `headrace run` on this host with its state in {state_dir}; its "
-            "setting state.dir may be another one: give it as --state-dir"
+            f"no {what} is run{of} by `headrace run` on this host with its state in {state_dir}; "
+            "its setting state.dir may be another one: give it as --state-dir"
         )
     if len(found) > 1:
         raise ControlError(

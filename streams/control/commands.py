@@ -63,6 +63,7 @@ def log_level(
 ) -> None:
     """Log from LEVEL on in a `headrace run` of this host that runs already.
 
-    It holds for its workers, those that are started later too, until it ends.
+    It holds for its workers, those that are started later too, until it ends. What debug adds to
+    info is what the Kafka clients say of themselves: nothing for as long as all is well.
     """
     _ask({"log_level": level}, application, state_dir, process)

@@ -410,10 +410,16 @@ class Supervisor:
         self._slots.sort(key=lambda slot: slot.index)
         self.log.info("workers_scaled", before=len(staying), workers=workers)
         if workers == len(staying):
-            return f"there are {_counted(workers)} already"
-        what = "start" if workers > len(staying) else "close and give their tasks away"
-        more = _counted(abs(workers - len(staying)))
-        return f"{more} {what}; it is {_counted(workers)} from now on, where it was {len(staying)}"
+            return f"there {_are(workers)} {_counted(workers)} already"
+        more = abs(workers - len(staying))
+        words = ("starts", "start")
+        if workers < len(staying):
+            words = ("closes and gives its tasks away", "close and give their tasks away")
+        what = words[more > 1]
+        return (
+            f"{_counted(more)} {what}; there {_are(workers)} {_counted(workers)} from now on, "
+            f"{len(staying)} before"
+        )
 
     def change_log_level(self, level: str) -> str:
         """Log from this level on, here and in all workers; returns what follows, in words."""
@@ -437,6 +443,10 @@ _Wish = tuple[Callable[[Supervisor], str], Future[str]]
 
 def _counted(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _are(workers: int) -> str:
+    return "is" if workers == 1 else "are"
 
 
 def _as_exit_code(code: int) -> ExitCode:

@@ -113,7 +113,9 @@ def test_what_is_wrong_is_said_before_a_worker_starts(
     run = start(APP, *arguments)
     assert run.wait() == ExitCode.USAGE
     assert said in run.text()
+    assert ("Usage:" in run.text()) == ("--http" not in arguments)
     assert "worker_started" not in run.text()
+    assert "supervisor_started" not in run.text()
     assert "Traceback" not in run.text()
 
 
@@ -123,3 +125,5 @@ def test_a_port_that_is_taken_is_said(start: Start) -> None:
         run = start(APP, "--http", str(port))
         assert run.wait() == ExitCode.USAGE
     assert f"127.0.0.1:{port} cannot be served on: Address already in use" in run.text()
+    assert "Usage:" not in run.text()
+    assert "supervisor_started" not in run.text()

@@ -23,6 +23,7 @@ from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.secrets import revealed
 
+_PARTITIONS = 4
 _LOOK_S = 0.3
 _READY_S = 15.0
 
@@ -32,9 +33,7 @@ _READY_S = 15.0
 @click.option(
     "--partitions",
     type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    help="Of the topics that are made.",
+    help="Of the topics that are made; without it, those that exist may have any.  [default: 4]",
 )
 @click.option(
     "--dir",
@@ -52,7 +51,9 @@ _READY_S = 15.0
     help="Where the broker listens; 0: a free one.",
 )
 @settings_option
-def dev(target: str, partitions: int, directory: Path, port: int, settings: dict[str, Any]) -> None:
+def dev(
+    target: str, partitions: int | None, directory: Path, port: int, settings: dict[str, Any]
+) -> None:
     """Run an application while it is written: started again whenever a file is saved.
 
     Starts a Kafka on this machine unless --bootstrap-servers, the environment or a file names one,
@@ -69,7 +70,8 @@ def dev(target: str, partitions: int, directory: Path, port: int, settings: dict
                 settings = {**settings, "bootstrap.servers": servers}
             file = stack.enter_context(_file_of(settings))
             changes = Changes(_roots(target))
-            click.echo(f"Watching {len(changes)} files. Ctrl-C ends.")
+            files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
+            click.echo(f"Watching {files}. Ctrl-C ends.")
             Session(target, str(file), partitions, changes).run()
         except KeyboardInterrupt:
             click.echo("Ended.")
@@ -78,7 +80,7 @@ def dev(target: str, partitions: int, directory: Path, port: int, settings: dict
 class Session:
     """One run of `headrace dev`, from a save to the next, over and over."""
 
-    def __init__(self, target: str, file: str, partitions: int, changes: Changes) -> None:
+    def __init__(self, target: str, file: str, partitions: int | None, changes: Changes) -> None:
         self._target = target
         self._config = ("--config", file)
         self._partitions = partitions
@@ -93,10 +95,10 @@ class Session:
                 click.echo(f"Saved: {', '.join(_shown(path) for path in saved)}. Starting again.")
 
     def _start(self, children: ExitStack) -> None:
-        partitions = str(self._partitions)
-        made = self._child(
-            children, "topics", "create", "--app", self._target, "--partitions", partitions
-        )
+        count = ["--partitions", str(self._partitions or _PARTITIONS)]
+        if self._partitions is None:
+            count.append("--any-count")
+        made = self._child(children, "topics", "create", "--app", self._target, *count)
         if made.wait() != 0:
             click.echo("It waits for the next save.")
             return

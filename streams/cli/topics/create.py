@@ -27,11 +27,15 @@ _FIND_TIMEOUT_S = 10.0
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @app_option
 @click.option("--partitions", type=click.IntRange(min=1), help="How many.  [default: 1]")
+@click.option(
+    "--any-count", is_flag=True, help="Accept topics that exist with another number of partitions."
+)
 @settings_option
 def create(
     names: tuple[str, ...],
     target: str | None,
     partitions: int | None,
+    any_count: bool,
     settings: dict[str, Any],
 ) -> None:
     """Create topics; those that exist are left as they are.
@@ -44,7 +48,7 @@ def create(
             names = tuple(name for name, use in known.own.items() if use != "keeps")
         if not names:
             raise click.UsageError("give a NAME, or an application with --app")
-        _create(names, partitions, known.reach())
+        _create(names, partitions, known.reach(), any_count=any_count)
 
 
 def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -86,12 +90,14 @@ def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
     click.echo(f"Set: {name} ({', '.join(f'{n}={v}' for n, v in configs.items())})")
 
 
-def _create(names: tuple[str, ...], partitions: int | None, config: dict[str, Any]) -> None:
+def _create(
+    names: tuple[str, ...], partitions: int | None, config: dict[str, Any], *, any_count: bool
+) -> None:
     client = new_admin(config, Heard())
     present = _partition_counts(client)
     kept = {name: present[name] for name in names if name in present}
     other = [f"{name} has {count}" for name, count in kept.items() if count != partitions]
-    if other and partitions is not None:
+    if other and partitions is not None and not any_count:
         raise click.ClickException(
             f"topics exist with another partition count than {partitions}: {', '.join(other)}; "
             "leave out --partitions to use them so, or take another name"

@@ -24,6 +24,7 @@ from headrace.topology.serdes.partials import Take
 
 _DEFAULTS = {"application.id": "headrace-topics", "bootstrap.servers": "localhost:9092"}
 _ENDINGS = ("-changelog", "-repartition")
+_NEAR_MAX = 3
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 app_option = click.option(
@@ -150,11 +151,28 @@ class Known:
 
 def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:
     candidates = list(dict.fromkeys(known))
-    near = get_close_matches(name, candidates, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"those are: {', '.join(candidates)}"
+    near = nearest(name, candidates)
+    meant = f"did you mean {near}?" if near else f"those are: {', '.join(candidates)}."
+    # Some commands are about an application, and have no use without one.
+    context = click.get_current_context(silent=True)
+    parameters = context.command.params if context is not None else []
+    is_free = any(p.name == "target" and not p.required for p in parameters)
+    more = " Without --app it may be any topic." if is_free else ""
     raise click.UsageError(
-        f"{name} is no topic that {application} reads, writes or keeps; {meant}, or leave out --app"
+        f"{name} is no topic that {application} reads, writes or keeps; {meant}{more}"
     )
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """What begins with a name, or else is spelt like it, in words; empty where nothing is.
+
+    >>> nearest("ordes", ["orders", "sums"]), nearest("pairs", ["sums", "pairs-this-join-store"])
+    ('orders', 'pairs-this-join-store')
+    """
+    known = list(candidates)
+    begun = [one for one in known if one.startswith(f"{name}-")]
+    near = begun if 0 < len(begun) <= _NEAR_MAX else get_close_matches(name, known, n=1)
+    return " or ".join(near)
 
 
 def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
@@ -167,8 +185,8 @@ def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
     counts = admin.partition_counts(wanted)
     for name in wanted:
         if name not in counts:
-            near = get_close_matches(name, admin.names(), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(name, admin.names())
+            meant = f" (did you mean {near}?)" if near else ""
             raise MissingTopicError(
                 f"there is no topic {name}{meant}; create it: headrace topics create {name}",
                 topics=[name],

@@ -17,6 +17,12 @@ def test_the_page_is_the_one_that_the_commands_make() -> None:
     )
 
 
+def test_an_example_is_code_to_its_end() -> None:
+    text = PAGE.read_text()
+    example = '{"key": "a", "value": {"price": 5}, "timestamp": 1700000000000}'
+    assert text.count(f"`{example}`") == text.count('{"key": "a", ') == 2
+
+
 def commands(group: click.Group, path: str = "headrace") -> dict[str, click.Command]:
     found: dict[str, click.Command] = {}
     with click.Context(group) as context:

@@ -95,6 +95,25 @@ def test_what_is_wrong_ends_each_command_in_the_same_way(
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'"poll.ms" = 1\n"a" = ?\n', "(at line 2, column 7)"),
+        (b'"poll.ms" = 1\n"a" = [1,\n\n', "(at the end, line 2)"),
+        (b'"poll.ms" = 1\n\n"a" = "\xe4"\n', "line 3 is no UTF-8"),
+    ],
+)
+def test_the_line_is_said_at_which_a_file_is_no_toml(
+    text: bytes, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "app.toml"
+    file.write_bytes(text)
+    done = CliRunner().invoke(main, ["topics", "create", "x", "--config", str(file)])
+    assert done.exit_code == ExitCode.CONFIGURATION, done.output
+    assert f"{file} cannot be read as TOML: " in done.output
+    assert said in done.output
+
+
 def test_the_application_s_own_settings_lie_below_all(tmp_path: Path, config: str) -> None:
     """What it is told beside its own shows in what a wrong one is said of."""
     file = tmp_path / "shop.py"

@@ -104,6 +104,9 @@ def test_none_that_runs_is_said_with_where_was_looked(tmp_path: Path) -> None:
     assert "no application is run" in said
     assert str(tmp_path) in said
     assert "--state-dir" in said
+    code, said = headrace("scale", "2", f"--state-dir={tmp_path}", "--application=shopz")
+    assert code == 1
+    assert "no shopz is run by" in said
 
 
 def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def asked(scene: Scene, workers: int) -> str:
 def test_more_workers_start_beside_those_that_run() -> None:
     one = scene(1)
     said = asked(one, 3)
-    assert said == "2 workers start; it is 3 workers from now on, where it was 1"
+    assert said == "2 workers start; there are 3 workers from now on, 1 before"
     assert one.indices == [0, 1, 2]
     assert one.process(0).stops == one.process(0).leaves == 0
 
@@ -34,8 +34,8 @@ def test_the_last_ones_leave_the_group_and_are_forgotten_when_they_have() -> Non
     three = scene(3)
     three.process(2).obeys = False
     said = asked(three, 1)
-    assert said == (
-        "2 workers close and give their tasks away; it is 1 worker from now on, where it was 3"
+    assert (
+        said == "2 workers close and give their tasks away; there is 1 worker from now on, 3 before"
     )
     assert [three.process(n).leaves for n in range(3)] == [0, 1, 1]
     three.turn()
@@ -45,6 +45,15 @@ def test_the_last_ones_leave_the_group_and_are_forgotten_when_they_have() -> Non
     assert [status.index for status in three.shown] == [0]
     assert three.process(2).closed
     assert len(three.started) == 3
+
+
+def test_one_worker_is_told_of_as_one() -> None:
+    two = scene(2)
+    assert asked(two, 3) == "1 worker starts; there are 3 workers from now on, 2 before"
+    assert asked(two, 2) == (
+        "1 worker closes and gives its tasks away; there are 2 workers from now on, 3 before"
+    )
+    assert asked(scene(1), 1) == "there is 1 worker already"
 
 
 def test_as_many_as_there_are_changes_nothing() -> None:

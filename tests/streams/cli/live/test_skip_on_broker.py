@@ -147,10 +147,15 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
         counting.write("p0ison")
         with pytest.raises(RecordError):
             running.wait(lambda: False, what="its end")
-    error = "is past offset 2 of"
-    assert error in counting.skip(counting.lines, 0, 2, *app, "--yes").output
-    assert "did you mean" in counting.skip(counting.lines[:-1], 0, 3, *app, "--yes").output
-    assert "and no 1" in counting.skip(counting.lines, 1, 3, *app, "--yes").output
+    for topic, partition, offset, error in (
+        (counting.lines, 0, 2, "is past offset 2 of"),
+        (counting.lines, 0, 4, "has no record at offset 4"),
+        (counting.lines[:-1], 0, 3, "did you mean"),
+        (counting.lines, 1, 3, "and no 1"),
+    ):
+        done = counting.skip(topic, partition, offset, *app, "--yes")
+        assert error in done.output
+        assert done.exit_code == 1, error
     done = counting.skip(counting.lines, 0, 3, *app, "--dry-run", "--show")
     assert '"value":"p0ison"' in done.output
     assert "Nothing was set (--dry-run)." in done.output

@@ -29,7 +29,9 @@ def test_topics_are_created_with_their_partitions(topics: Topics) -> None:
     assert (topics.partitions(one), topics.partitions(two)) == (3, 3)
 
 
-@pytest.mark.parametrize("options", [(), ("--partitions", "2")])
+@pytest.mark.parametrize(
+    "options", [(), ("--partitions", "2"), ("--partitions", "3", "--any-count")]
+)
 def test_a_topic_that_fits_is_left_as_it_is(topics: Topics, options: tuple[str, ...]) -> None:
     """So the same line can be run again."""
     name = topics.create(partitions=2)
