@@ -17,12 +17,14 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import TaskSnapshot, WorkerView
+from headrace.streams.facts.snapshots import ApplicationSnapshot, TaskSnapshot, WorkerView
+from headrace.streams.facts.takeovers import without_taken
 
 STUCK_S = 30.0
 """A loop that turns ten times a second has stopped to, if it has not for so long."""
-OLD_S = 30.0
-"""What a worker told so long ago says nothing of how it is now."""
+OLD_S = 10.0
+"""What a worker told so long ago says nothing of how it is now: about as long as the group waits
+for a member that is silent before it gives its tasks to others."""
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -60,22 +62,25 @@ def startup(board: Board) -> Health:
     """Whether the application was loaded."""
     if board.is_loaded:
         return Health()
-    return Health(("the application is not loaded yet",), _progress(board))
+    return Health(("the application is not loaded yet",), _progress(board.facts))
 
 
 def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health:
     """Whether results are what they are to be: all tasks run, and keep up.
 
     Args:
-        within: nothing may be further behind than this: no input, and no task that does not run
-            may wait for longer. None asks that all tasks run, and not how far behind they are.
+        within: nothing may be further behind than this: no input, no task that does not run may
+            wait for longer, and no worker be silent for longer. None asks that all tasks run, and
+            not how far behind they are.
     """
     reasons = [] if board.is_loaded else ["the application is not loaded yet"]
-    for view in board.facts.workers:
-        reasons += _of_worker(view, now_s, within)
+    left = without_taken(board.facts)
+    for view, told in zip(left.workers, board.facts.workers, strict=True):
+        if not _is_taken(view, told):
+            reasons += _of_worker(view, now_s, within)
     if not reasons and not board.facts.tasks:
         reasons.append("no worker has a task yet")
-    return Health(tuple(reasons), _progress(board) if reasons else [])
+    return Health(tuple(reasons), _progress(left) if reasons else [])
 
 
 def span_of(text: str) -> timedelta:
@@ -100,11 +105,13 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
     if facts is None or view.pid is None:
         return [f"{name} is {view.state}"]
     age_s = facts.age_s(now_s)
-    if age_s > OLD_S:
+    if age_s > (OLD_S if within is None else min(OLD_S, within.total_seconds())):
         return [f"{name} has told nothing for {age_s:.0f} s"]
+    if facts.is_paused:
+        return [f"{name} is paused"]
     if within is None:
         # One that the group gave nothing to is ready to take over.
-        is_well = not facts.is_paused and all(task.state == "running" for task in facts.tasks)
+        is_well = all(task.state == "running" for task in facts.tasks)
         return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
     limit_s = within.total_seconds() - age_s
     late = [
@@ -121,12 +128,19 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
     return late
 
 
+def _is_taken(left: WorkerView, told: WorkerView) -> bool:
+    """Whether others have all the tasks that a worker told of, so that nothing waits for it."""
+    if left.facts is None or told.facts is None:
+        return False
+    return bool(told.facts.tasks) and not left.facts.tasks
+
+
 def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
     waiting = [task.id for task in tasks if task.state != "running"]
     return f"; not running: {', '.join(waiting[:5])}" if waiting else ""
 
 
-def _progress(board: Board) -> list[dict[str, Any]]:
+def _progress(app: ApplicationSnapshot) -> list[dict[str, Any]]:
     return [
         {
             "worker": view.index,
@@ -139,5 +153,5 @@ def _progress(board: Board) -> list[dict[str, Any]]:
             if view.facts
             else 0,
         }
-        for view in board.facts.workers
+        for view in app.workers
     ]

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.streams.facts.board import Board
+from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
 from headrace.streams_web import exposition, health
@@ -94,7 +95,7 @@ class Pages:
             at_s, text = self._scraped
             if self._monotonic_s() - at_s > SCRAPE_KEPT_S:
                 now_s = self._monotonic_s()
-                text = exposition.scrape(self._board().facts, now_s)
+                text = exposition.scrape(without_taken(self._board().facts), now_s)
                 self._scraped = (now_s, text)
         return Response(text, media_type=exposition.CONTENT_TYPE)
 
@@ -103,7 +104,7 @@ class Pages:
             board = self._board()
             if not board.is_loaded:
                 return _answer(health.startup(board))
-            found = view.of(board.facts, self._monotonic_s())
+            found = view.of(without_taken(board.facts), self._monotonic_s())
             return Response(to_json(found), media_type="application/json")
 
         return page

@@ -34,7 +34,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAnswer:
-    """An application and its workers."""
+    """An application and its workers; `told_s_ago` is the age of the oldest word in the sums."""
 
     application: str
     version: str
@@ -42,6 +42,7 @@ class ApplicationAnswer:
     tasks: int
     tasks_running: int
     lag: int
+    told_s_ago: float | None
     workers: tuple[WorkerAnswer, ...]
 
 
@@ -90,6 +91,7 @@ def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
         tasks=len(tasks),
         tasks_running=sum(task.state == "running" for task in tasks),
         lag=sum(one.lag or 0 for one in app.inputs),
+        told_s_ago=max((one.told_s_ago for one in _tasks(app, now_s)), default=None),
         workers=_workers(app, now_s),
     )
 
@@ -151,6 +153,6 @@ VIEWS = (
     View("workers", "The workers in short.", tuple[WorkerAnswer, ...], _workers),
     View("tasks", "The tasks, who has them, and how far each is.", tuple[TaskAnswer, ...], _tasks),
     View("lag", "How far each input partition is behind.", tuple[LagAnswer, ...], _lag),
-    View("facts", "All that the workers told.", ApplicationSnapshot, _facts),
+    View("facts", "All that the workers told, each task once.", ApplicationSnapshot, _facts),
 )  # fmt: skip
 """All of them."""

@@ -4,7 +4,9 @@
                                                  │ replaced as one attribute
     any other thread:  ◄──────────── `latest` ───┘
 
-A snapshot is made each half second at most, and seldom enough to take half a percent of the time.
+A snapshot is made each half second at most, and seldom enough to take half a percent of the time,
+but each four seconds, as whoever asks for health takes a worker that tells nothing for one that is
+stuck.
 That of a worker that is stuck grows old, which its `at_s` tells. What RocksDB is asked for is asked
 for seldom.
 """
@@ -36,6 +38,8 @@ from headrace.streams.tasks.tasks import Tasks
 EVERY_S = 0.5
 COST_MAX = 0.005
 """The part of a worker's time that snapshots may take."""
+EVERY_MOST_S = 4.0
+"""No later is the next one due, whatever one takes: on a busy machine a short one may take long."""
 STORES_EVERY_S = 30.0
 
 NO_COUNTERS = TaskCounters()
@@ -89,7 +93,7 @@ class Gathering:
             return
         self.gather()
         took_s = self.clock.monotonic_s() - begun_s
-        self._next_s = begun_s + max(EVERY_S, took_s / COST_MAX)
+        self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
 
     def gather(self) -> None:
         """Make a snapshot now; in the worker's thread."""

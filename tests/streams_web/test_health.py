@@ -84,6 +84,7 @@ def test_a_worker_without_tasks_waits_to_take_over() -> None:
 def test_a_paused_worker_is_not_ready() -> None:
     found = of_tasks(task_snapshot(), state="paused", is_paused=True)
     assert ready(found, NOW_S).reasons == ("worker 0 is paused",)
+    assert ready(found, NOW_S, HALF_A_MINUTE).reasons == ("worker 0 is paused",)
 
 
 def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
@@ -92,7 +93,49 @@ def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
     found = ready(board(facts=replace(facts, workers=(gone,))), NOW_S)
     assert found.reasons[0] == "worker 0 is killed by SIGKILL"
     assert ready(board(), NOW_S + OLD_S).is_well
-    assert "told nothing for 31 s" in ready(board(), NOW_S + OLD_S + 1).reasons[0]
+    found = ready(board(), NOW_S + OLD_S + 1).reasons
+    assert found == tuple(f"worker {n} has told nothing for 11 s" for n in (0, 1))
+
+
+def test_within_a_span_a_worker_with_tasks_may_be_silent_for_no_longer() -> None:
+    """It says that nothing is behind, and that was so when it said it."""
+    found = of_tasks(task_snapshot(0, inputs=(input_snapshot(behind_ms=0),)))
+    span = timedelta(seconds=8)
+    assert ready(found, NOW_S + 8, span).is_well
+    assert ready(found, NOW_S + 9, span).reasons == ("worker 0 has told nothing for 9 s",)
+
+
+def test_within_a_long_span_a_worker_is_silent_for_no_longer_than_in_none() -> None:
+    assert ready(board(), NOW_S + OLD_S, HALF_A_MINUTE).is_well
+    assert not ready(board(), NOW_S + OLD_S + 1, HALF_A_MINUTE).is_well
+
+
+@pytest.mark.parametrize("within", [None, HALF_A_MINUTE])
+def test_a_silent_worker_is_no_reason_once_others_have_all_its_tasks(
+    within: timedelta | None,
+) -> None:
+    frozen = application_snapshot(workers=2)
+    first, second = frozen.workers
+    assert second.facts is not None
+    took = tuple(task_snapshot(n, state_s=5.0) for n in (0, 1))
+    of_both = replace(second.facts, tasks=took, at_s=NOW_S + 60)
+    others = replace(frozen, workers=(first, replace(second, facts=of_both)))
+    assert ready(board(facts=others), NOW_S + 60, within).is_well
+    of_one = replace(second.facts, tasks=took[1:], at_s=NOW_S + 60)
+    others = replace(frozen, workers=(first, replace(second, facts=of_one)))
+    found = ready(board(facts=others), NOW_S + 60, within)
+    assert found.reasons == ("worker 0 has told nothing for 60 s",)
+
+
+def test_a_silent_worker_that_had_no_tasks_may_have_been_given_some_since() -> None:
+    facts = application_snapshot(workers=2)
+    first, spare = facts.workers
+    assert first.facts is not None
+    assert spare.facts is not None
+    spare = replace(spare, facts=replace(spare.facts, tasks=()))
+    first = replace(first, facts=replace(first.facts, at_s=NOW_S + 60))
+    found = ready(board(facts=replace(facts, workers=(first, spare))), NOW_S + 60)
+    assert found.reasons == ("worker 1 has told nothing for 60 s",)
 
 
 def test_within_a_span_a_task_may_move_and_an_input_be_behind() -> None:

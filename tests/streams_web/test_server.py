@@ -123,6 +123,47 @@ def test_the_api_has_what_its_description_says(scene: Scene) -> None:
     ]
     _, application = scene.get("/api/application")
     assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
+    assert application["told_s_ago"] == 1.0
+
+
+def test_what_is_told_of_tasks_is_as_old_as_the_oldest_word(scene: Scene) -> None:
+    facts = scene.board.facts
+    first, second = facts.workers
+    assert second.facts is not None
+    fresh = replace(second, facts=replace(second.facts, at_s=101.0))
+    scene.board = board(replace(facts, workers=(first, fresh)))
+    scene.now_s = 113.8
+    assert scene.get("/api/application")[1]["told_s_ago"] == 13.8
+    scene.board = board(replace(facts, workers=(replace(first, facts=None), fresh)))
+    assert scene.get("/api/application")[1]["told_s_ago"] == 12.8
+    scene.board = board(replace(facts, workers=()))
+    assert scene.get("/api/application")[1]["told_s_ago"] is None
+
+
+def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
+    facts = scene.board.facts
+    frozen, second = facts.workers
+    assert frozen.facts is not None
+    assert second.facts is not None
+    took = tuple(replace(task, state_s=5.0) for task in frozen.facts.tasks)
+    told = replace(second.facts, at_s=160.0, tasks=(*took, *second.facts.tasks))
+    scene.board = board(replace(facts, workers=(frozen, replace(second, facts=told))))
+    scene.now_s = 160.0
+    application = scene.get("/api/application")[1]
+    assert (application["tasks"], application["tasks_running"], application["lag"]) == (6, 6, 60)
+    assert application["told_s_ago"] == 0.0
+    for path in ("/api/tasks", "/api/lag"):
+        assert [one["worker"] for one in scene.get(path)[1]] == [1] * 6
+    (_, plain) = scene.get("/api/facts")
+    assert [len(view["facts"]["tasks"]) for view in plain["workers"]] == [0, 6]
+    families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
+    samples = [s for family in families for s in family.samples]
+    for name in ("headrace_task_running", "headrace_task_input_lag_records"):
+        found = [s.labels["task"] for s in samples if s.name == name]
+        assert len(found) == len(set(found)) == 6
+    ages = [s.value for s in samples if s.name == "headrace_worker_facts_age_seconds"]
+    assert ages == [60.0, 0.0]
+    assert scene.get("/health/ready")[0] == 200
 
 
 def fits(answer: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> None:

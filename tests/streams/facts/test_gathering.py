@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams import TopologyTestDriver
-from headrace.streams.facts.gathering import COST_MAX, EVERY_S, STORES_EVERY_S
+from headrace.streams.facts.gathering import COST_MAX, EVERY_MOST_S, EVERY_S, STORES_EVERY_S
 from headrace.streams.facts.own_numbers import NUMBERS_MAX, OwnNumbers
 from headrace.streams.facts.snapshots import TaskSnapshot, WorkerSnapshot
 from headrace.streams.testing.memory_worker import EventLog
@@ -166,29 +166,35 @@ def test_a_snapshot_is_made_each_half_second_at_most() -> None:
     assert first.age_s(bench.clock.monotonic_s()) >= EVERY_S
 
 
-def test_snapshots_that_take_long_are_made_seldom() -> None:
+@pytest.mark.parametrize(
+    ("took_ms", "every_ms"), [(15, int(15 / COST_MAX)), (100, int(EVERY_MOST_S * 1000))]
+)
+def test_snapshots_that_take_long_are_made_seldom_but_not_as_if_the_worker_were_silent(
+    took_ms: int, every_ms: int
+) -> None:
     bench = WorkerBench().start()
-    bench.worker._gathering.measures = _Slow(bench)  # type: ignore[assignment]
+    bench.worker._gathering.measures = _Slow(bench, took_ms)  # type: ignore[assignment]
     first = facts(bench)
-    bench.clock.pass_ms(int(100 / COST_MAX) - 200)
+    bench.clock.pass_ms(every_ms - 2 * took_ms)
     bench.worker.turn()
     assert bench.worker.facts is first
-    bench.clock.pass_ms(300)
+    bench.clock.pass_ms(3 * took_ms)
     bench.worker.turn()
     assert bench.worker.facts is not first
 
 
 class _Slow:
-    """Takes a tenth of a second."""
+    """Takes some time."""
 
-    def __init__(self, bench: WorkerBench) -> None:
+    def __init__(self, bench: WorkerBench, took_ms: int) -> None:
         self._bench = bench
+        self._took_ms = took_ms
         self.times = bench.worker._gathering.measures.times
 
     def usage(self) -> tuple[None, None]:
         from headrace.streams.facts.measures import Usage
 
-        self._bench.clock.pass_ms(100)
+        self._bench.clock.pass_ms(self._took_ms)
         return Usage()
 
 
