@@ -17,7 +17,7 @@ from headrace import JoinWindows, KafkaStreams, StreamsBuilder
 builder = StreamsBuilder()
 left, right = builder.stream("shop.orders"), builder.stream("shop.payments")
 window = JoinWindows(time_difference=timedelta(seconds=1))
-left.join(right, "{} {}".format, window, name="pairs").to("shop.pairs")
+left.join(right, "{} {}".format, window, store="pairs").to("shop.pairs")
 app = KafkaStreams(builder.build(), {"application.id": "s", "bootstrap.servers": "localhost:1"})
 """
 
@@ -50,4 +50,4 @@ def test_skip_which_needs_one_does_not(target: str) -> None:
 
 def test_a_step_stands_for_the_topics_that_begin_with_it(target: str) -> None:
     text = said("topics", "describe", "pairs", "--app", target)[1]
-    assert "did you mean pairs-this-join-store or pairs-other-join-store?" in text
+    assert "did you mean pairs-other-join-store or pairs-this-join-store?" in text
