@@ -119,7 +119,8 @@ class KafkaStreams(Watched):
         self._failure: BaseException | None = None
         self._logs_failure = True
         self._on_unreached: Callable[[Unreached], bool] = lambda _: False
-        self._before_lost = State.REBALANCING
+        self._before_lost: State | None = None
+        """What it was when the brokers were lost, and is when they are back."""
         self._is_paused = False
         self._digest = digest_of(self._plans)
         self._connections = Connections()
@@ -332,7 +333,7 @@ class KafkaStreams(Watched):
         )
         try:
             contact.reach(self._stopping.is_set)
-            self._become(State.REBALANCING)
+            self._reached()
             self._work_with(contact)
         finally:
             contact.close()
@@ -410,6 +411,12 @@ class KafkaStreams(Watched):
         if self._worker is not None:
             self._worker.stop()
 
+    def _reached(self) -> None:
+        """A broker answers the first time since the worker was begun."""
+        with self._lock:
+            self._before_lost = None
+            self._become(State.REBALANCING)
+
     def _lose(self) -> None:
         """No broker can be reached any more; called beside the worker."""
         with self._lock:
@@ -420,8 +427,9 @@ class KafkaStreams(Watched):
     def _find(self) -> None:
         """One can be again; the worker may have changed the state meanwhile."""
         with self._lock:
-            if self._state is State.CONNECTING:
-                self._become(self._before_lost)
+            before, self._before_lost = self._before_lost, None
+            if self._state is State.CONNECTING and before is not None:
+                self._become(before)
 
     def _paused(self, is_on: bool) -> None:
         """The worker processes nothing any more, or again."""
@@ -432,8 +440,13 @@ class KafkaStreams(Watched):
 
     def _worked(self, state: State) -> None:
         """The worker is so far."""
-        is_paused = state is State.RUNNING and self._is_paused
-        self._become(State.PAUSED if is_paused else state)
+        with self._lock:
+            if self._before_lost is not None and state is State.REBALANCING:
+                self._before_lost = state  # it lost partitions, and is still without brokers
+                return
+            self._before_lost = None
+            is_paused = state is State.RUNNING and self._is_paused
+            self._become(State.PAUSED if is_paused else state)
 
     def _become(self, state: State) -> None:
         with self._lock:

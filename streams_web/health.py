@@ -25,6 +25,7 @@ STUCK_S = 30.0
 OLD_S = 10.0
 """What a worker told so long ago says nothing of how it is now: about as long as the group waits
 for a member that is silent before it gives its tasks to others."""
+_AWAY = "connecting"
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -79,7 +80,7 @@ def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health
         if not _is_taken(view, told):
             reasons += _of_worker(view, now_s, within)
     if not reasons and not board.facts.tasks:
-        reasons.append("no worker has a task yet")
+        reasons.append("no worker has a task")  # it may have had some, so not yet or any more
     return Health(tuple(reasons), _progress(left) if reasons else [])
 
 
@@ -102,6 +103,8 @@ def span_of(text: str) -> timedelta:
 
 def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:
     name, facts = f"worker {view.index}", view.facts
+    if view.pid is not None and view.state == _AWAY:
+        return [f"{name} is {_AWAY}: brokers are not reached"]
     if facts is None or view.pid is None:
         return [f"{name} is {view.state}"]
     age_s = facts.age_s(now_s)

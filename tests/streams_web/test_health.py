@@ -78,7 +78,14 @@ def test_a_worker_without_tasks_waits_to_take_over() -> None:
     spare = replace(spare, state="rebalancing", facts=replace(spare.facts, tasks=()))
     assert ready(board(facts=replace(facts, workers=(facts.workers[0], spare))), NOW_S).is_well
     found = ready(board(facts=replace(facts, workers=(spare,))), NOW_S)
-    assert found.reasons == ("no worker has a task yet",)
+    assert found.reasons == ("no worker has a task",)
+
+
+@pytest.mark.parametrize("within", [None, HALF_A_MINUTE])
+def test_while_brokers_are_away_that_is_what_is_said(within: timedelta | None) -> None:
+    said = ("worker 0 is connecting: brokers are not reached",)
+    assert ready(of_tasks(state="connecting"), NOW_S, within).reasons == said
+    assert ready(of_tasks(task_snapshot(), state="connecting"), NOW_S).reasons == said
 
 
 def test_a_paused_worker_is_not_ready() -> None:
