@@ -32,6 +32,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from headrace.topology.functions import Place
@@ -114,6 +115,7 @@ class RecordError(StreamsError):
         task_id: the task, as ``<sub-topology>_<partition>``.
         hint: what to do next; None where the code or the record is to blame.
         first: the first offset that the record may have, where only a range is known.
+        unread: whether its bytes are refused, so that not the code alone may be to blame.
 
     Example:
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
@@ -136,6 +138,7 @@ record out with headrace skip orders 3 17 --app MODULE:APP
         task_id: str | None = None,
         hint: str | None = None,
         first: int | None = None,
+        unread: bool = False,
     ) -> None:
         self.first = offset if first is None else first
         self.message = message
@@ -146,16 +149,31 @@ record out with headrace skip orders 3 17 --app MODULE:APP
         self.node = node
         self.store = store
         self.task_id = task_id
-        self.hint = self._hint() if hint is None else hint
+        self._unread = unread
+        self._is_told = hint is not None
+        self.hint = self._hint("MODULE:APP") if hint is None else hint
         super().__init__(message)
 
-    def _hint(self) -> str:
+    def told_for(self, target: str | None) -> None:
+        """Name the application in the message.
+
+        Args:
+            target: as `headrace` takes it; None where there is no cluster to leave the record out.
+        """
+        if not self._is_told:
+            self.hint = self._hint(target)
+
+    def _hint(self, target: str | None) -> str:
         if self.first != self.offset:
             return "nothing past it is committed: correct the code or the data"
-        return (
-            "nothing past it is committed: correct the code, or leave the record out with "
-            f"headrace skip {self.topic} {self.partition} {self.offset} --app MODULE:APP"
-        )
+        step = "correct the code"
+        if self._unread:
+            step = "give a serde that reads it, or a deserialization.exception.handler"
+        if target is not None:
+            place = f"{self.topic} {self.partition} {self.offset}"
+            app = shlex.quote(target)
+            step += f", or leave the record out with headrace skip {place} --app {app}"
+        return f"nothing past it is committed: {step}"
 
     def __str__(self) -> str:
         where = f"{self.topic}-{self.partition} offset {self.offset}"

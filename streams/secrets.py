@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
@@ -47,14 +47,20 @@ class Secret:
         (***, '***', '***', 'hunter2')
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("_setting", "_value")
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, *, setting: str | None = None) -> None:
         self._value = value
+        self._setting = setting
 
     def reveal(self) -> Any:
         """What it is."""
         return self._value
+
+    @property
+    def setting(self) -> str | None:
+        """The setting that named the file it was read from; None where there was no file."""
+        return self._setting
 
     def __repr__(self) -> str:
         return "***"
@@ -65,8 +71,12 @@ class Secret:
     def __hash__(self) -> int:
         return hash((Secret, self._value))
 
-    def __reduce__(self) -> tuple[type[Secret], tuple[object]]:
-        return Secret, (self._value,)
+    def __reduce__(self) -> tuple[Callable[..., Secret], tuple[object, str | None]]:
+        return _secret, (self._value, self._setting)
+
+
+def _secret(value: object, setting: str | None) -> Secret:
+    return Secret(value, setting=setting)
 
 
 def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
@@ -88,6 +98,16 @@ def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
         name: value.reveal() if isinstance(value, Secret) else value
         for name, value in settings.items()
     }
+
+
+def written_as(config: Mapping[str, object], name: str) -> str:
+    """The setting by which a secret was given: its own, or that of its file.
+
+    >>> written_as({"sasl.password": Secret("a", setting="sasl.password.file")}, "sasl.password")
+    'sasl.password.file'
+    """
+    value = config.get(name)
+    return (value.setting if isinstance(value, Secret) else None) or name
 
 
 def named_by_file(name: str) -> str | None:

@@ -196,6 +196,7 @@ class Trial:
         try:
             self.driver.commit()
         except RecordError as error:
+            error.told_for(None)
             where = self._where(error.topic, error.partition, error.offset)
             if where is not None:
                 click.echo(f"At {where}:", err=True)

@@ -31,7 +31,7 @@ def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
             problems.append(f"{stem} and {name} are both set; leave one of them out")
             continue
         try:
-            found[stem] = Secret(_read(path))
+            found[stem] = Secret(_read(path), setting=name)
         except ValueError as error:
             problems.append(f"{name} {error}")
     return found, problems

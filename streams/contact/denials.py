@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError
 
 from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
 from headrace.streams.contact.rights import principal_of
+from headrace.streams.secrets import written_as
 
 DENIED = frozenset(
     {
@@ -58,7 +59,7 @@ grant it
     if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
         return AccessError(
             f"the brokers do not let {who} in: {error.str()}; correct sasl.mechanism, "
-            "sasl.username and sasl.password",
+            f"sasl.username and {written_as(config, 'sasl.password')}",
             principal=who,
         )
     unread = _UNREAD.search(error.str())

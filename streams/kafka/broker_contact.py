@@ -32,6 +32,7 @@ from headrace.streams.kafka.kafka_clients import new_admin
 from headrace.streams.kafka.port_look import look
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.secrets import written_as
 
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
@@ -363,8 +364,9 @@ def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessErr
             f"{failure.reason}; {failure.advice}"
         )
     who = principal_of(config)
+    advice = failure.advice.replace("sasl.password", written_as(config, "sasl.password"))
     return AccessError(
-        f"the broker {failure.address} does not let {who} in: {failure.reason}; {failure.advice}",
+        f"the broker {failure.address} does not let {who} in: {failure.reason}; {advice}",
         principal=who,
     )
 

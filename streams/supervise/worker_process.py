@@ -24,6 +24,7 @@ from types import FrameType
 from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.app import KafkaStreams
+from headrace.streams.errors import RecordError
 from headrace.streams.facts.snapshots import WorkerSnapshot
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.system_clock import SystemClock
@@ -114,10 +115,12 @@ class _Says:
 
     Args:
         full: whether texts that may quote a record are said.
+        target: how `headrace` names the application.
         is_final: whether no worker is to follow.
     """
 
     full: bool
+    target: str
     is_final: Callable[[], bool] = lambda: False
 
 
@@ -165,6 +168,8 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
     try:
         work()
     except BaseException as error:  # also what ends an interpreter: here it is a crash
+        if isinstance(error, RecordError):
+            error.told_for(says.target)
         failure = describe_failure(error, full=says.full)
         if not reports.send_surely(Failed.of(failure)):
             log_failure(get_logger(), failure)
@@ -207,7 +212,7 @@ def main() -> None:
     )
     sender = ReportSender(reports)
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
-    says = _Says(full)
+    says = _Says(full, target)
     code = _exit_code(lambda: _work(launch, index, control, sender, says), sender, says)
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.

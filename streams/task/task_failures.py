@@ -24,6 +24,7 @@ from headrace.topology.errors import (
     TopologyError,
 )
 from headrace.topology.functions import is_ours
+from headrace.topology.graph.graph import Source
 
 _TOLD = (
     BadRecordError,
@@ -91,7 +92,12 @@ def _record_error(
         node=node,
         store=store,
         task_id=str(spec.id),
+        unread=isinstance(error, (SerdeError, RegistryError)) and _is_source(spec, node),
     )
+
+
+def _is_source(spec: TaskSpec, node: str | None) -> bool:
+    return any(isinstance(n, Source) for n in spec.program.sub_topology.nodes if n.name == node)
 
 
 def _store_of(spec: TaskSpec, node: str | None) -> str | None:

@@ -147,6 +147,8 @@ def test_a_record_that_fails_is_named_by_its_line(run: Any) -> None:
     assert "in.jsonl, line 4:" in done.stderr
     assert "KSTREAM-MAPVALUES" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "correct the code" in done.stderr
+    assert "skip" not in done.stderr, "there is no cluster"
 
 
 def test_what_is_left_out_is_said(run: Any) -> None:
