@@ -6,6 +6,7 @@ address ─► socket (opened first: what is wrong with it is said before anythi
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from headrace.streams_web.pages import Pages
 from headrace.streams_web.patience import Patience
 
 CLOSE_S = 5.0
+_THREAD = "headrace-web"
 
 
 class WebServer:
@@ -56,7 +58,7 @@ class WebServer:
         self._socket = listen(wanted)
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         self._server = _server(board, monotonic_s, token)
-        self._thread = threading.Thread(target=self._run, name="headrace-web", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
         log.info("web_started", url=f"http://{self.address}", guarded=token is not None)
 
@@ -78,10 +80,19 @@ class WebServer:
         self.close()
 
     def _run(self) -> None:
+        uvicorns = logging.getLogger("uvicorn.error")
+        uvicorns.addFilter(_says)
         try:
             self._server.run(sockets=[self._socket])
         except BaseException as error:  # whatever it is: those who work are not to suffer for it
             self._log.error("web_failed", reason=f"{type(error).__name__}: {error}")
+        finally:
+            uvicorns.removeFilter(_says)
+
+
+def _says(record: logging.LogRecord) -> bool:
+    """Keep what the library says of its starts out of the program's log, but not of others'."""
+    return record.levelno >= logging.WARNING or record.threadName != _THREAD
 
 
 def _server(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -357,3 +358,17 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr("headrace.streams.facts.web.import_module", refuse)
     with pytest.raises(ConfigError, match=r"uvicorn is needed.*pip install 'headrace\[web\]'"):
         open_web(lambda: board(application_snapshot()), "0", log=EventLog())
+
+
+def test_what_uvicorn_says_of_its_start_stays_out_of_the_programs_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = logging.getLogger("uvicorn.error")
+    with caplog.at_level(logging.INFO):
+        scene = Scene()
+        try:
+            assert scene.get("/health/live")[0] == 200
+            own.info("of another server of the program")
+        finally:
+            scene.server.close()
+    assert [r.getMessage() for r in caplog.records] == ["of another server of the program"]
