@@ -86,7 +86,7 @@ def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_
     assert get(f"{url}/health/live") == (200, {"ok": True})
     code, said = get(f"{url}/health/ready")
     assert code == 503
-    assert "worker 0 is connecting" in said["reasons"]
+    assert "worker 0 is connecting: brokers are not reached" in said["reasons"]
     code, text = get(f"{url}/metrics")
     assert code == 200
     assert 'headrace_worker_state{worker="0",state="connecting"} 1' in text
