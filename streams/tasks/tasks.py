@@ -86,8 +86,11 @@ class Tasks:
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
+        subs = {plan.id: plan.program.sub_topology for plan in plans}
+        # A processor's store leaves records out by its own name.
         self._sub_topologies = {
-            node.name: plan.id for plan in plans for node in plan.program.sub_topology.nodes
+            **{store.name: number for number, sub in subs.items() for store in sub.stores},
+            **{node.name: number for number, sub in subs.items() for node in sub.nodes},
         }
         self._partitions = partitions
         self._consumer = consumer
@@ -174,7 +177,7 @@ class Tasks:
         }
 
     def sub_topology_of(self, node: str) -> int:
-        """The sub-topology that a node is of."""
+        """The sub-topology that a node, or a store, is of."""
         return self._sub_topologies[node]
 
     def reader_of(self, place: TopicPartition) -> Task | None:

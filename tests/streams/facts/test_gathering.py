@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from headrace.streams import TopologyTestDriver
@@ -16,7 +18,7 @@ from headrace.streams.worker_errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
-from headrace.topology import StreamsBuilder, serdes
+from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.support.workers import HERE, THERE, RestoringBench, WorkerBench
 
 
@@ -338,3 +340,15 @@ def test_what_a_turn_did_counts_although_the_turn_fails() -> None:
     bench.worker.turn()
     assert bench.worker.processed == 2
     assert facts(bench).processed >= 2
+
+
+def test_what_a_store_leaves_out_is_told_by_its_name() -> None:
+    builder = StreamsBuilder()
+    rows = Materialized("rows", history=timedelta(seconds=1))
+    builder.table("in", key=serdes.string, value=serdes.string, store=rows).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.input("in").send("a", "new", timestamp=100_000)
+    driver.input("in").send("a", "old", timestamp=1_000)
+    assert sum(driver.dropped.values()) == 1
+    driver.restart()
+    assert driver.store("rows")["a"] == "new"
