@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
@@ -21,6 +22,8 @@ _kafka: Any = confluent_kafka.admin
 
 _TIMEOUT_S = 30.0
 _FIND_TIMEOUT_S = 10.0
+_APPEAR_S = 5.0
+_LOOK_AGAIN_S = 0.05
 
 
 @click.command()
@@ -113,9 +116,20 @@ def _create(
             if cause.code() in DENIED:
                 raise denial(cause, config, topic=name, right="Create") from error
             raise click.ClickException(f"cannot create {name}: {cause.str()}") from error
+    _await(client, missing)
     for name in names:
         word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
         click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''})")
+
+
+def _await(client: Any, names: list[str]) -> None:
+    """Wait a little for new topics: a broker hears of them after the controller has made them.
+
+    Who has no right to see them never does.
+    """
+    give_up_at = time.monotonic() + _APPEAR_S
+    while not _partition_counts(client).keys() >= set(names) and time.monotonic() < give_up_at:
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _partition_counts(client: Any) -> dict[str, int]:
