@@ -24,7 +24,6 @@ from headrace.topology.errors import (
     TopologyError,
 )
 from headrace.topology.functions import is_ours
-from headrace.topology.graph.graph import Source
 
 _TOLD = (
     BadRecordError,
@@ -97,7 +96,7 @@ def _record_error(
 
 
 def _is_source(spec: TaskSpec, node: str | None) -> bool:
-    return any(isinstance(n, Source) for n in spec.program.sub_topology.nodes if n.name == node)
+    return any(source.name == node for source in spec.program.sub_topology.sources)
 
 
 def _store_of(spec: TaskSpec, node: str | None) -> str | None:
