@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from headrace.streams.devbroker import DevBroker
@@ -56,6 +57,14 @@ def _modules_of_a_test_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -
         for name, module in list(sys.modules.items()):
             if (getattr(module, "__file__", None) or "").startswith(written):
                 del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_a_test_is_undone() -> Iterator[None]:
+    """Capturing events leaves structlog set up; programs that embed us find it untouched."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
