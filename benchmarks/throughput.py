@@ -183,18 +183,17 @@ def measure(
     say(f"[bold]{task.title}[/]: writing {task.records:,} records")
     benchmark = Benchmark(place, task, peers, partitions)
     here = [variant for variant in task.variants if variant.peer in peers]
-    series = [Series(variant.name, variant.settings, variant.peer) for variant in here]
+    series = {v: Series(v.name, v.settings, v.peer) for v in here}
     for number in range(task.rounds):
         if number and time.monotonic() > until_s:
             say(f"  no time for round {number + 1}")
             break
         # Who comes first changes: what a round leaves behind is not always the same one's burden.
-        turns = list(zip(here, series, strict=True))
-        for variant, one in turns if number % 2 == 0 else reversed(turns):
-            run = _run(benchmark, variant, say)
-            one.runs.append(run)
+        turns = [variant for variant in task.in_round(number) if variant in series]
+        for variant in turns if number % 2 == 0 else reversed(turns):
+            series[variant].runs.append(_run(benchmark, variant, say))
     benchmark.close()
-    return JobResult(task.job.name, task.title, benchmark.records, series)
+    return JobResult(task.job.name, task.title, benchmark.records, list(series.values()))
 
 
 def _run(benchmark: Benchmark, variant: Variant, say: Say) -> Run | None:

@@ -40,6 +40,12 @@ class Variant:
         return f"{promise}, {'caches' if self.caches else 'every update'}{many}"
 
     @property
+    def published(self) -> bool:
+        """Whether its ratio is told with its spread, so that it is in every round."""
+        usual = self.guarantee == "exactly_once_v2" and self.workers == 1
+        return usual and self.peer != "quix" and self.caches
+
+    @property
     def name(self) -> str:
         """What the table calls it."""
         return f"{self.peer}{' combined' if self.combined else ''}, {self.settings}"

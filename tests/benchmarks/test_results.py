@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.plan import FULL, tasks
 from benchmarks.results import JobResult, Run, Series, comparisons
 
 
@@ -23,3 +24,15 @@ def test_a_round_that_failed_has_no_ratio() -> None:
     peer = Series("quix, exactly-once", "exactly-once", "quix", [run(7), run(3)])
     (found,) = comparisons([JobResult("job", "Job", 1000, [own, peer])])
     assert found.whole == (3.0, 3.0, 3.0)
+
+
+def test_rounds_after_the_first_have_what_is_published_with_its_spread() -> None:
+    (task,) = tasks(FULL, ("words",), None, None)
+    later = task.in_round(1)
+    assert task.in_round(0) == task.variants
+    assert [variant.name for variant in later] == [
+        "headrace, exactly-once, caches",
+        "kafka-streams, exactly-once, caches",
+        "by hand, exactly-once, caches",
+        "by hand combined, exactly-once, caches",
+    ]
