@@ -1,85 +1,116 @@
 """How long a scrape of many workers takes, while one is stopped and another one starts again.
 
-Snapshots go through the real sockets and the real supervisor; what is timed is HTTP from request
-to the last byte. ``python -m benchmarks.scrape`` prints it.
+Workers are processes that tell made-up numbers over the real sockets to the real supervisor; one is
+held by SIGSTOP, one is killed whenever it has told something, and starts again. What is timed is
+HTTP from request to the last byte. ``python -m benchmarks.scrape`` prints it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import click
 
-from headrace.streams.facts.snapshots import WorkerSnapshot
-from headrace.streams.supervise.report_sender import ReportSender, report_channel
+from headrace.streams.supervise.report_sender import report_channel
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus
 from headrace.streams.supervise.supervisor import Supervisor
 from headrace.streams.supervise.worker_handle import LineReader
-from headrace.streams.supervise.worker_reports import Loaded, Report, Status, Told, decode
+from headrace.streams.supervise.worker_reports import Report, Told, decode
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
-from tests.support.snapshots import worker_snapshot
 
 STOPPED, RESTARTED = 1, 2
-TURN_S, TELL_S = 0.1, 0.5
+TURN_S, PAUSE_S = 0.1, 0.3
+"""How often the supervisor looks, and what is between two scrapes: more than the time for which
+the server gives the same to several who ask at once."""
+ROOT = Path(__file__).parents[1]
 
 
 class FedWorker:
-    """A worker whose process is a thread that tells the same numbers again and again."""
+    """The process of a worker that tells made-up numbers."""
 
     def __init__(self, index: int, tasks: int) -> None:
-        self.pid = 10_000 + index
         self._index = index
-        file, theirs = report_channel()
-        self._lines = LineReader(file)
-        self._files = (file, theirs)
-        self._sender = ReportSender(theirs)
-        self._facts = worker_snapshot(tasks=tasks, first=index * tasks, nodes=2)
-        self.code: int | None = None
-        self.told = 0
+        self._file, theirs = report_channel()
+        self._lines = LineReader(self._file)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.told", str(index), str(tasks), str(theirs)],
+            cwd=ROOT,
+            pass_fds=(theirs,),
+        )
+        os.close(theirs)
+        self.has_told = False
 
-    def tell(self) -> None:
-        """Tell what a worker tells each half second; one that is stopped tells it once."""
-        if self.told and self._index == STOPPED:
-            return
-        self.told += 1
-        facts: WorkerSnapshot = self._facts
-        self._sender.send(Loaded("bench", 1_000))
-        self._sender.send(Told(facts))
-        self._sender.send(Status("running", len(facts.tasks), 0, 0, 0, 0, None, time.monotonic()))
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def poll(self) -> int | None:
-        return self.code
+        return self._process.poll()
 
     def reports(self) -> Iterator[Report]:
         for line in self._lines.read():
-            yield decode(line)
+            report = decode(line)
+            if isinstance(report, Told) and not self.has_told:
+                self.has_told = True
+                if self._index == STOPPED:
+                    self._process.send_signal(signal.SIGSTOP)
+            yield report
 
     def last_words(self) -> Sequence[str]:
         return ()
 
     def stop(self) -> None:
-        self.code = 0
+        self.kill()
 
-    leave = kill = stop
+    def leave(self) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
     def set_log_level(self, level: str) -> None:
         pass
 
     def close(self) -> None:
-        for file in self._files:
-            os.close(file)
+        os.close(self._file)
 
 
-def scrape_seconds(workers: int, tasks: int, *, times: int) -> tuple[list[float], int]:
-    """Scrape again and again; returns how long each scrape took, and the samples of the last."""
+@dataclass(frozen=True, slots=True)
+class Scraped:
+    """What came of it.
+
+    Args:
+        seconds: how long each scrape took.
+        pages: what each brought.
+        restarts: how often a worker was started again meanwhile.
+    """
+
+    seconds: list[float]
+    pages: list[str]
+    restarts: int
+
+    @property
+    def samples(self) -> int:
+        """Of the last page."""
+        return self.pages[-1].count("\nheadrace_")
+
+
+def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
+    """Scrape again and again."""
     started: dict[int, FedWorker] = {}
     log = EventLog()
 
@@ -92,46 +123,52 @@ def scrape_seconds(workers: int, tasks: int, *, times: int) -> tuple[list[float]
         start=start,
         monotonic=time.monotonic,
         random=Random(1),
-        limits=RestartLimits(most=1_000_000, first_s=0.5),
+        limits=RestartLimits(most=1_000_000, first_s=0.5, longest_s=0.5),
         display=LoggedStatus(log, 0),
         log=log,
     )
     ended = threading.Event()
 
     def supervise() -> None:
-        tell_s = 0.0
         while not ended.wait(TURN_S):
-            if time.monotonic() >= tell_s:
-                tell_s = time.monotonic() + TELL_S
-                for worker in list(started.values()):
-                    if worker.code is None:
-                        worker.tell()
-                if workers > RESTARTED and RESTARTED in started:
-                    started[RESTARTED].code = 1
             supervisor.turn()
+            restarted = started.get(RESTARTED)
+            if len(started) == workers and restarted is not None and restarted.has_told:
+                restarted.kill()
 
     loop = threading.Thread(target=supervise)
     loop.start()
     try:
         with WebServer(lambda: supervisor.board, "0", log=log) as server:
-            while len(started) < workers or not started[workers - 1].told:
-                time.sleep(TURN_S)
-            return _scrape(f"{server.url}/metrics", times)
+            _wait(lambda: len(started) == workers and all(w.has_told for w in started.values()))
+            seconds, pages = _scrape(f"{server.url}/metrics", times)
+        restarts = sum(view.restarts for view in supervisor.board.facts.workers)
+        return Scraped(seconds, pages, restarts)
     finally:
         ended.set()
         loop.join()
+        for worker in started.values():
+            worker.kill()
 
 
-def _scrape(url: str, times: int) -> tuple[list[float], int]:
-    seconds, samples = [], 0
+def _wait(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"the workers told nothing for {seconds:g} s")
+        time.sleep(0.02)
+
+
+def _scrape(url: str, times: int) -> tuple[list[float], list[str]]:
+    seconds, pages = [], []
     for _ in range(times):
-        time.sleep(0.3)  # past what the server gives to several who ask at once
+        time.sleep(PAUSE_S)
         begun_s = time.perf_counter()
         with urllib.request.urlopen(url, timeout=60) as answer:
             text = answer.read()
         seconds.append(time.perf_counter() - begun_s)
-        samples = text.count(b"\nheadrace_")
-    return seconds, samples
+        pages.append(text.decode())
+    return seconds, pages
 
 
 @click.command()
@@ -140,10 +177,11 @@ def _scrape(url: str, times: int) -> tuple[list[float], int]:
 @click.option("--times", default=40)
 def main(workers: int, tasks: int, times: int) -> None:
     """Print how long scrapes took."""
-    seconds, samples = scrape_seconds(workers, tasks, times=times)
-    median, most = statistics.median(seconds), max(seconds)
-    p95 = statistics.quantiles(seconds, n=20)[-1]
-    print(f"{workers} workers of {tasks} tasks, {samples:,} samples")
+    found = scrape(workers, tasks, times=times)
+    median, most = statistics.median(found.seconds), max(found.seconds)
+    p95 = statistics.quantiles(found.seconds, n=20)[-1]
+    print(f"{workers} workers of {tasks} tasks, {found.samples:,} samples")
+    print(f"worker {STOPPED} stopped, worker {RESTARTED} started again {found.restarts} times")
     print(f"median {median * 1000:.0f} ms, 95 % {p95 * 1000:.0f} ms, longest {most * 1000:.0f} ms")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.streams.facts.histogram import Distribution
 from headrace.streams.facts.snapshots import (
@@ -34,7 +34,7 @@ class Metric:
     Args:
         name: as Prometheus has it, without the `_total` of a counter and the `_info` of an info.
         labels: their names.
-        read: gives labels and values of a snapshot, and the seconds of its clock now.
+        read: what it has samples of.
         kafka: what Kafka Streams calls it, or empty.
     """
 
@@ -42,7 +42,7 @@ class Metric:
     kind: Kind
     help: str
     labels: Labels
-    read: Callable[[ApplicationSnapshot, float], Found]
+    read: Read
     kafka: str = ""
 
     @property
@@ -55,74 +55,95 @@ class Metric:
 # -- how a snapshot is read --------------------------------------------------------------------
 
 
-def _views(value: Callable[[WorkerView], float]) -> Callable[[ApplicationSnapshot, float], Found]:
-    return lambda app, _: (((str(view.index),), value(view)) for view in app.workers)
+def _itself(value: Value) -> Value:
+    return value
 
 
-def _workers(
-    value: Callable[[WorkerSnapshot], Value | None],
-) -> Callable[[ApplicationSnapshot, float], Found]:
-    """Of each worker that has told something, of what has ended, too: counts stay until a start."""
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a metric has samples of: things with labels, and a number of each.
 
-    def read(app: ApplicationSnapshot, _: float) -> Found:
-        for view in app.workers:
-            found = None if view.facts is None else value(view.facts)
-            if found is not None:
-                yield (str(view.index),), found
+    Args:
+        things: gives them, of a snapshot and the seconds of its clock now. Metrics of the same
+            things have the same function here, so that labels are written once for all of them.
+        value: the number of one; None leaves it out.
+    """
 
-    return read
-
-
-def _each(
-    values: Callable[[WorkerSnapshot], Found],
-) -> Callable[[ApplicationSnapshot, float], Found]:
-    def read(app: ApplicationSnapshot, _: float) -> Found:
-        for view in app.workers:
-            if view.facts is not None:
-                for labels, value in values(view.facts):
-                    yield (str(view.index), *labels), value
-
-    return read
+    things: Callable[[ApplicationSnapshot, float], Iterable[tuple[Labels, Any]]]
+    value: Callable[[Any], Value | None] = _itself
 
 
-def _tasks(
-    value: Callable[[TaskSnapshot], float],
-) -> Callable[[ApplicationSnapshot, float], Found]:
-    def read(app: ApplicationSnapshot, _: float) -> Found:
-        for index, task in _tasks_of(app):
-            yield (index, task.id), value(task)
-
-    return read
+def _app(values: Callable[[ApplicationSnapshot], Found]) -> Read:
+    return Read(lambda app, _: values(app))
 
 
-def _inputs(
-    value: Callable[[InputSnapshot], float | None],
-) -> Callable[[ApplicationSnapshot, float], Found]:
-    def read(app: ApplicationSnapshot, _: float) -> Found:
-        for index, task in _tasks_of(app):
-            for one in task.inputs:
-                found = value(one)
-                if found is not None:
-                    internal = "true" if one.internal else "false"
-                    yield (index, task.id, one.topic, str(one.partition), internal), found
-
-    return read
+def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, WorkerView]]:
+    return (((str(view.index),), view) for view in app.workers)
 
 
-def _stores(
-    value: Callable[[StoreSnapshot], float],
-) -> Callable[[ApplicationSnapshot, float], Found]:
-    def read(app: ApplicationSnapshot, _: float) -> Found:
-        for index, task in _tasks_of(app):
-            for store in task.stores:
-                yield (index, task.id, store.name), value(store)
-
-    return read
+def _the_workers(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
+    """Each worker that has told something, what has ended, too: counts stay until a start."""
+    return (((str(view.index),), view.facts) for view in app.workers if view.facts is not None)
 
 
-def _nodes(
-    values: Callable[[NodeSnapshot], Found],
-) -> Callable[[ApplicationSnapshot, float], Found]:
+def _the_tasks(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
+    """Tasks with their worker; those of a process that has ended are others' by now."""
+    for view in app.workers:
+        if view.facts is not None and view.pid is not None:
+            index = str(view.index)
+            for task in view.facts.tasks:
+                yield (index, task.id), task
+
+
+def _the_inputs(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, InputSnapshot]]:
+    for labels, task in _the_tasks(app, now_s):
+        for one in task.inputs:
+            internal = "true" if one.internal else "false"
+            yield (*labels, one.topic, str(one.partition), internal), one
+
+
+def _the_stores(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, StoreSnapshot]]:
+    for labels, task in _the_tasks(app, now_s):
+        for store in task.stores:
+            yield (*labels, store.name), store
+
+
+def _the_ages(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, float]]:
+    for labels, facts in _the_workers(app, now_s):
+        yield labels, facts.age_s(now_s)
+
+
+def _views(value: Callable[[WorkerView], float]) -> Read:
+    return Read(_the_views, value)
+
+
+def _workers(value: Callable[[WorkerSnapshot], Value | None]) -> Read:
+    return Read(_the_workers, value)
+
+
+def _tasks(value: Callable[[TaskSnapshot], float]) -> Read:
+    return Read(_the_tasks, value)
+
+
+def _inputs(value: Callable[[InputSnapshot], float | None]) -> Read:
+    return Read(_the_inputs, value)
+
+
+def _stores(value: Callable[[StoreSnapshot], float]) -> Read:
+    return Read(_the_stores, value)
+
+
+def _each(values: Callable[[WorkerSnapshot], Found]) -> Read:
+    return Read(
+        lambda app, now_s: (
+            ((*labels, *more), value)
+            for labels, facts in _the_workers(app, now_s)
+            for more, value in values(facts)
+        )
+    )
+
+
+def _nodes(values: Callable[[NodeSnapshot], Found]) -> Read:
     return _each(
         lambda facts: (
             ((str(node.sub_topology), node.name, *labels), value)
@@ -130,20 +151,6 @@ def _nodes(
             for labels, value in values(node)
         )
     )
-
-
-def _tasks_of(app: ApplicationSnapshot) -> Iterable[tuple[str, TaskSnapshot]]:
-    """Tasks with their worker; those of a process that has ended are others' by now."""
-    for view in app.workers:
-        if view.facts is not None and view.pid is not None:
-            for task in view.facts.tasks:
-                yield str(view.index), task
-
-
-def _age(app: ApplicationSnapshot, now_s: float) -> Found:
-    for view in app.workers:
-        if view.facts is not None:
-            yield (str(view.index),), view.facts.age_s(now_s)
 
 
 def _lag(one: InputSnapshot) -> float | None:
@@ -159,22 +166,22 @@ METRICS = (
     Metric(
         "headrace_app", "info", "Application, version of Headrace, and digest of the topology.",
         ("application", "version", "topology"),
-        lambda app, _: [((app.application, app.version, app.topology), 1)],
+        _app(lambda app: [((app.application, app.version, app.topology), 1)]),
         "version, application-id",
     ),
     Metric(
         "headrace_app_workers_running", "gauge", "Workers whose tasks all process records.", (),
-        lambda app, _: [((), sum(view.state == "running" for view in app.workers))],
+        _app(lambda app: [((), sum(view.state == "running" for view in app.workers))]),
         "alive-stream-threads",
     ),
     Metric(
         "headrace_app_workers", "gauge", "Workers that there are to be.", (),
-        lambda app, _: [((), len(app.workers))],
+        _app(lambda app: [((), len(app.workers))]),
     ),
     Metric(
         "headrace_worker_state", "gauge", "1 for the state that the worker is in.",
         ("worker", "state"),
-        lambda app, _: (((str(view.index), view.state), 1) for view in app.workers),
+        _app(lambda app: (((str(view.index), view.state), 1) for view in app.workers)),
         "state",
     ),
     Metric(
@@ -183,7 +190,7 @@ METRICS = (
     ),
     Metric(
         "headrace_worker_facts_age_seconds", "gauge",
-        "Age of what the worker told last: much, where it is stuck.", ("worker",), _age,
+        "Age of what the worker told last: much, where it is stuck.", ("worker",), Read(_the_ages),
     ),
     Metric(
         "headrace_worker_process_records", "counter",

@@ -8,6 +8,8 @@ import msgspec
 
 from headrace.streams.facts.snapshots import WorkerSnapshot
 
+_WORKER = msgspec.json.Decoder(WorkerSnapshot)
+
 
 def to_json(facts: object) -> bytes:
     """Any of the snapshots as JSON, without line breaks."""
@@ -19,16 +21,15 @@ def to_plain(facts: object) -> Any:
     return msgspec.to_builtins(facts)
 
 
-def worker_of(plain: object) -> WorkerSnapshot:
+def worker_of(text: bytes) -> WorkerSnapshot:
     """A worker's snapshot again, of what `to_json` made.
 
     Raises:
         ValueError: it is of another version.
 
-    >>> from headrace.streams.facts.counters import Counters
-    >>> worker_of({"id": "w"})
+    >>> worker_of(b'{"id": "w"}')
     Traceback (most recent call last):
         ...
     msgspec.ValidationError: Object missing required field `at_s`
     """
-    return msgspec.convert(plain, WorkerSnapshot)
+    return _WORKER.decode(text)

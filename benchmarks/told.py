@@ -1,0 +1,35 @@
+"""A process that tells what a worker of many tasks tells, each half second, until it is ended.
+
+python -m benchmarks.told INDEX TASKS FILE
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+
+from headrace.streams.supervise.report_sender import ReportSender
+from headrace.streams.supervise.worker_reports import Loaded, Status, Told
+from tests.support.snapshots import worker_snapshot
+
+EVERY_S = 0.5
+
+
+def main() -> None:
+    """Tell it as long as somebody listens."""
+    index, tasks, file = map(int, sys.argv[1:])
+    sender = ReportSender(file)
+    facts = worker_snapshot(tasks=tasks, first=index * tasks, nodes=2)
+    sender.send(Loaded("bench", 1_000))
+    for count in range(1 << 30):
+        now_s = time.monotonic()
+        told = replace(facts, at_s=now_s, processed=facts.processed + count)
+        status = Status("running", tasks, 0, 0, told.processed, 0, None, now_s)
+        if not (sender.send(Told(told)) and sender.send(status)):
+            return
+        time.sleep(EVERY_S)
+
+
+if __name__ == "__main__":
+    main()
