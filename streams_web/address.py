@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535
 TOKEN_MIN = 16
 _BACKLOG = 128
+_PORT = re.compile(r":\d*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,16 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether a request that names this host, with or without a port, means this machine itself.
+
+    >>> [names_this_machine(h) for h in ("localhost:80", "127.0.0.1", "[::1]:80", "shop.example")]
+    [True, True, True, False]
+    """
+    name = _PORT.sub("", host).strip("[]").lower()
+    return Address(name, 0).is_loopback
 
 
 def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> None:

@@ -17,6 +17,7 @@ from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
 from headrace.streams_web import exposition, health
+from headrace.streams_web.address import names_this_machine
 from headrace.streams_web.openapi import described
 from headrace.streams_web.views import VIEWS, View
 
@@ -28,6 +29,11 @@ ABOUT = """Headrace {version}: {application}
 """
 UNGUARDED = frozenset({"/health/live", "/health/ready", "/health/startup"})
 """What probes ask, which cannot always send a token; it says little."""
+NOT_HERE = (
+    "this is served for this machine alone, and {host!r} is another one: ask for localhost, or "
+    "serve it with a token: --http-token-file FILE"
+)
+Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
 """So old may a scrape be that is given to several who ask at once."""
 
@@ -39,14 +45,22 @@ class Pages:
         board: gives how everything is now.
         monotonic_s: seconds of the clock of the board.
         token: what whoever asks must have, but for health.
+        is_local: whether it is for this machine alone. Who asks for another host then is a page of
+            somebody else's in a browser here, which had its own name lead to this address.
     """
 
     def __init__(
-        self, board: Callable[[], Board], monotonic_s: Callable[[], float], token: Secret | None
+        self,
+        board: Callable[[], Board],
+        monotonic_s: Callable[[], float],
+        token: Secret | None,
+        *,
+        is_local: bool = False,
     ) -> None:
         self._board = board
         self._monotonic_s = monotonic_s
         self._token = token
+        self._is_local = is_local
         self._lock = threading.Lock()
         self._scraped = (float("-inf"), b"")
 
@@ -67,20 +81,22 @@ class Pages:
         """Ask for the token first."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http" and not self._may(scope["path"], scope["headers"]):
-                refused = JSONResponse(
-                    {"error": "send the token: Authorization: Bearer TOKEN"},
-                    401,
-                    {"WWW-Authenticate": "Bearer"},
-                )
-                await refused(scope, receive, send)
-                return
-            await pages(scope, receive, send)
+            page = pages
+            if scope["type"] == "http" and scope["path"] not in UNGUARDED:
+                if not self._may(scope["headers"]):
+                    page = JSONResponse(
+                        {"error": "send the token: Authorization: Bearer TOKEN"},
+                        401,
+                        {"WWW-Authenticate": "Bearer"},
+                    )
+                elif self._is_local and (other := _other_host(scope["headers"])):
+                    page = JSONResponse({"error": NOT_HERE.format(host=other)}, 421)
+            await page(scope, receive, send)
 
         return guarded
 
-    def _may(self, path: str, headers: list[tuple[bytes, bytes]]) -> bool:
-        if self._token is None or path in UNGUARDED:
+    def _may(self, headers: Headers) -> bool:
+        if self._token is None:
             return True
         wanted = f"Bearer {self._token.reveal()}".encode()
         return any(
@@ -129,6 +145,12 @@ class Pages:
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
         return _answer(health.ready(self._board(), self._monotonic_s(), within))
+
+
+def _other_host(headers: Headers) -> str | None:
+    """The host that a request names, unless that is this machine."""
+    hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
+    return next((host[:80] for host in hosts if not names_this_machine(host)), None)
 
 
 def _answer(found: health.Health) -> Response:

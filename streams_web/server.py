@@ -18,7 +18,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.streams.facts.board import Board
 from headrace.streams.seams.clients import Log
-from headrace.streams.secrets import Secret
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.patience import Patience
@@ -57,7 +56,8 @@ class WebServer:
         self._log = log
         self._socket = listen(wanted)
         self.address = Address(wanted.host, self._socket.getsockname()[1])
-        self._server = _server(board, monotonic_s, token)
+        is_local = wanted.is_loopback and token is None and not is_open
+        self._server = _server(Pages(board, monotonic_s, token, is_local=is_local))
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
         log.info("web_started", url=f"http://{self.address}", guarded=token is not None)
@@ -95,12 +95,10 @@ def _says(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or record.threadName != _THREAD
 
 
-def _server(
-    board: Callable[[], Board], monotonic_s: Callable[[], float], token: Secret | None
-) -> Any:
+def _server(pages: Pages) -> Any:
     protocol: Any = Patience(H11Protocol)
     config = uvicorn.Config(
-        Pages(board, monotonic_s, token).application(),
+        pages.application(),
         http=protocol,
         ws="none",
         lifespan="off",

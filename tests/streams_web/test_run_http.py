@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams_web.patience import CONNECTIONS_MAX
 from tests.support.processes import wait_until
 from tests.support.supervised import Run
 
@@ -58,7 +60,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         run.process.wait()
 
 
-def get(url: str) -> tuple[int, Any]:
+def get(url: str | urllib.request.Request) -> tuple[int, Any]:
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             text = answer.read().decode()
@@ -127,3 +129,44 @@ def test_a_port_that_is_taken_is_said(start: Start) -> None:
     assert f"127.0.0.1:{port} cannot be served on: Address already in use" in run.text()
     assert "Usage:" not in run.text()
     assert "supervisor_started" not in run.text()
+
+
+def test_whoever_asks_wrongly_gets_a_clear_answer_and_harms_nobody(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("a-token-of-some-length")
+    run = start(APP, "--http", "0", "--http-token-file", "token")
+    url = run.wait_for("web_started")[0]["url"]
+    wait_until(lambda: get(f"{url}/health/startup")[0] == 200)
+    port = int(url.rpartition(":")[2])
+    clients: list[socket.socket] = []
+    try:
+        for number in range(1_000):
+            clients.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+            clients[-1].sendall(b"GET /metrics HTTP/1.1\r\n"[: number % 20])
+        assert get(f"{url}/health/live") == (200, {"ok": True})
+        found = psutil.Process(run.process.pid).net_connections()
+        open_ones = [one for one in found if one.status == psutil.CONN_ESTABLISHED]
+        assert len(open_ones) <= CONNECTIONS_MAX + 1
+    finally:
+        for client in clients:
+            client.close()
+    said = {"error": "send the token: Authorization: Bearer TOKEN"}
+    for token in ("", "Bearer ", "Bearer wrong", "Bearer a-token-of-some-length-and-more"):
+        asked = urllib.request.Request(f"{url}/metrics", headers={"Authorization": token})
+        assert get(asked) == (401, said)
+    right = {"Authorization": "Bearer a-token-of-some-length"}
+    assert get(urllib.request.Request(f"{url}/metrics", headers=right))[0] == 200
+    assert "a-token-of-some-length" not in run.text()
+    assert not run.events("worker_crashed")
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == ExitCode.STOPPED
+
+
+def test_a_request_for_another_host_is_refused_where_no_token_is_asked_for(start: Start) -> None:
+    run = start(APP, "--http", "0")
+    url = run.wait_for("web_started")[0]["url"]
+    code, said = get(urllib.request.Request(f"{url}/metrics", headers={"Host": "shop.example"}))
+    assert code == 421
+    assert "'shop.example' is another one: ask for localhost" in said["error"]
+    assert get(f"{url.replace('127.0.0.1', 'localhost')}/health/live")[0] == 200

@@ -236,6 +236,25 @@ def test_who_has_no_token_is_refused_but_for_health(tmp_path: Path) -> None:
     assert TOKEN not in str(scene.log.events)
 
 
+@pytest.mark.parametrize("host", ["shop.example", "shop.example:80", "192.0.2.7", "localhost.x"])
+def test_on_this_machine_alone_a_request_for_another_host_is_refused(
+    scene: Scene, tmp_path: Path, host: str
+) -> None:
+    """A page in a browser here may have its own name lead to this address."""
+    code, said = scene.get("/api/facts", Host=host)
+    assert code == 421
+    assert f"{host!r} is another one: ask for localhost" in said["error"]
+    assert scene.get("/health/live", Host=host)[0] == 200
+    for own in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:80"):
+        assert scene.get("/metrics", Host=own)[0] == 200
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    for options in ({"token_file": file}, {"is_open": True}):
+        with (other := Scene(**options)).server:
+            asked = {"Host": host, "Authorization": f"Bearer {TOKEN}"}
+            assert other.get("/metrics", **asked)[0] == 200
+
+
 @pytest.mark.parametrize("text", ["", "short", "with some blanks in it", "ümläüte-und-mehr-davon"])
 def test_a_token_that_is_weak_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
