@@ -26,6 +26,7 @@ from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
 from tests.chaos.reader import read_history, topic_names
 from tests.chaos.report import Score, fault_table, leader_times
+from tests.chaos.transactions import read_decided
 from tests.chaos.verdict import KINDS
 from tests.chaos.workers import (
     BOTH_SHORT,
@@ -271,14 +272,15 @@ class Run:
             duplicates = sum(verdict.duplicates.values())
             judge(duplicates > 0, "at-least-once repeats, and the checker sees it", f"{duplicates}")
         else:
-            self._compare(history, fleet)
+            self._compare(cluster, history, fleet)
 
-    def _compare(self, history: History, fleet: Fleet) -> None:
+    def _compare(self, cluster: Cluster, history: History, fleet: Fleet) -> None:
         """What the workers counted, beside what is found."""
         logs = [slot.log for slot in fleet.slots if slot.log.exists()]
         paths = [slot.status_path.with_suffix(".lags") for slot in fleet.slots]
         lags = read_lags(paths, topic_names(PREFIX))
-        for one in figures(history, fleet.lives, Logged.of(logs), lags):
+        made = read_decided(cluster.bootstrap, application.application_id(PREFIX))
+        for one in figures(history, fleet.lives, Logged.of(logs), made, lags):
             self._score.judge(one.holds, f"figures: {one.what}", one.numbers)
 
     def _end(self, cluster: Cluster, fleet: Fleet) -> None:

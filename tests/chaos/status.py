@@ -68,6 +68,17 @@ class Field(IntEnum):
     COUNTED_UNDECIDED = 19
     COUNTED_RESTORED = 20
     COUNTED_REACTIONS = 21
+    COUNTED_COMMITS = 22
+    COUNTED_UNDECIDED_COMMITS = 23
+    COUNTED_ABORTED = 24
+    COUNTED_BEGUN = 28
+    """1 while a transaction is open that is neither committed nor aborted."""
+    TOLD_PROCESSED = 25
+    """Records of which tasks said that they were processed, of the tasks that read inputs."""
+    UNFINISHED = 26
+    """Records that they had begun with and never said so, at most."""
+    TOLD_RESTORED = 27
+    """Records of which the listener of restores was told."""
 
 
 _SIZE = 8 * len(Field)

@@ -21,10 +21,12 @@ import structlog
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.errors import StreamsError
+from headrace.streams.facts.counters import Counters
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.supervise.exit_codes import exit_code_of
+from headrace.streams.task.task import Task
 from tests.chaos import application
 from tests.chaos.status import STEPS, Field, Status
 
@@ -40,6 +42,7 @@ class Publisher:
         self._slow_restore_s = slow_restore_ms / 1000
         self._slow_batches = SLOW_BATCHES
         self._tasks = tasks
+        self._begun_with = 0
         self.app: KafkaStreams | None = None
         status.clear()
         status[Field.PID] = os.getpid()
@@ -67,22 +70,50 @@ class Publisher:
         worker = None if self.app is None else self.app._worker
         if self.app is None or worker is None:
             return
-        counters, status = worker._gathering.counters, self._status
-        # What is between two sub-topologies is deleted once it is read: nobody can recount it.
-        outer = {
-            plan.id
-            for plan in self.app._plans
-            if not any(topic.endswith("-repartition") for topic in plan.topics.all_sources)
-        }
-        own = [one for task, one in counters.tasks.items() if task.sub_topology in outer]
+        gathering, status = worker._gathering, self._status
+        counters = gathering.counters
+        own = [one for task, one in counters.tasks.items() if self.reads_inputs(task)]
         is_ending = step == "offsets_sent"
         status[Field.COUNTED_OPEN] = sum(one.open for one in own) if is_ending else 0
         status[Field.COUNTED_PROCESSED] = sum(one.processed for one in own)
         status[Field.COUNTED_COMMITTED] = sum(one.committed for one in own)
         status[Field.COUNTED_UNDECIDED] = counters.undecided
-        status[Field.COUNTED_RESTORED] = worker._gathering.restorer.restored
+        status[Field.COUNTED_RESTORED] = gathering.restorer.restored
+        status[Field.COUNTED_COMMITS] = counters.commits
+        status[Field.COUNTED_UNDECIDED_COMMITS] = counters.undecided_commits
+        status[Field.COUNTED_ABORTED] = gathering.aborted
+        status[Field.COUNTED_BEGUN] = gathering.transactions._begun_s is not None
         reactions = {**counters.reactions, "replace_producer": 0}
         status[Field.COUNTED_REACTIONS] = sum(reactions.values())
+
+    def reads_inputs(self, task: TaskId) -> bool:
+        """What is between two sub-topologies is deleted once it is read: nobody can recount it."""
+        assert self.app is not None
+        plan = next(plan for plan in self.app._plans if plan.id == task.sub_topology)
+        return not any(topic.endswith("-repartition") for topic in plan.topics.all_sources)
+
+    def watch_tasks(self) -> None:
+        """Write down what tasks say of each chunk, and what is counted of it."""
+        process, ran, status = Task.process, Counters.ran, self._status
+
+        def told_process(task: Task, max_records: int) -> int:
+            self._begun_with = 0
+            if not self.reads_inputs(task.id):
+                return process(task, max_records)
+            self._begun_with = min(max_records, task.queued())
+            status.add(Field.UNFINISHED, self._begun_with)
+            done = process(task, max_records)
+            status.add(Field.TOLD_PROCESSED, done)
+            return done
+
+        def told_ran(counters: Counters, task: TaskId, records: int, *, oldest_ms: int) -> None:
+            ran(counters, task, records, oldest_ms=oldest_ms)
+            if self.reads_inputs(task):
+                status.add(Field.COUNTED_PROCESSED, records)
+                status.add(Field.UNFINISHED, -self._begun_with)
+
+        setattr(Task, "process", told_process)  # noqa: B010
+        setattr(Counters, "ran", told_ran)  # noqa: B010
 
     def tell_lags(self) -> None:
         """Write down how far behind the worker saw itself at last."""
@@ -116,7 +147,8 @@ class Publisher:
             self._status.add(Field.RESTORING)
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        pass
+        self._status.add(Field.TOLD_RESTORED, count)
+        self.count()
 
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
         self._status[Field.RESTORING] = max(0, self._status[Field.RESTORING] - 1)
@@ -171,6 +203,7 @@ def run(plan: dict[str, Any]) -> int:
             probe=publisher.probe,
             clock=MovedClock(numbers),
         )
+        publisher.watch_tasks()
         publisher.app.run()
         publisher.tell_lags()
     except StreamsError as error:
