@@ -15,14 +15,14 @@ from headrace.streams.collector import rare_collections
 from headrace.streams.config.client_check import check_clients
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.unreached import Unreached
+from headrace.streams.crew import Crew, Crewed, Hand
 from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.errors import StopRequestedError
 from headrace.streams.facts.embedded import digest_of, embedded
-from headrace.streams.facts.measures import Measures
+from headrace.streams.facts.measures import Measures, Usage
 from headrace.streams.facts.node_times import NodeTimes
 from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.facts.usage import process_usage
-from headrace.streams.facts.watched import Watched
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import refuse_while_loading
@@ -40,7 +40,6 @@ from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListene
 from headrace.streams.uncaught.answers import Uncaught, UncaughtErrorHandler, checked
 from headrace.streams.uncaught.shutdown import Shutdown
 from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
-from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.connections import Connections
 from headrace.streams.worker.listeners import (
@@ -58,7 +57,7 @@ StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
 
 
-class KafkaStreams(Watched):
+class KafkaStreams(Crewed):
     """Runs a topology on Kafka: in the calling thread with `run`, in its own with `start`.
 
     Args:
@@ -106,7 +105,10 @@ class KafkaStreams(Watched):
         self._settings = settings
         self._plans = plan_application(topology, self.config)
         self._global_plans = plan_global_tables(topology, self.config)
-        self._state = State.CREATED
+        self._state = self._own = State.CREATED
+        """What all workers do together, and what the own one does."""
+        self._index = 0
+        """The worker's number; that of an added one is another."""
         self._state_listener = state_listener
         self._restore_listener = restore_listener or SilentRestoreListener()
         self._worker_listener = worker_listener or SilentListener()
@@ -133,6 +135,13 @@ class KafkaStreams(Watched):
             says_all=self.config.log_errors == "full",
             clock=self._clock,
             log=self._log,
+        )
+        self._crew = Crew(
+            f"headrace-{self.config.application_id}",
+            self._hand,
+            changed=self._tell,
+            failed=self._stop,
+            timeout_s=self.config.shutdown_timeout_ms / 1000,
         )
 
     def __repr__(self) -> str:
@@ -168,7 +177,7 @@ class KafkaStreams(Watched):
     @property
     def records_processed(self) -> int:
         """Records that this process has processed, those of aborted transactions included."""
-        return 0 if self._worker is None else self._worker.processed
+        return self._crew.processed + (0 if self._worker is None else self._worker.processed)
 
     @property
     def uncaught_answered(self) -> bool:
@@ -177,7 +186,8 @@ class KafkaStreams(Watched):
 
     def _told(self) -> ApplicationSnapshot:
         facts = None if self._worker is None else self._worker.facts
-        return embedded(self.config.application_id, self._digest, self._state.value, facts)
+        name, state = self.config.application_id, self._own.value
+        return embedded(name, self._digest, state, facts, self._crew.views())
 
     def derived(
         self,
@@ -214,6 +224,30 @@ class KafkaStreams(Watched):
         made._on_unreached = on_unreached
         return made
 
+    def _hand(self, index: int) -> Hand:
+        """Another worker of this application, of that number."""
+        worker_id = self.config.worker_id
+        made = KafkaStreams(
+            self._topology,
+            over(self._settings, {"worker.id": f"{worker_id}-{index}"} if worker_id else {}),
+            state_listener=lambda _, __: self._tell(),
+            worker_listener=self._worker_listener,
+            restore_listener=self._restore_listener,
+            uncaught_error_handler=self._uncaught_error_handler,
+            clock=self._clock,
+            probe=self._probe,
+        )
+        made._index, made._pause = index, self._pause
+        made._log = self._log.bind(worker_index=index)
+        made._on_unreached = lambda _: True  # the own worker reaches none either, and says it
+        return Hand(
+            run=made._run,
+            stop=made._stop,
+            state=lambda: made.state,
+            view=lambda: made.metrics().workers[0],
+            processed=lambda: made.records_processed,
+        )
+
     # -- running -----------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -226,7 +260,7 @@ class KafkaStreams(Watched):
             StreamsError: what stopped the application; nothing past it is committed.
         """
         refuse_while_loading(self.config.application_id)
-        with on_signals(self._ask_to_stop), rare_collections():
+        with on_signals(self._stop), rare_collections():
             self._run()
 
     def start(self) -> None:
@@ -250,11 +284,9 @@ class KafkaStreams(Watched):
             StreamsError: what stopped an application that ran in its own thread.
             TimeoutError: it did not end in time, and goes on in the background.
         """
-        self._stopping.set()
-        if self._worker is not None:
-            self._worker.stop(leave=leave_group)
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
+        self._stop(leave_group)
+        thread, here = self._thread, threading.current_thread()
+        if thread is None or thread is here or self._crew.has_thread(here):
             return
         seconds = (
             self.config.shutdown_timeout_ms / 1000 if timeout is None else timeout.total_seconds()
@@ -291,16 +323,16 @@ class KafkaStreams(Watched):
             self._failure = error
 
     def _run(self) -> None:
-        if self._state is not State.CREATED:
+        if self._own is not State.CREATED:
             raise RuntimeError("the application ran before; make a new KafkaStreams")
         try:
             if not self._stopping.is_set():
                 self._become(State.CONNECTING)
-                self._work_until_stopped()
+                self._crew.beside(self._work_until_stopped)
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
         except BaseException as error:
-            if self._logs_failure:
+            if self._logs_failure and error is not self._crew.failure:
                 full = self.config.log_errors == "full"
                 log_failure(self._log, describe_failure(error, full=full))
             self._become(State.PENDING_ERROR)
@@ -322,7 +354,8 @@ class KafkaStreams(Watched):
                 self._become(State.CONNECTING)
 
     def _work(self) -> None:
-        log_unequal_keys(self._topology, self.config, self._log)
+        if self._index == 0:
+            log_unequal_keys(self._topology, self.config, self._log)
         contact = BrokerContact(
             self.config.admin_config(),
             self._log,
@@ -341,13 +374,15 @@ class KafkaStreams(Watched):
     def _work_with(self, contact: BrokerContact) -> None:
         programs = [plan.program for plan in self._plans]
         times = NodeTimes(programs, every_s=self.config.node_times_interval_ms / 1000)
-        measures = Measures(usage=process_usage, times=times.times)
+        usage = process_usage if self._index == 0 else Usage  # of the process, and told once
+        measures = Measures(usage=usage, times=times.times)
         self._connections = Connections(contact=contact, measures=measures)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         gate.check()
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
         deployed.check()
+        records = self._connections.committed_records(self.config, self._clock)
         parts = make_worker(
             self.config,
             self._plans,
@@ -362,7 +397,7 @@ class KafkaStreams(Watched):
             deployed=deployed.before,
             gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
             before_start=StartCheck(
-                self.config, self._plans, cluster, self._records(), deployed.before, self._log
+                self.config, self._plans, cluster, records, deployed.before, self._log
             ).begin,
         )
         parts.worker.pausing.follow(self._pause, self._paused)
@@ -389,27 +424,16 @@ class KafkaStreams(Watched):
             waiting=lambda: contact.is_lost,
         )
 
-    def _records(self) -> CommittedRecords:
-        return CommittedRecords(
-            partial(self._connections.make_reader, self.config, self._clock),
-            clock=self._clock,
-            timeout_s=self.config.task_timeout_ms / 1000,
-        )
-
     def _memberless_group(self) -> MemberlessGroup:
-        return MemberlessGroup(
-            self.config.admin_config(),
-            timeout_s=self.config.task_timeout_ms / 1000,
-            stopping=self._stopping.is_set,
-            **self._connections.hearing(self.config),
-        )
+        return self._connections.memberless_group(self.config, self._stopping.is_set)
 
     # -- signals and states --------------------------------------------------------------------
 
-    def _ask_to_stop(self) -> None:
+    def _stop(self, leave: bool | None = None) -> None:
         self._stopping.set()
+        self._crew.stop(leave)
         if self._worker is not None:
-            self._worker.stop()
+            self._worker.stop(leave=leave)
 
     def _reached(self) -> None:
         """A broker answers the first time since the worker was begun."""
@@ -420,23 +444,28 @@ class KafkaStreams(Watched):
     def _lose(self) -> None:
         """No broker can be reached any more; called beside the worker."""
         with self._lock:
-            if self._state.works:
-                self._before_lost = self._state
+            if self._own.works:
+                self._before_lost = self._own
                 self._become(State.CONNECTING)
 
     def _find(self) -> None:
         """One can be again; the worker may have changed the state meanwhile."""
         with self._lock:
             before, self._before_lost = self._before_lost, None
-            if self._state is State.CONNECTING and before is not None:
-                self._become(before)
+            if self._own is State.CONNECTING and before is not None:
+                # It may have been paused, or told to go on, while there was none.
+                was_working = before in (State.RUNNING, State.PAUSED)
+                self._become(self._working() if was_working else before)
 
     def _paused(self, is_on: bool) -> None:
         """The worker processes nothing any more, or again."""
         with self._lock:
             self._is_paused = is_on
-            if self._state in (State.RUNNING, State.PAUSED):
+            if self._own in (State.RUNNING, State.PAUSED):
                 self._worked(State.RUNNING)
+
+    def _working(self) -> State:
+        return State.PAUSED if self._is_paused else State.RUNNING
 
     def _worked(self, state: State) -> None:
         """The worker is so far."""
@@ -445,16 +474,23 @@ class KafkaStreams(Watched):
                 self._before_lost = state  # it lost partitions, and is still without brokers
                 return
             self._before_lost = None
-            is_paused = state is State.RUNNING and self._is_paused
-            self._become(State.PAUSED if is_paused else state)
+            self._become(self._working() if state is State.RUNNING else state)
 
     def _become(self, state: State) -> None:
         with self._lock:
-            old = self._state
+            if state is self._own:
+                return
+            assert self._own.may_become(state), f"{self._own} -> {state}"
+            self._own = state
+        self._tell()
+
+    def _tell(self) -> None:
+        """What one of the workers does has changed: tell what all do together, if that has."""
+        with self._lock:  # so that listeners hear one after the other
+            old, state = self._state, self._crew.state_with(self._own)
             if state is old:
                 return
-            assert old.may_become(state), f"{old} -> {state}"
             self._state = state
-        self._log.info("state_changed", old=old.value, new=state.value)
-        if self._state_listener is not None:
-            self._state_listener(state, old)
+            self._log.info("state_changed", old=old.value, new=state.value)
+            if self._state_listener is not None:
+                self._state_listener(state, old)

@@ -60,6 +60,7 @@ streams/otel_tracer.py
 streams/worker/
 streams/supervise/restarts.py
 streams/uncaught/
+streams/crew.py
 streams/app.py
 streams/testing/
 streams/simulation/world/

@@ -22,12 +22,16 @@ def digest_of(plans: Sequence[SubPlan]) -> str:
 
 
 def embedded(
-    application: str, digest: str, state: str, facts: WorkerSnapshot | None
+    application: str,
+    digest: str,
+    state: str,
+    facts: WorkerSnapshot | None,
+    added: Sequence[WorkerView] = (),
 ) -> ApplicationSnapshot:
-    """The application with its only worker."""
-    view = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
+    """The application with its own worker, and those that were added."""
+    own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
     return ApplicationSnapshot(
-        application=application, version=__version__, topology=digest, workers=(view,)
+        application=application, version=__version__, topology=digest, workers=(own, *added)
     )
 
 

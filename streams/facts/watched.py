@@ -10,6 +10,7 @@ from headrace.state.events.log import get_logger
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.embedded import board_of
 from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
+from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.web import WebServer, open_web
 
 
@@ -42,11 +43,11 @@ class Watched:
 
     def tasks(self) -> tuple[TaskSnapshot, ...]:
         """The tasks that this process has; see `metrics`."""
-        return self.metrics().tasks
+        return without_taken(self.metrics()).tasks
 
     def lags(self) -> tuple[InputSnapshot, ...]:
         """How far this process is behind in each input partition that it reads; see `metrics`."""
-        return self.metrics().inputs
+        return without_taken(self.metrics()).inputs
 
     def serve(
         self, port: int, *, host: str = "127.0.0.1", token_file: Path | None = None

@@ -14,12 +14,14 @@ from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
+from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
 from headrace.streams.otel_tracer import tracer_of
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.seams.background import Background, InThread
 from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.tracing import Tracer
+from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.worker.host_state import HostState, LocalState
 
 Stopping = Callable[[], bool]
@@ -84,6 +86,19 @@ class Connections:
             make_client=self.consumer_client,
             **self.hearing(config),
         )
+
+    def memberless_group(self, config: StreamsConfig, stopping: Stopping) -> MemberlessGroup:
+        """The application's group, asked and written to by one who is no member."""
+        timeout_s = config.task_timeout_ms / 1000
+        return MemberlessGroup(
+            config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
+        )
+
+    def committed_records(self, config: StreamsConfig, clock: Clock) -> CommittedRecords:
+        """What is read of topics before a start."""
+        make_reader = partial(self.make_reader, config, clock)
+        timeout_s = config.task_timeout_ms / 1000
+        return CommittedRecords(make_reader, clock=clock, timeout_s=timeout_s)
 
     def make_reader(self, config: StreamsConfig, clock: Clock) -> LiveConsumer:
         """Make a consumer of committed records without a group."""

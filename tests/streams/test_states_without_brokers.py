@@ -55,3 +55,15 @@ def test_one_that_begins_again_is_not_held_by_an_earlier_loss() -> None:
     tracker.on_assignment([])
     tracker.on_running()
     assert states == [State.CONNECTING, State.REBALANCING, State.RUNNING]
+
+
+def test_one_that_is_told_to_pause_meanwhile_is_paused_when_a_broker_answers() -> None:
+    app, states, _ = an_app()
+    app._lose()
+    app._paused(True)
+    app._find()
+    assert states == [State.CONNECTING, State.PAUSED]
+    app._lose()
+    app._paused(False)
+    app._find()
+    assert states[2:] == [State.CONNECTING, State.RUNNING]
