@@ -1,7 +1,7 @@
 """Whether an application lives, is ready, has started: decided from a board, for probes.
 
     live      the loop that looks after the workers turns, and no worker is given up
-    ready     all tasks process records, or nothing is further behind than one is asked for
+    ready     all tasks process records, or did so as short ago as one is asked for
     startup   the application was loaded, and its settings are right
 
 None of them asks for more than it has to. An application that restores for ten minutes, waits for
@@ -17,14 +17,18 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import ApplicationSnapshot, TaskSnapshot, WorkerView
+from headrace.streams.facts.snapshots import (
+    SILENT_S,
+    ApplicationSnapshot,
+    TaskSnapshot,
+    WorkerView,
+)
 from headrace.streams.facts.takeovers import without_taken
 
 STUCK_S = 30.0
 """A loop that turns ten times a second has stopped to, if it has not for so long."""
-OLD_S = 10.0
-"""What a worker told so long ago says nothing of how it is now: about as long as the group waits
-for a member that is silent before it gives its tasks to others."""
+OLD_S = SILENT_S
+"""What a worker told so long ago says nothing of how it is now."""
 _AWAY = "connecting"
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -52,7 +56,7 @@ def live(board: Board, now_s: float) -> Health:
     """Whether to leave it alone: what fails this is to be killed and started again."""
     reasons = []
     if board.is_given_up:
-        reasons.append("a worker is given up; the log says why")
+        reasons.append(f"{board.why}; the log says more")
     stuck_s = now_s - board.turned_s
     if stuck_s > STUCK_S:
         reasons.append(f"the supervisor's loop has not turned for {stuck_s:.0f} s")
@@ -70,9 +74,11 @@ def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health
     """Whether results are what they are to be: all tasks run, and keep up.
 
     Args:
-        within: nothing may be further behind than this: no input, no task that does not run may
-            wait for longer, and no worker be silent for longer. None asks that all tasks run, and
-            not how far behind they are.
+        within: results may be as old as this: each task runs or did so no longer ago, whatever it
+            has waited for since, or has come to its worker no longer ago; no input is further
+            behind, and no worker silent for longer. None asks that all tasks run, and not how far
+            behind they are. What is not at work at all, such as a worker that is started again, is
+            connecting or is paused, is not ready in either case.
     """
     reasons = [] if board.is_loaded else ["the application is not loaded yet"]
     left = without_taken(board.facts)
@@ -118,9 +124,9 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
         return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
     limit_s = within.total_seconds() - age_s
     late = [
-        f"{name}: {task.id} is {task.state} for {task.state_s + age_s:.0f} s"
+        f"{name}: {task.id} is {task.state}{_for_how_long(task, age_s)}"
         for task in facts.tasks
-        if task.state != "running" and task.state_s > limit_s
+        if task.state != "running" and max(task.state_s, task.unready_s) > limit_s
     ]
     late += [
         f"{name}: {one.topic}-{one.partition} is {one.behind_ms / 1000 + age_s:.0f} s behind"
@@ -129,6 +135,12 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
         if one.behind_ms and one.behind_ms / 1000 > limit_s
     ]
     return late
+
+
+def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
+    if task.unready_s > task.state_s:
+        return f", and has not run for {task.unready_s + age_s:.0f} s"
+    return f" for {task.state_s + age_s:.0f} s"
 
 
 def _is_taken(left: WorkerView, told: WorkerView) -> bool:

@@ -171,7 +171,7 @@ METRICS = (
     ),
     Metric(
         "headrace_app_workers_running", "gauge", "Workers whose tasks all process records.", (),
-        _app(lambda app: [((), sum(view.state == "running" for view in app.workers))]),
+        Read(lambda app, now_s: [((), sum(v.state_at(now_s) == "running" for v in app.workers))]),
         "alive-stream-threads",
     ),
     Metric(
@@ -179,9 +179,11 @@ METRICS = (
         _app(lambda app: [((), len(app.workers))]),
     ),
     Metric(
-        "headrace_worker_state", "gauge", "1 for the state that the worker is in.",
+        "headrace_worker_state", "gauge",
+        "1 for the state that the worker is in; silent where it was at work and has told nothing "
+        "for 10 s.",
         ("worker", "state"),
-        _app(lambda app: (((str(view.index), view.state), 1) for view in app.workers)),
+        Read(lambda app, now_s: (((str(v.index), v.state_at(now_s)), 1) for v in app.workers)),
         "state",
     ),
     Metric(

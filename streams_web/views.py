@@ -103,7 +103,7 @@ def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]
     return tuple(
         WorkerAnswer(
             index=view.index,
-            state=view.state,
+            state=view.state_at(now_s),
             pid=view.pid,
             restarts=view.restarts,
             told_s_ago=None if view.facts is None else round(view.facts.age_s(now_s), 3),

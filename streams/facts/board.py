@@ -17,9 +17,11 @@ class Board:
             of the snapshots' `at_s`.
         is_loaded: whether the application was loaded, and its settings are right.
         is_given_up: whether a worker has failed for good, and the others are told to stop.
+        why: what has come to pass then, in words.
     """
 
     facts: ApplicationSnapshot
     turned_s: float
     is_loaded: bool
     is_given_up: bool
+    why: str = "a worker is given up"

@@ -39,4 +39,10 @@ def board_of(facts: ApplicationSnapshot, now_s: float) -> Board:
     """What is known of it; no loop looks after it, so none can have stopped to turn."""
     over = (State.PENDING_ERROR.value, State.ERROR.value)
     given_up = any(view.state in over for view in facts.workers)
-    return Board(facts=facts, turned_s=now_s, is_loaded=True, is_given_up=given_up)
+    return Board(
+        facts=facts,
+        turned_s=now_s,
+        is_loaded=True,
+        is_given_up=given_up,
+        why="the application in this process was stopped by an error",
+    )

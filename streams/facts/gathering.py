@@ -80,6 +80,8 @@ class Gathering:
     _sizes_due_s: float = 0.0
     _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
     """Since when each task is in its state."""
+    _ran_s: dict[TaskId, float] = field(default_factory=dict)
+    """When each task ran last, or came here."""
 
     @property
     def aborted(self) -> int:
@@ -146,6 +148,11 @@ class Gathering:
             task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)
             for task, (state, _) in states.items()
         }
+        ran_s = self._ran_s
+        self._ran_s = {
+            task: now_s if state == "running" else ran_s.get(task, now_s)
+            for task, (state, _) in states.items()
+        }
         running = [task for state, task in states.values() if state == "running" and task]
         places = [place for task in running for place in task.inputs]
         positions = self.consumer.positions(places) if places else {}
@@ -158,6 +165,7 @@ class Gathering:
                 partition=task_id.partition,
                 state=state,
                 state_s=now_s - self._states[task_id][1],
+                unready_s=now_s - self._ran_s[task_id],
                 processed=own.processed,
                 committed=own.committed,
                 inputs=() if state != "running" or task is None else tuple(

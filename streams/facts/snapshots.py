@@ -13,6 +13,11 @@ from dataclasses import dataclass, field
 
 from headrace.streams.facts.histogram import Distribution
 
+SILENT_S = 10.0
+"""What a worker told so long ago says nothing of how it is now: about as long as the group waits
+for a member that is silent before it gives its tasks to others."""
+_AT_WORK = frozenset({"rebalancing", "running", "paused"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSnapshot:
@@ -72,6 +77,8 @@ class TaskSnapshot:
         id: sub-topology and partition, as ``0_3``.
         state: "waiting" for what the cluster says, "restoring" or "running".
         state_s: for how long, in seconds.
+        unready_s: for how long it has not run, in seconds: since it did so last in this worker, or
+            since the worker got it. 0 while it runs.
         processed: records of chunks that went through, those of aborted transactions included.
         committed: records whose commits are final.
     """
@@ -85,6 +92,7 @@ class TaskSnapshot:
     committed: int
     inputs: tuple[InputSnapshot, ...] = ()
     stores: tuple[StoreSnapshot, ...] = ()
+    unready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +212,16 @@ class WorkerView:
     pid: int | None
     restarts: int
     facts: WorkerSnapshot | None
+
+    def state_at(self, now_s: float) -> str:
+        """Its state, or "silent" where it was at work and has told nothing for `SILENT_S`.
+
+        Args:
+            now_s: the present second of the clock of `facts.at_s`.
+        """
+        if self.pid is None or self.facts is None or self.state not in _AT_WORK:
+            return self.state
+        return "silent" if self.facts.age_s(now_s) > SILENT_S else self.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,6 +144,8 @@ class Supervisor:
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
     _code: ExitCode | None = field(init=False, default=None)
     """What to end with; None until something decides that it ends."""
+    _why: str = field(init=False, default="")
+    """What has decided it, where that is no wish."""
     _kill_at_s: float | None = field(init=False, default=None)
     _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
     """Signals that no turn has looked at yet."""
@@ -214,6 +216,7 @@ class Supervisor:
             turned_s=now_s,
             is_loaded=self._loaded,
             is_given_up=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
+            why=self._why,
         )
 
     # -- one worker ----------------------------------------------------------------------------
@@ -274,10 +277,14 @@ class Supervisor:
             self.log.warning("worker_ended", **log_fields)
             if self._code is ExitCode.STOPPED and code != -signal.SIGTERM:
                 self._code = _as_exit_code(code)
+                self._why = f"worker {slot.index} did not close cleanly ({_outcome(code)})"
         elif is_crash(code):
             self._crashed(slot, log_fields)
         else:
             self.log.error("worker_failed", **log_fields, start_again=_again(code))
+            self._why = f"worker {slot.index} failed ({_outcome(code)}), and all are stopped"
+            if code == ExitCode.SHUT_DOWN:
+                self._why = "the application was shut down after an error"
             self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
 
     def _failed(self, slot: _Slot, failure: Failure) -> None:
@@ -311,6 +318,7 @@ class Supervisor:
                 restarts_max=self.limits.most,
                 within_s=self.limits.within_s,
             )
+            self._why = f"worker {slot.index} crashed too often and is given up"
             self._stop_all(ExitCode.RESTARTS, f"worker {slot.index} crashed too often")
             return
         self.log.warning("worker_crashed", **log_fields, restart_in_s=round(pause_s, 3))
@@ -347,7 +355,7 @@ class Supervisor:
     def _kill_all(self, reason: str) -> None:
         self._kill_at_s = None
         if self._code is ExitCode.STOPPED:
-            self._code = ExitCode.STOP_TIMEOUT
+            self._code, self._why = ExitCode.STOP_TIMEOUT, f"a worker was killed: {_NOT_CLOSED}"
         for slot in self._slots:
             self._kill(slot, reason)
 
@@ -428,7 +436,7 @@ class Supervisor:
         for slot in self._slots:
             if slot.process is not None:
                 slot.process.set_log_level(level)
-        return f"events of level {level} and above are logged"
+        return logs.LEVEL_SAID.format(level=level)
 
     def _see_off(self, now_s: float) -> None:
         """Forget those that have left, and end those that do not."""

@@ -55,6 +55,8 @@ def test_it_lives_while_it_is_loaded_and_while_workers_are_silent() -> None:
 
 def test_a_worker_that_is_given_up_ends_it() -> None:
     assert "given up" in live(board(is_given_up=True), NOW_S).reasons[0]
+    stopped = live(board(is_given_up=True, why="the application was shut down"), NOW_S)
+    assert stopped.reasons == ("the application was shut down; the log says more",)
 
 
 def test_a_loop_that_does_not_turn_ends_it() -> None:
@@ -156,6 +158,14 @@ def test_within_a_span_a_task_may_move_and_an_input_be_behind() -> None:
         "worker 0: 0_1 is waiting for 31 s",
         "worker 0: orders-0 is 31 s behind",
     )
+
+
+def test_a_span_begins_when_a_task_ran_last_and_not_with_what_it_waits_for_now() -> None:
+    restoring = task_snapshot(1, state="restoring", state_s=3.0, unready_s=29.0, inputs=())
+    assert ready(of_tasks(restoring), NOW_S, HALF_A_MINUTE).is_well
+    assert not ready(of_tasks(restoring), NOW_S).is_well
+    later = ready(of_tasks(restoring), NOW_S + 2, HALF_A_MINUTE)
+    assert later.reasons == ("worker 0: 0_1 is restoring, and has not run for 31 s",)
 
 
 def test_an_input_that_is_far_behind_is_not_within_a_span_though_its_task_runs() -> None:

@@ -167,6 +167,31 @@ def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: S
     assert scene.get("/health/ready")[0] == 200
 
 
+def test_a_worker_that_is_frozen_does_not_count_as_running(scene: Scene) -> None:
+    facts = scene.board.facts
+    first, second = facts.workers
+    assert second.facts is not None
+    fresh = replace(second, facts=replace(second.facts, at_s=110.0))
+    scene.board = board(replace(facts, workers=(first, fresh)))
+
+    def seen() -> tuple[set[tuple[str, str]], float, list[str]]:
+        families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
+        samples = [s for family in families for s in family.samples]
+        states = [s.labels for s in samples if s.name == "headrace_worker_state"]
+        (running,) = (s.value for s in samples if s.name == "headrace_app_workers_running")
+        told = [worker["state"] for worker in scene.get("/api/workers")[1]]
+        return {(one["worker"], one["state"]) for one in states}, running, told
+
+    scene.now_s = 110.0
+    assert seen() == ({("0", "running"), ("1", "running")}, 2.0, ["running", "running"])
+    scene.now_s = 110.5
+    assert seen() == ({("0", "silent"), ("1", "running")}, 1.0, ["silent", "running"])
+    connecting = replace(first, state="connecting")
+    scene.board = board(replace(facts, workers=(connecting, fresh)))
+    scene.now_s = 111.0
+    assert seen() == ({("0", "connecting"), ("1", "running")}, 1.0, ["connecting", "running"])
+
+
 def fits(answer: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> None:
     """Compare by the few words of JSON Schema that msgspec uses here."""
     if "$ref" in schema:

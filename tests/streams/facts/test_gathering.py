@@ -352,3 +352,26 @@ def test_what_a_store_leaves_out_is_told_by_its_name() -> None:
     assert sum(driver.dropped.values()) == 1
     driver.restart()
     assert driver.store("rows")["a"] == "new"
+
+
+def test_how_long_a_task_has_not_run_goes_on_through_all_that_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = WorkerBench().start()
+    bench.turns()
+    assert task(facts(bench), "0_0").unready_s == 0
+    known = bench.worker.tasks.states()
+
+    def seen(state: str) -> tuple[float, float]:
+        of_all = {name: (state, found) for name, (_, found) in known.items()}
+        monkeypatch.setattr(type(bench.worker.tasks), "states", lambda _: of_all)
+        found = task(facts(bench), "0_0")
+        return found.state_s, found.unready_s
+
+    assert [seen("waiting"), seen("restoring"), seen("waiting")] == [(0, 1), (0, 2), (0, 3)]
+    assert seen("waiting") == (1, 4)
+    assert seen("running") == (0, 0)
+    known.clear()
+    facts(bench)
+    monkeypatch.undo()
+    assert task(facts(bench), "0_0").unready_s == 0

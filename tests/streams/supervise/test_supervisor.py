@@ -504,3 +504,20 @@ def test_the_board_says_that_a_worker_is_given_up() -> None:
     scene.started[0][1].code = 1
     scene.turn()
     assert scene.supervisor.board.is_given_up
+    assert scene.supervisor.board.why == "worker 0 crashed too often and is given up"
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (ExitCode.RECORD, "worker 0 failed (record), and all are stopped"),
+        (ExitCode.SHUT_DOWN, "the application was shut down after an error"),
+    ],
+)
+def test_the_board_says_what_has_stopped_all_workers(code: ExitCode, why: str) -> None:
+    scene = Scene(workers=2)
+    scene.turn()
+    scene.started[0][1].code = code
+    scene.turn()
+    assert scene.supervisor.board.is_given_up
+    assert scene.supervisor.board.why == why
