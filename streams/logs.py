@@ -125,6 +125,7 @@ def level_number(level: str) -> int:
     return number
 
 
+LEVEL_SAID = "events of level {level} and above are logged"
 DEBUG_IS = "debug adds what the Kafka clients say of themselves, often nothing."
 _WRAPPERS = {level: structlog.make_filtering_bound_logger(level_number(level)) for level in LEVELS}
 """What leaves events below a level out, and is known again as ours."""

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 
 from headrace import __version__
+from headrace.streams.logs import LEVELS
+from headrace.streams_web.changes import LOG_LEVEL
 from headrace.streams_web.views import VIEWS
 
 _HEALTH = {
     "live": "Whether to leave the process alone.",
-    "ready": "Whether all tasks run; with `within`, whether nothing is further behind than that.",
+    "ready": "Whether all tasks run; with `within`, whether each did so no longer ago, and no "
+    "input is further behind.",
     "startup": "Whether the application was loaded.",
 }
 
@@ -31,6 +34,7 @@ def described() -> dict[str, Any]:
     paths["/health/ready"]["get"]["parameters"] = [
         {"name": "within", "in": "query", "schema": {"type": "string", "examples": ["30s"]}}
     ]
+    paths[LOG_LEVEL] = {"post": _log_level()}
     paths["/metrics"] = {
         "get": {
             "summary": "Metrics in Prometheus' text format.",
@@ -44,6 +48,26 @@ def described() -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _log_level() -> dict[str, Any]:
+    asked = {
+        "type": "object",
+        "required": ["level"],
+        "properties": {"level": {"type": "string", "enum": list(LEVELS)}},
+    }
+    said = {"type": "object", "properties": {"said": {"type": "string"}}}
+    return {
+        "summary": "Log from a level on, in all workers, until the process ends.",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "responses": {
+            "200": {"description": "Done.", "content": {"application/json": {"schema": said}}},
+            "400": {"description": "There is no such level, or it is no JSON."},
+            "403": {"description": "It is served without a token to other machines."},
+            "415": {"description": "The body is not said to be application/json."},
+            "503": {"description": "Nobody listens any more."},
         },
     }
 

@@ -18,6 +18,7 @@ from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
 from headrace.streams_web import exposition, health
 from headrace.streams_web.address import names_this_machine
+from headrace.streams_web.changes import LOG_LEVEL, Changes
 from headrace.streams_web.openapi import described
 from headrace.streams_web.views import VIEWS, View
 
@@ -45,6 +46,7 @@ class Pages:
         board: gives how everything is now.
         monotonic_s: seconds of the clock of the board.
         token: what whoever asks must have, but for health.
+        changes: what may be changed over HTTP.
         is_local: whether it is for this machine alone. Who asks for another host then is a page of
             somebody else's in a browser here, which had its own name lead to this address.
     """
@@ -54,6 +56,7 @@ class Pages:
         board: Callable[[], Board],
         monotonic_s: Callable[[], float],
         token: Secret | None,
+        changes: Changes,
         *,
         is_local: bool = False,
     ) -> None:
@@ -61,6 +64,7 @@ class Pages:
         self._monotonic_s = monotonic_s
         self._token = token
         self._is_local = is_local
+        self._changes = changes
         self._lock = threading.Lock()
         self._scraped = (float("-inf"), b"")
 
@@ -74,6 +78,7 @@ class Pages:
             Route("/health/startup", self._startup),
             Route("/api/openapi.json", self._described),
             *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
+            Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
         ]
         return self._guarded(Starlette(routes=routes))
 

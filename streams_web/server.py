@@ -17,8 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.streams.facts.board import Board
+from headrace.streams.facts.web import SetLevel
 from headrace.streams.seams.clients import Log
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
+from headrace.streams_web.changes import Changes
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.patience import Patience
 
@@ -34,6 +36,7 @@ class WebServer:
         address: ``[HOST:]PORT``.
         token_file: holds what whoever asks must have, but for health.
         is_open: whether everybody may ask who can reach it.
+        set_level: changes what is logged; None where that cannot be asked for.
         monotonic_s: seconds of the clock of the board.
 
     Raises:
@@ -48,6 +51,7 @@ class WebServer:
         log: Log,
         token_file: Path | None = None,
         is_open: bool = False,
+        set_level: SetLevel | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         wanted = Address.parse(address)
@@ -57,7 +61,9 @@ class WebServer:
         self._socket = listen(wanted)
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         is_local = wanted.is_loopback and token is None and not is_open
-        self._server = _server(Pages(board, monotonic_s, token, is_local=is_local))
+        # Whoever may read all may not change something for that.
+        changes = Changes(set_level, is_closed=token is None and not is_local)
+        self._server = _server(Pages(board, monotonic_s, token, changes, is_local=is_local))
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
         log.info("web_started", url=f"http://{self.address}", guarded=token is not None)

@@ -13,7 +13,7 @@ import click
 
 from headrace.streams.errors import ConfigError
 from headrace.streams.facts.board import Board
-from headrace.streams.facts.web import open_web
+from headrace.streams.facts.web import SetLevel, open_web
 from headrace.streams.seams.clients import Log
 
 
@@ -55,7 +55,9 @@ class _RefusedAddressError(click.ClickException):
 
 
 @contextmanager
-def served(http: Http | None, board: Callable[[], Board], log: Log) -> Iterator[None]:
+def served(
+    http: Http | None, board: Callable[[], Board], log: Log, set_level: SetLevel
+) -> Iterator[None]:
     """Serve what was asked for until the block ends.
 
     Raises:
@@ -66,7 +68,12 @@ def served(http: Http | None, board: Callable[[], Board], log: Log) -> Iterator[
         return
     try:
         server = open_web(
-            board, http.address, log=log, token_file=http.token_file, is_open=http.is_open
+            board,
+            http.address,
+            log=log,
+            token_file=http.token_file,
+            is_open=http.is_open,
+            set_level=set_level,
         )
     except ConfigError as error:
         raise _RefusedAddressError(f"--http: {error}") from error

@@ -19,7 +19,7 @@ from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.cli.http import Http, http_options, served
 from headrace.streams.cli.options import settings_option, target_argument
-from headrace.streams.control.door import Door
+from headrace.streams.control.door import ANSWER_WITHIN_S, Door
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervise.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
@@ -108,8 +108,13 @@ def run(
         set_log_level=logs.set_level,
     )
     door = Door(supervisor.ask, log)
+
+    def set_level(level: str) -> str:
+        logs.level_number(level)
+        return supervisor.ask(lambda one: one.change_log_level(level)).result(ANSWER_WITHIN_S)
+
     try:
-        with served(http, lambda: supervisor.board, log), _signals(supervisor):
+        with served(http, lambda: supervisor.board, log, set_level), _signals(supervisor):
             log.info("supervisor_started", target=target, workers=workers)
             code = supervisor.run(processes.wait)
     finally:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from headrace.state.events.log import get_logger
+from headrace.streams import logs
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.embedded import board_of
 from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
@@ -69,7 +70,13 @@ class Watched:
         def board() -> Board:
             return board_of(self.metrics(), time.monotonic())
 
-        return open_web(board, f"{host}:{port}", log=get_logger(), token_file=token_file)
+        def set_level(level: str) -> str:
+            logs.set_level(level)
+            return logs.LEVEL_SAID.format(level=level)
+
+        return open_web(
+            board, f"{host}:{port}", log=get_logger(), token_file=token_file, set_level=set_level
+        )
 
     def pause(self) -> None:
         """Process nothing until `resume`; what was processed is committed, and nothing is left.

@@ -13,6 +13,11 @@ from headrace.streams.seams.clients import Log
 
 NEEDED = ("starlette", "uvicorn", "h11")
 
+SetLevel = Callable[[str], str]
+"""Has what runs log from a level on, and tells what follows, in words.
+
+It raises ValueError for a level that there is not, and TimeoutError where nobody listens."""
+
 
 class WebServer(Protocol):
     """Serves metrics, health and JSON until it is closed."""
@@ -36,6 +41,7 @@ def open_web(
     log: Log,
     token_file: Path | None = None,
     is_open: bool = False,
+    set_level: SetLevel | None = None,
 ) -> WebServer:
     """Serve how an application does; see `headrace.streams_web.server`.
 
@@ -52,5 +58,7 @@ def open_web(
             f"to serve metrics and health {error.name} is needed, and not installed; "
             "pip install 'headrace[web]'"
         ) from error
-    server: WebServer = serve(board, address, log=log, token_file=token_file, is_open=is_open)
+    server: WebServer = serve(
+        board, address, log=log, token_file=token_file, is_open=is_open, set_level=set_level
+    )
     return server

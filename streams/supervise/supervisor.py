@@ -22,6 +22,7 @@ from random import Random
 from typing import Protocol
 
 from headrace import __version__
+from headrace.streams import logs
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot

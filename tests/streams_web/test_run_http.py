@@ -93,8 +93,16 @@ def test_it_lives_while_it_starts_and_while_no_broker_answers(start: Start, tmp_
     assert code == 200
     assert 'headrace_worker_state{worker="0",state="connecting"} 1' in text
     assert 'application="a"' in text
+    asked = urllib.request.Request(
+        f"{url}/api/log-level",
+        data=b'{"level": "error"}',
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert json.load(answer) == {"said": "events of level error and above are logged"}
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == ExitCode.STOPPED
+    assert "workers_stopping" not in run.text()  # it is no error
     with pytest.raises(urllib.error.URLError):
         get(f"{url}/health/live")
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace import KafkaStreams, StreamsBuilder
 from headrace.streams.errors import ConfigError
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot
@@ -112,7 +113,8 @@ def test_the_api_has_what_its_description_says(scene: Scene) -> None:
     code, described = scene.get("/api/openapi.json")
     assert (code, described["openapi"]) == (200, "3.1.0")
     schemas = described["components"]["schemas"]
-    for path in (p for p in described["paths"] if p.startswith("/api/")):
+    read = [path for path, how in described["paths"].items() if "get" in how]
+    for path in (path for path in read if path.startswith("/api/")):
         code, answer = scene.get(path)
         assert code == 200
         content = described["paths"][path]["get"]["responses"]["200"]["content"]
@@ -214,6 +216,104 @@ def fits(answer: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> None:
 def kind_of(answer: Any) -> str:
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
     return "null" if answer is None else kinds.get(type(answer), "object")
+
+
+# -- the level of the log ----------------------------------------------------------------------
+
+
+class Levels(Scene):
+    """A scene whose log can be changed."""
+
+    def __init__(self, **options: Any) -> None:
+        self.levels: list[str] = []
+        super().__init__(set_level=self._set, **options)
+
+    def _set(self, level: str) -> str:
+        if level == "error":
+            raise TimeoutError
+        self.levels.append(level)
+        return f"as {level}"
+
+    def post(self, body: bytes, **headers: str) -> tuple[int, Any]:
+        url = self.server.url.replace("0.0.0.0", "127.0.0.1") + "/api/log-level"
+        known = {"Content-Type": "application/json", **headers}
+        request = urllib.request.Request(url, data=body, headers=known, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+
+DEBUG = b'{"level": "debug"}'
+
+
+def test_the_level_of_the_log_is_changed_as_the_description_says() -> None:
+    scene = Levels()
+    with scene.server:
+        assert scene.post(DEBUG) == (200, {"said": "as debug"})
+        kind = {"Content-Type": "application/json; charset=utf-8"}
+        assert scene.post(b'{"level": "warning"}', **kind)[0] == 200
+        assert scene.levels == ["debug", "warning"]
+        described = scene.get("/api/openapi.json")[1]["paths"]["/api/log-level"]["post"]
+        schema = described["requestBody"]["content"]["application/json"]["schema"]
+        assert schema["properties"]["level"]["enum"] == ["debug", "info", "warning", "error"]
+        assert {"200", "400", "403", "415", "503"} == described["responses"].keys()
+        assert scene.get("/api/log-level")[0] == 405
+
+
+def test_a_level_that_is_asked_for_wrongly_changes_nothing() -> None:
+    scene = Levels()
+    with scene.server:
+        for body in (b"", b"debug", b"[]", b'{"level": "loud"}', b'{"level": ["debug"]}', b"\xff"):
+            code, said = scene.post(body)
+            assert (code, list(said)) == (400, ["error"])
+            assert "debug, info, warning, error" in said["error"]
+        assert scene.post(DEBUG + b" " * 2_000)[0] == 400
+        # A page of another site may have a browser send this, unasked.
+        assert scene.post(DEBUG, **{"Content-Type": "text/plain"})[0] == 415
+        code, said = scene.post(b'{"level": "error"}')
+        assert (code, said["error"]) == (503, "nobody listens; it may be stopping")
+    assert scene.levels == []
+
+
+def test_who_changes_the_level_has_the_token_or_is_on_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    scene = Levels(token_file=file, address="0.0.0.0:0")
+    with scene.server:
+        assert scene.post(DEBUG)[0] == 401
+        assert scene.post(DEBUG, Authorization="Bearer wrong")[0] == 401
+        assert scene.post(DEBUG, Authorization=f"Bearer {TOKEN}")[0] == 200
+    scene = Levels(is_open=True, address="0.0.0.0:0")
+    with scene.server:
+        code, said = scene.post(DEBUG)
+        assert (code, scene.levels) == (403, [])
+        assert "--http-token-file" in said["error"]
+
+
+def test_an_embedded_application_changes_the_level_of_logging() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    app = KafkaStreams(
+        builder.build(), {"application.id": "copy", "bootstrap.servers": "localhost:1"}
+    )
+    logger = logging.getLogger("headrace")
+    before = logger.level
+    try:
+        with app.serve(port=0) as server:
+            request = urllib.request.Request(
+                server.url + "/api/log-level",
+                data=b'{"level": "error"}',
+                headers={"Content-Type": "application/json"},
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                said = json.load(answer)["said"]
+        assert said == "events of level error and above are logged"
+        assert logger.level == logging.ERROR
+    finally:
+        logger.setLevel(before)
 
 
 # -- bad input ---------------------------------------------------------------------------------

@@ -1,0 +1,69 @@
+"""What may be changed over HTTP, and by whom: the level of the log."""
+
+from __future__ import annotations
+
+import json
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from headrace.streams.facts.web import SetLevel
+from headrace.streams.logs import LEVELS
+
+LOG_LEVEL = "/api/log-level"
+BODY_MAX = 1_024
+
+
+class Changes:
+    """See the module.
+
+    Args:
+        set_level: changes what is logged; None where that cannot be asked for.
+        is_closed: whether nobody may change anything, as anybody can ask.
+    """
+
+    def __init__(self, set_level: SetLevel | None, *, is_closed: bool) -> None:
+        self._set_level = set_level
+        self._is_closed = is_closed
+
+    async def log_level(self, request: Request) -> Response:
+        """Answer a POST of ``{"level": "debug"}``."""
+        if self._set_level is None:
+            return _refused(404, "the log's level cannot be changed here")
+        if self._is_closed:
+            return _refused(403, "who changes something needs a token: --http-token-file FILE")
+        # Pages of other sites that a browser here shows may send other kinds, unasked.
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            return _refused(415, "send it with Content-Type: application/json")
+        level = _level(await _body(request))
+        if level is None:
+            return _refused(400, f'send {{"level": "…"}} with one of {", ".join(LEVELS)}')
+        try:
+            return JSONResponse({"said": await run_in_threadpool(self._set_level, level)})
+        except TimeoutError:
+            return _refused(503, "nobody listens; it may be stopping")
+
+
+def _refused(code: int, why: str) -> Response:
+    return JSONResponse({"error": why}, code)
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent; empty where that is too much."""
+    body = b""
+    async for more in request.stream():
+        body += more
+        if len(body) > BODY_MAX:
+            return b""
+    return body
+
+
+def _level(body: bytes) -> str | None:
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return None
+    level = asked.get("level") if isinstance(asked, dict) else None
+    return level if level in LEVELS else None
