@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import threading
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,36 +13,11 @@ from headrace import KafkaStreams, State, StreamsBuilder, serdes
 from headrace.streams.supervise.exit_codes import ExitCode
 from tests.support import kafka
 from tests.support.processes import wait_until
-from tests.support.supervised import Counted, Run
+from tests.support.served import Probes, Served
+from tests.support.supervised import Counted
 from tests.support.topics import Topics
 
 pytestmark = pytest.mark.slow
-
-
-class Served:
-    """The pages of a run."""
-
-    def __init__(self, run: Run) -> None:
-        self.url = run.wait_for("web_started")[0]["url"]
-
-    def get(self, path: str) -> tuple[int, Any]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=60) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
-
-    def metrics(self) -> dict[str, float]:
-        """The sums of all samples, by name."""
-        found: dict[str, float] = {}
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
-            for line in answer.read().decode().splitlines():
-                if not line.startswith("#"):
-                    name, _, value = line.rpartition(" ")
-                    name = name.partition("{")[0]
-                    found[name] = found.get(name, 0.0) + float(value)
-        return found
 
 
 def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
@@ -56,8 +26,8 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
     app = Counted(topics, tmp_path)
     with app.running(2, "--http=0") as run:
         served = Served(run)
-        lives = Lives(served)
-        lives.start()
+        probes = Probes(served)
+        probes.start()
         run.wait_running(2)
         app.write()
         app.wait_counted(run)
@@ -92,29 +62,11 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
             lambda: served.metrics()["headrace_worker_restarts_total"] == 1, what="a restart"
         )
         wait_until(lambda: served.get("/health/ready")[0] == 200, what="ready again")
-        assert lives.stop() == {200}
+        probes.stop()
+        assert set(probes.lives) == {200}
         run.signal(signal.SIGTERM)
         assert run.wait() == ExitCode.STOPPED
     app.check_exact()
-
-
-class Lives(threading.Thread):
-    """Asks all the time whether it lives."""
-
-    def __init__(self, served: Served) -> None:
-        super().__init__(daemon=True)
-        self._served = served
-        self._ended = threading.Event()
-        self._codes: set[int] = set()
-
-    def run(self) -> None:
-        while not self._ended.wait(0.2):
-            self._codes.add(self._served.get("/health/live")[0])
-
-    def stop(self) -> set[int]:
-        self._ended.set()
-        self.join(60)
-        return self._codes
 
 
 def test_an_application_pauses_with_all_committed_and_goes_on(

@@ -1,0 +1,147 @@
+"""Whatever befalls an application on a cluster, it lives; it says why it is not ready, till it is.
+
+Who killed it for a long restore, a storm of rebalances or brokers that are away would have it begin
+again, and wait longer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.streams.devbroker import DevBroker
+from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.supervise.exit_codes import ExitCode
+from tests.streams.control.live.test_scale_on_broker import headrace
+from tests.support.processes import wait_until
+from tests.support.served import Probes, Served
+from tests.support.supervised import Counted, Run
+from tests.support.topics import Topics
+from tests.support.warm import await_coordinators
+
+pytestmark = pytest.mark.slow
+
+SLOW = """
+class Slow:
+    def on_restore_start(self, place, store, begin, end): ...
+    def on_batch_restored(self, place, store, offset, count):
+        time.sleep({seconds})
+    def on_restore_end(self, place, store, total): ...
+
+app = KafkaStreams(builder.build(), restore_listener=Slow(), settings="""
+SLOW_S = float(os.environ.get("HEADRACE_TEST_SLOW_RESTORE_S", "3"))
+"""How long the slowed restore is to take; a whole run of the tests has no time for minutes."""
+BATCHES = 20
+
+
+def stop(run: Run) -> None:
+    run.signal(signal.SIGTERM)
+    assert run.wait() == ExitCode.STOPPED
+
+
+def check_lived(probes: Probes) -> None:
+    assert len(probes.lives) > 10
+    assert set(probes.lives) == {200}
+
+
+def test_it_lives_and_says_how_far_it_is_while_a_restore_takes_long(
+    topics: Topics, tmp_path: Path
+) -> None:
+    app = Counted(topics, tmp_path, partitions=1, restore_batch_records=100, commit_interval_ms=100)
+    with app.running(1) as run:
+        run.wait_running(1)
+        app.write(100 * BATCHES, keys=1_000)
+        app.wait_counted(run)
+        stop(run)
+    shutil.rmtree(tmp_path / "state")
+    file = tmp_path / "my_app.py"
+    code = file.read_text()
+    slow = code.replace(
+        "app = KafkaStreams(builder.build(), ", SLOW.format(seconds=SLOW_S / BATCHES)
+    )
+    assert slow != code
+    file.write_text(slow)
+    with app.running(1, "--http=0", log="log2") as run:
+        served = Served(run)
+        with served.probed() as probes:
+            wait_until(lambda: probes.is_ready, what="ready", seconds=60 + 2 * SLOW_S)
+        check_lived(probes)
+        assert "worker 0 is rebalancing; not running: 0_0" in probes.reasons
+        workers = [said["workers"][0] for code, said in probes.readies if code == 503]
+        left = [one["restore_remaining"] for one in workers if one["restore_remaining"]]
+        assert left == sorted(left, reverse=True)
+        assert len(set(left)) > 2
+        restored = run.wait_for("task_restored")
+        assert restored[0]["records"] >= 100 * BATCHES // 2
+        assert not run.events("worker_crashed")
+        assert not run.events("partitions_lost")
+        stop(run)
+
+
+def test_it_lives_in_a_storm_of_rebalances(topics: Topics, tmp_path: Path) -> None:
+    """Each second workers join, leave, and one is killed."""
+    app = Counted(topics, tmp_path)
+    ended = threading.Event()
+
+    def load() -> None:
+        while not ended.wait(0.2):
+            app.write(100)
+
+    with app.running(1, "--http=0") as run:
+        served = Served(run)
+        run.wait_running(1)
+        loader = threading.Thread(target=load)
+        with served.probed() as probes:
+            loader.start()
+            try:
+                wait_until(lambda: probes.is_ready, what="ready before the storm")
+                for workers in (3, 1, 2, 3, 1):
+                    headrace("scale", str(workers), f"--state-dir={tmp_path / 'state'}")
+                    ended.wait(0.7)
+                os.kill(run.pid(0), signal.SIGKILL)
+            finally:
+                ended.set()
+                loader.join()
+            before = len(probes.readies)
+            run.wait_for("worker_crashed")
+            app.wait_counted(run)
+            wait_until(
+                lambda: len(probes.readies) > before + 1 and probes.is_ready, what="ready again"
+            )
+        check_lived(probes)
+        assert any(reason.startswith("worker 1 is") for reason in probes.reasons)
+        assert any(reason.startswith("worker 0 is") for reason in probes.reasons)
+        stop(run)
+    app.check_exact()
+
+
+@pytest.mark.long  # it starts a broker of its own, twice
+def test_it_lives_while_brokers_are_away_and_is_ready_when_they_are_back(tmp_path: Path) -> None:
+    with DevBroker(tmp_path / "broker", port=choose_base(1)) as broker:
+        await_coordinators(broker.bootstrap)
+        app = Counted(Topics(broker.bootstrap), tmp_path)
+        with app.running(2, "--http=0") as run:
+            served = Served(run)
+            run.wait_running(2)
+            app.write()
+            with served.probed() as probes:
+                wait_until(lambda: probes.is_ready, what="ready before")
+                broker.kill(1)
+                away = "worker 0 is connecting: brokers are not reached"
+                wait_until(lambda: away in probes.reasons, what="the reason")
+                # Longer than nothing: a probe that fails a few times has a process killed.
+                wait_until(lambda: probes.reasons.count(away) > 10, what="some more probes")
+                assert not probes.is_ready
+                broker.start()
+                wait_until(lambda: probes.is_ready, what="ready again")
+            check_lived(probes)
+            app.write()
+            app.wait_counted(run)
+            assert not run.events("worker_crashed")
+            stop(run)
+        app.check_exact()
