@@ -172,10 +172,16 @@ class TimeIndexed:
         """Return what the rows and their index take, roughly."""
         return self._committed.approximate_bytes()
 
-    def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key."""
+    def by_time(
+        self, start_ms: int, end_ms: int, begin: bytes = b""
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
+
+        Args:
+            begin: the first key of those with the time `start_ms`.
+        """
         size = 1 + TIMESTAMP.size
-        low = _INDEX + TIMESTAMP.pack(max(start_ms, 0))
+        low = _INDEX + TIMESTAMP.pack(max(start_ms, 0)) + begin
         high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
         for key, _ in self._committed.scan(low, high):
             yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]

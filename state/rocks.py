@@ -55,6 +55,11 @@ _META = "default"
 _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
+_RESTORING_KEY = b"restoring"
+"""There from the begin of a bulk restore to the first positions behind it: who reads beside this
+process must not take rows for what the positions say."""
+_RENEWED_KEY = b"renewed"
+"""How often stores got new column families, which a secondary has to be opened anew for."""
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
@@ -94,8 +99,8 @@ class RocksMemory:
 Rows = Generator[tuple[bytes, bytes], None, None]
 
 
-class _RocksStore:
-    """The committed rows of one column family."""
+class RocksStore:
+    """The committed rows of one column family (a `headrace.state.store.CommittedStore`)."""
 
     __slots__ = ("_columns", "_scans")
 
@@ -104,12 +109,14 @@ class _RocksStore:
         self._scans: WeakSet[Rows] = WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
         try:
             return self._columns.get(key)  # type: ignore[no-any-return]
         except Exception as error:
             _raise(error)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`."""
         try:
             return self._columns.get(list(keys))  # type: ignore[no-any-return]
         except Exception as error:
@@ -118,6 +125,7 @@ class _RocksStore:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield rows."""
         options = ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -128,9 +136,11 @@ class _RocksStore:
         return rows
 
     def approximate_count(self) -> int:
+        """Return the number of rows, roughly."""
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def approximate_bytes(self) -> int:
+        """Return what they take, roughly."""
         return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
 
     def move(self, columns: Rdict) -> None:
@@ -172,7 +182,7 @@ def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Ro
 
 def _require_sound(cursor: RdictIter) -> None:
     # A cursor that meets a broken block ends as if there were no more rows.
-    with _failures():
+    with failures():
         cursor.status()
 
 
@@ -201,13 +211,14 @@ class RocksTaskState:
         self._memory = memory
         self._columns: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
-        self._stores: dict[str, _RocksStore] = {}
+        self._stores: dict[str, RocksStore] = {}
         self._positions: dict[str, Position | None] = {}
         self._restored: set[str] | None = None  # by the bulk restore under way
+        self._is_marked = False
         path.mkdir(parents=True, exist_ok=True)
         names = [spec.name for spec in specs]
         found = list_of_files(path)
-        with _failures():
+        with failures():
             self._db = self._open(names)
         opened = list_of_files(path)
         self._list_name = None if opened is None else opened.name
@@ -222,34 +233,35 @@ class RocksTaskState:
             raise
 
     def _read(self, names: Sequence[str]) -> None:
-        with _failures():
+        with failures():
             self._check_format()
+            self._is_marked = self._db.get(_RESTORING_KEY) is not None
             for name in names:
-                family = _family(name)
+                family = family_of(name)
                 self._columns[name] = self._db.get_column_family(family)
                 self._handles[name] = self._db.get_column_family_handle(family)
-                self._stores[name] = _RocksStore(self._columns[name])
-                self._positions[name] = self._read_position(name)
+                self._stores[name] = RocksStore(self._columns[name])
+                self._positions[name] = read_position(self._db, name, self._path)
 
     def _open(self, names: Sequence[str]) -> Rdict:
-        options = _options(self._memory)
+        options = row_options(self._memory)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         options.set_max_background_jobs(2)
         options.set_max_total_wal_size(_WAL_BYTES)
         options.set_keep_log_file_num(2)
-        wanted = [_family(name) for name in names]
+        wanted = [family_of(name) for name in names]
         exists = (self._path / "CURRENT").exists()
         there = Rdict.list_cf(str(self._path), options) if exists else []
         families = dict.fromkeys([*wanted, *(f for f in there if f != _META)])
         return Rdict(
             str(self._path),
             options,
-            column_families={family: _options(self._memory) for family in families},
+            column_families={family: row_options(self._memory) for family in families},
         )
 
     def _require_whole(self, found: FileList | None) -> None:
-        with _failures():
+        with failures():
             kept = self._db.get(_FILES_KEY)
         if kept is not None and FileList.decode(kept).is_cut(found):
             raise StoreCorruptedError(
@@ -270,18 +282,7 @@ class RocksTaskState:
                 "restore the state from its changelogs"
             )
 
-    def _read_position(self, name: str) -> Position | None:
-        data = self._db.get(_POSITION_PREFIX + name.encode())
-        if data is None:
-            return None
-        try:
-            return Position(*orjson.loads(data))
-        except (orjson.JSONDecodeError, TypeError) as error:
-            raise StoreCorruptedError(
-                f"the position of store {name!r} in {self._path} cannot be read: {error}"
-            ) from error
-
-    def store(self, name: str) -> _RocksStore:
+    def store(self, name: str) -> RocksStore:
         """Return a store's committed rows."""
         self._known(name)
         return self._stores[name]
@@ -294,10 +295,13 @@ class RocksTaskState:
         files = list_of_files(self._path, self._list_name)
         if files is not None and files != self._kept_files:
             batch[_FILES_KEY] = files.encode()
-        with _failures():
+        if positions and self._is_marked:
+            del batch[_RESTORING_KEY]
+        with failures():
             self._db.write(batch)
         self._kept_files = files
         self._positions.update(positions)
+        self._is_marked = self._is_marked and not positions
 
     def position(self, store_name: str) -> Position | None:
         """Return the position of a store, or None when its rows may not be built upon."""
@@ -306,6 +310,9 @@ class RocksTaskState:
 
     def begin_restore(self) -> None:
         """Start a bulk restore: stores without a position are emptied, `write` is refused."""
+        with failures():
+            self._db[_RESTORING_KEY] = b""
+        self._is_marked = True
         for name, position in self._positions.items():
             if position is None:
                 self._empty(name)
@@ -318,7 +325,7 @@ class RocksTaskState:
         restored.update(deltas)
         options: Any = WriteOptions()
         options.disable_wal = True
-        with _failures():
+        with failures():
             self._db.write(batch, options)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
@@ -326,7 +333,7 @@ class RocksTaskState:
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
-        with _failures():
+        with failures():
             # All of them: a restore that was given up may have written to others.
             for columns in self._columns.values():
                 columns.flush(True)
@@ -337,7 +344,7 @@ class RocksTaskState:
         """Empty one store and forget its position."""
         self._known(name)
         # The position goes first: rows without one are not built upon.
-        with _failures():
+        with failures():
             self._db.delete(_POSITION_PREFIX + name.encode())
         self._positions[name] = None
         self._empty(name)
@@ -385,12 +392,13 @@ class RocksTaskState:
 
     def _renew(self, name: str) -> None:
         # A new family instead of deleted rows: it drops broken files too, and leaves no tombstones.
-        family = _family(name)
-        with _failures():
+        family = family_of(name)
+        with failures():
             # A crash between the two is made good by the next open, which creates what is missing.
             self._db.drop_column_family(family)
-            columns = self._db.create_column_family(family, _options(self._memory))
+            columns = self._db.create_column_family(family, row_options(self._memory))
             self._handles[name] = self._db.get_column_family_handle(family)
+            self._db[_RENEWED_KEY] = b"%d" % (renewals(self._db) + 1)
         self._columns[name] = columns
         self._stores[name].move(columns)
 
@@ -406,12 +414,41 @@ class RocksTaskState:
             )
 
 
-def _family(store: str) -> str:
+def renewals(db: Rdict) -> int:
+    """How often stores of a RocksDB got new column families."""
+    return int(db.get(_RENEWED_KEY) or 0)
+
+
+def is_restoring(db: Rdict) -> bool:
+    """Whether a bulk restore is under way, or was when its process died."""
+    return db.get(_RESTORING_KEY) is not None
+
+
+def read_position(db: Rdict, name: str, path: Path) -> Position | None:
+    """The position of a store.
+
+    Raises:
+        StoreCorruptedError: it cannot be read.
+    """
+    data = db.get(_POSITION_PREFIX + name.encode())
+    if data is None:
+        return None
+    try:
+        return Position(*orjson.loads(data))
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise StoreCorruptedError(
+            f"the position of store {name!r} in {path} cannot be read: {error}"
+        ) from error
+
+
+def family_of(store: str) -> str:
+    """The column family of a store."""
     # RocksDB's own family is called default, and a store may be too.
     return f"store/{store}"
 
 
-def _options(memory: RocksMemory) -> Options:
+def row_options(memory: RocksMemory) -> Options:
+    """How rows are kept: on disk, and in memory before."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_block_size(16 << 10)
@@ -432,7 +469,8 @@ def _options(memory: RocksMemory) -> Options:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def failures() -> Iterator[None]:
+    """Raise what rocksdict raises as what it means here."""
     try:
         yield
     except Exception as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from headrace.streams.facts.snapshots import WorkerView
-from headrace.streams.facts.watched import Watched
+from headrace.streams.queries.queried import Queried
 from headrace.streams.states import State
 
 _LEAST_FIRST = (State.CONNECTING, State.REBALANCING)
@@ -190,7 +190,7 @@ def _view(member: _Member) -> WorkerView:
     return view if member.thread.is_alive() else replace(view, pid=None)
 
 
-class Crewed(Watched):
+class Crewed(Queried):
     """The part of `KafkaStreams` that has more workers in this process, or fewer."""
 
     _crew: Crew

@@ -20,6 +20,7 @@ TOPS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 ORDER = """
 state/events/
 state/
+state/beside/
 topology/arguments.py topology/blame.py topology/errors.py topology/first_result.py \
     topology/functions.py topology/java_names.py topology/naming.py topology/timestamps.py \
     topology/windows.py topology/words.py
@@ -56,6 +57,7 @@ streams/upgrade/
 streams/views/
 streams/global_tables/
 streams/facts/
+streams/queries/
 streams/otel_tracer.py
 streams/worker/
 streams/supervise/restarts.py

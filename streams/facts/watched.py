@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
-from pathlib import Path
 
-from headrace.state.events.log import get_logger
-from headrace.streams import logs
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.embedded import board_of
 from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
 from headrace.streams.facts.takeovers import without_taken
-from headrace.streams.facts.web import WebServer, open_web
 
 
 class Watched:
@@ -49,34 +42,6 @@ class Watched:
     def lags(self) -> tuple[InputSnapshot, ...]:
         """How far this process is behind in each input partition that it reads; see `metrics`."""
         return without_taken(self.metrics()).inputs
-
-    def serve(
-        self, port: int, *, host: str = "127.0.0.1", token_file: Path | None = None
-    ) -> WebServer:
-        """Serve metrics, health and JSON in a thread of this process; needs ``headrace[web]``.
-
-        Args:
-            port: 0 takes a free one; the `url` of what is returned tells which.
-            host: another one than this machine's own wants a token.
-            token_file: holds what whoever asks must send, but for health.
-
-        Returns:
-            What serves, until its `close`.
-
-        Raises:
-            ConfigError: it cannot be served there, or what it needs is not installed.
-        """
-
-        def board() -> Board:
-            return board_of(self.metrics(), time.monotonic())
-
-        def set_level(level: str) -> str:
-            logs.set_level(level)
-            return logs.LEVEL_SAID.format(level=level)
-
-        return open_web(
-            board, f"{host}:{port}", log=get_logger(), token_file=token_file, set_level=set_level
-        )
 
     def pause(self) -> None:
         """Process nothing until `resume`; what was processed is committed, and nothing is left.

@@ -42,8 +42,18 @@ def open_web(
     token_file: Path | None = None,
     is_open: bool = False,
     set_level: SetLevel | None = None,
+    queries: Callable[[], object] | None = None,
 ) -> WebServer:
     """Serve how an application does; see `headrace.streams_web.server`.
+
+    Args:
+        board: gives how everything is now.
+        address: ``[HOST:]PORT``.
+        log: says that it began.
+        token_file: holds what whoever asks must have, but for health.
+        is_open: whether everybody may ask who can reach it.
+        queries: gives the application's `headrace.streams.queries.queries.Queries`; None where
+            its stores may not be asked for.
 
     Raises:
         ConfigError: the extra is not installed, or the address cannot be served on.
@@ -59,6 +69,12 @@ def open_web(
             "pip install 'headrace[web]'"
         ) from error
     server: WebServer = serve(
-        board, address, log=log, token_file=token_file, is_open=is_open, set_level=set_level
+        board,
+        address,
+        log=log,
+        token_file=token_file,
+        is_open=is_open,
+        set_level=set_level,
+        queries=queries,
     )
     return server

@@ -1,0 +1,1 @@
+"""Reading a task's state beside the process that writes it."""

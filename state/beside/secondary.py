@@ -1,0 +1,134 @@
+"""A task's state as another process reads it: a RocksDB secondary, which follows the writer.
+
+It shows what was written when `follow` was called last, whole commits only, and changes nothing of
+the files. What RocksDB deletes meanwhile it keeps open, so it goes on where the writer is gone, and
+disk space comes free once it follows or is closed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+from rocksdict import AccessType, DbClosedError, Rdict
+
+from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.rocks import (
+    RocksMemory,
+    RocksStore,
+    failures,
+    family_of,
+    is_restoring,
+    read_position,
+    renewals,
+    row_options,
+)
+from headrace.state.store import Position
+
+_PREFIX = "headrace-secondary-"
+
+
+class RocksSecondary:
+    """See the module.
+
+    Args:
+        path: the RocksDB's directory; another process may have it open.
+        names: the stores that are wanted; those that are not there yet have no position.
+        memory: what the secondaries of a process share.
+
+    Raises:
+        StateError: it cannot be read, or its files were replaced meanwhile; try it again.
+    """
+
+    def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
+        self._path = path
+        self._was = _version(path)
+        self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._remove_own = weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
+        self._stores: dict[str, RocksStore] = {}
+        try:
+            with failures():
+                self._db = self._open(names, memory)
+                self._renewals = renewals(self._db)
+        except BaseException:
+            self._remove_own()
+            raise
+
+    def _open(self, names: Iterable[str], memory: RocksMemory) -> Rdict:
+        options = row_options(memory)
+        # All files are opened at once, so that one can be read that the writer has deleted.
+        options.set_max_open_files(-1)
+        there = set(Rdict.list_cf(str(self._path), options))
+        families = {family_of(name): name for name in names if family_of(name) in there}
+        db = Rdict(
+            str(self._path),
+            options,
+            column_families={family: row_options(memory) for family in families},
+            access_type=AccessType.secondary(str(self._own)),
+        )
+        for family, name in families.items():
+            self._stores[name] = RocksStore(db.get_column_family(family))
+        return db
+
+    def follow(self) -> bool:
+        """Show what is written by now.
+
+        Returns:
+            Whether it can: not where the writer has begun anew, or emptied a store. Make another
+            secondary then.
+
+        Raises:
+            StateError: the files cannot be read.
+        """
+        if _version(self._path) != self._was:
+            return False
+        with failures():
+            self._db.try_catch_up_with_primary()
+            return renewals(self._db) == self._renewals
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether rows may be ahead of their positions, as they come from changelogs."""
+        with failures():
+            return is_restoring(self._db)
+
+    def store(self, name: str) -> RocksStore:
+        """Return a store's rows.
+
+        Raises:
+            UnknownStoreError: it is not there.
+        """
+        if name not in self._stores:
+            raise UnknownStoreError(f"{self._path} has no store {name!r}")
+        return self._stores[name]
+
+    def position(self, name: str) -> Position | None:
+        """Return the position of a store, or None where its rows say nothing yet."""
+        if name not in self._stores:
+            return None
+        with failures():
+            return read_position(self._db, name, self._path)
+
+    def close(self) -> None:
+        """Let go of the files, and remove what is its own."""
+        for store in self._stores.values():
+            store.close()
+        self._stores.clear()
+        try:
+            self._db.close()
+        except DbClosedError:
+            pass
+        finally:
+            self._remove_own()
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Changes when the files are opened by a writer, or are others: it begins another list then."""
+    try:
+        found = (path / "CURRENT").stat()
+    except OSError as error:
+        raise StateError(f"{path} has no RocksDB: {error.strerror}") from error
+    return found.st_ino, found.st_mtime_ns

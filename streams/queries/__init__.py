@@ -1,0 +1,1 @@
+"""Queries: the committed rows of an application's stores, read beside its workers."""

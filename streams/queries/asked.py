@@ -1,0 +1,130 @@
+"""Questions as text, from a command line or a URL: keys, times and positions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.streams.lines.documents import to_bytes, to_document
+from headrace.streams.queries.answers import Place, Row
+from headrace.streams.queries.errors import WrongQueryError
+from headrace.topology.errors import LAST_TIME_MS, SerdeError
+from headrace.topology.serdes import Serde
+
+_POSITION = re.compile(
+    r"(?:(?P<topic>[a-zA-Z0-9._-]+)-)?(?P<partition>\d{1,6}):(?P<at>\d{1,18})", re.ASCII
+)
+
+
+def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
+    """The bytes of a key that is written as text.
+
+    Where keys are text, it is the key; else it is JSON: a number, or an object for JSON and Avro. A
+    text that is no JSON stands for itself.
+
+    Raises:
+        WrongQueryError: it is no key of the store.
+
+    >>> from headrace import serdes
+    >>> key_of_text("7", serdes.string, "s"), key_of_text("7", serdes.integer, "s")
+    (b'7', b'\\x00\\x00\\x00\\x07')
+    """
+    data = text.encode(errors="surrogateescape")
+    try:
+        if serde.serialize(text) == data:
+            return data
+    except SerdeError:
+        pass  # it takes no text
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = text
+    return key_of_document(document, serde, store)
+
+
+def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
+    """The bytes of a key that is written as JSON.
+
+    Raises:
+        WrongQueryError: it is no key of the store.
+    """
+    if document is None:
+        raise WrongQueryError(f"store {store!r} has no key null")
+    try:
+        return to_bytes(document, serde)
+    except SerdeError as error:
+        raise WrongQueryError(
+            f"the keys of store {store!r} are those of serde {serde.name}: {error}"
+        ) from error
+
+
+def time_of(text: str, name: str) -> int:
+    """A time: milliseconds since 1970, or as ISO 8601 has it, in UTC unless it says otherwise.
+
+    Raises:
+        WrongQueryError: it is none.
+
+    >>> time_of("1500", "from"), time_of("1970-01-01T00:00:02Z", "from")
+    (1500, 2000)
+    """
+    if text.isascii() and text.isdigit():
+        return min(int(text[:19]), LAST_TIME_MS)
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise WrongQueryError(
+            f"{name} is milliseconds since 1970 or a time such as 2026-01-31T09:00:00Z, and not "
+            f"{text[:40]!r}"
+        ) from error
+    instant = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return max(0, round(instant.timestamp() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class MinPosition:
+    """How far a partition is to be: behind which offset of its changelog, or of an input."""
+
+    topic: str | None
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> MinPosition:
+        """Read ``PARTITION:OFFSET`` of the changelog, or ``TOPIC-PARTITION:OFFSET`` of an input.
+
+        Raises:
+            WrongQueryError: it is neither.
+
+        >>> MinPosition.parse("words-3:17")
+        MinPosition(topic='words', partition=3, offset=17)
+        """
+        found = _POSITION.fullmatch(text)
+        if found is None:
+            raise WrongQueryError(
+                "min_position is PARTITION:OFFSET, as an answer has them, or "
+                f"TOPIC-PARTITION:OFFSET of a record that was written, and not {text[:80]!r}"
+            )
+        return cls(found["topic"], int(found["partition"]), int(found["at"]))
+
+    @property
+    def is_reached(self) -> Callable[[Place], bool]:
+        """Tells whether a place is so far."""
+        if self.topic is None:
+            return lambda place: place.offset >= self.offset
+        name = f"{self.topic}-{self.partition}"
+        # The offset of a record is committed once the next one is what comes next.
+        return lambda place: place.inputs.get(name, -1) > self.offset
+
+
+def row_document(row: Row[Any, Any]) -> dict[str, Any]:
+    """A row as JSON has it."""
+    return {
+        "key": to_document(row.key),
+        "value": to_document(row.value),
+        "timestamp": row.timestamp,
+        "partition": row.partition,
+    }

@@ -1,0 +1,33 @@
+"""What a query may be refused with: one class for each answer that whoever asks can act on."""
+
+from __future__ import annotations
+
+from headrace.streams.errors import StreamsError
+
+
+class QueryError(StreamsError):
+    """A query cannot be answered; the message says why, and what to do."""
+
+
+class NoSuchStoreError(QueryError):
+    """The application has no store of this name; correct the name."""
+
+
+class WrongQueryError(QueryError):
+    """The store cannot be asked so: a key of another type, a question for another kind of store."""
+
+
+class NotReadableError(QueryError):
+    """The rows cannot be read now: they are restored, or not on this host; ask again later.
+
+    Args:
+        remaining: offsets of changelogs that are still to be read, where that is known.
+    """
+
+    def __init__(self, message: str, *, remaining: int | None = None) -> None:
+        super().__init__(message)
+        self.remaining = remaining
+
+
+class TooOldError(NotReadableError):
+    """The rows are older than whoever asks accepts, or not as far as he waits for."""

@@ -1,0 +1,200 @@
+"""The files of tasks on this host, followed while somebody asks.
+
+    asked ─► opened (some 10 ms) ─► follows, at most each `FOLLOW_EVERY_S` ─► idle ─► closed
+
+One thread at a time reads a task's files, so that what it reads is of one moment: the rows and what
+is said of their position. A task whose worker has begun anew is opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.state.beside.files import global_files, task_files
+from headrace.state.beside.secondary import RocksSecondary
+from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import CommittedStore, Position
+from headrace.streams.queries.errors import NotReadableError
+
+FOLLOW_EVERY_S = 0.02
+"""So old may what is read be, beyond what a commit takes to be on disk."""
+LOOK_EVERY_S = 0.25
+"""How often is looked which tasks have files here."""
+IDLE_S = 60.0
+"""So long a task's files stay open after the last query: what is deleted takes space until then."""
+_TRIES = 4
+_CACHE_BYTES = 32 << 20
+_WRITE_BUFFER_BYTES = 64 << 20
+
+
+class Follower:
+    """The files of one task.
+
+    Args:
+        families: the stores in them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        families: tuple[str, ...],
+        *,
+        memory: RocksMemory,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.path = path
+        self._families = families
+        self._memory = memory
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._secondary: RocksSecondary | None = None
+        self._followed_s = float("-inf")
+        self._is_over = False
+        self.used_s = monotonic_s()
+
+    @contextmanager
+    def read(
+        self, family: str, *, fresh: bool = False
+    ) -> Iterator[tuple[CommittedStore, Position, float]]:
+        """Read a store: its rows, its position, and how long ago that was looked at, in seconds.
+
+        Args:
+            fresh: look now, and not only if the last look is `FOLLOW_EVERY_S` ago.
+
+        Raises:
+            NotReadableError: there is nothing that may be read.
+        """
+        with self._lock:
+            self.used_s = self._monotonic_s()
+            try:
+                secondary = self._current(fresh=fresh)
+                position = secondary.position(family)
+                if position is None or secondary.is_restoring:
+                    raise NotReadableError("its rows come from the changelog; ask again later")
+                age_s = self._monotonic_s() - self._followed_s
+                yield secondary.store(family), position, age_s
+            except (StateError, UnknownStoreError) as error:
+                self._close()
+                raise NotReadableError(f"its files cannot be read: {error}") from error
+
+    def _current(self, *, fresh: bool) -> RocksSecondary:
+        if self._is_over:
+            raise NotReadableError("it leaves this host; ask again")
+        now_s = self._monotonic_s()
+        if not fresh and now_s - self._followed_s < FOLLOW_EVERY_S and self._secondary is not None:
+            return self._secondary
+        for left in reversed(range(_TRIES)):
+            try:
+                if self._secondary is None:
+                    self._secondary = RocksSecondary(self.path, self._families, memory=self._memory)
+                # What is written while it is opened may be missing.
+                if self._secondary.follow():
+                    break
+                self._close()
+            except StateError:  # it was replaced at this very moment
+                self._close()
+                if not left:
+                    raise
+        if self._secondary is None:
+            raise NotReadableError("its worker begins anew; ask again later")
+        self._followed_s = now_s
+        return self._secondary
+
+    def close(self) -> None:
+        """Let go of the files; what is being read is read to its end first."""
+        with self._lock:
+            self._is_over = True
+            self._close()
+
+    def _close(self) -> None:
+        secondary, self._secondary = self._secondary, None
+        if secondary is not None:
+            secondary.close()
+
+
+class Followers:
+    """The tasks and global tables of an application on this host.
+
+    Args:
+        base: ``<state.dir>/<application.id>``.
+    """
+
+    def __init__(self, base: Path, *, monotonic_s: Callable[[], float]) -> None:
+        self.base = base
+        self._monotonic_s = monotonic_s
+        self._memory: RocksMemory | None = None
+        self._lock = threading.Lock()
+        self._open: dict[Path, Follower] = {}
+        self._files: dict[str, Path] = {}
+        self._looked_s = float("-inf")
+        self._sweeper: threading.Timer | None = None
+        self._is_closed = False
+
+    def of_tasks(self, sub_topology: int, families: tuple[str, ...]) -> dict[int, Follower]:
+        """The tasks of a sub-topology that have files here, by their partitions."""
+        begin = f"{sub_topology}_"
+        with self._lock:
+            now_s = self._monotonic_s()
+            if now_s - self._looked_s >= LOOK_EVERY_S:
+                self._files, self._looked_s = task_files(self.base), now_s
+                self._drop_others()
+            here = {
+                int(task.removeprefix(begin)): path
+                for task, path in self._files.items()
+                if task.startswith(begin)
+            }
+            return {n: self._follower(path, families) for n, path in sorted(here.items())}
+
+    def of_tables(self, families: tuple[str, ...]) -> list[Follower]:
+        """The global tables of the workers that had some."""
+        with self._lock:
+            return [self._follower(path, families) for path in global_files(self.base)]
+
+    def _follower(self, path: Path, families: tuple[str, ...]) -> Follower:
+        found = self._open.get(path)
+        if found is None:
+            if self._memory is None:
+                self._memory = RocksMemory(
+                    block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_WRITE_BUFFER_BYTES
+                )
+            found = self._open[path] = Follower(
+                path, families, memory=self._memory, monotonic_s=self._monotonic_s
+            )
+            self._sweep_later()
+        return found
+
+    def _drop_others(self) -> None:
+        """Let go of tasks that have left, and of directories that newer ones took the place of."""
+        for path in self._open.keys() - set(self._files.values()):
+            if path.parent.parent.name == "tasks":
+                self._open.pop(path).close()
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None and not self._is_closed:
+            self._sweeper = threading.Timer(IDLE_S / 2, self._sweep)
+            self._sweeper.daemon = True
+            self._sweeper.start()
+
+    def _sweep(self) -> None:
+        with self._lock:
+            self._sweeper = None
+            now_s = self._monotonic_s()
+            for path, follower in list(self._open.items()):
+                if now_s - follower.used_s > IDLE_S:
+                    self._open.pop(path).close()
+            if self._open:
+                self._sweep_later()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._is_closed = True
+            if self._sweeper is not None:
+                self._sweeper.cancel()
+            for follower in self._open.values():
+                follower.close()
+            self._open.clear()

@@ -1,0 +1,101 @@
+"""Which stores an application keeps, and what is needed to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.state.layout import Layout
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.queries.errors import NoSuchStoreError
+from headrace.topology.serdes import Serde
+
+Kind = Literal["key-value", "window", "session", "versioned"]
+_KINDS: Mapping[str, Kind] = {
+    "plain": "key-value", "window": "window", "session": "session", "versioned": "versioned"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStore:
+    """A store of an application.
+
+    Args:
+        family: its name among the stores of a RocksDB.
+        sub_topology: which keeps it; None for a global table.
+        key: serde of the rows' keys; of a window or session store that of its windowed keys.
+        in_memory: whether its rows are in the workers' memory alone.
+        together: the families of the same RocksDB.
+    """
+
+    name: str
+    family: str
+    kind: Kind
+    sub_topology: int | None
+    key: Serde[Any]
+    value: Serde[Any]
+    layout: Layout
+    in_memory: bool
+    together: tuple[str, ...]
+
+    @property
+    def is_global(self) -> bool:
+        """Whether each worker has all rows."""
+        return self.sub_topology is None
+
+
+def kept_stores(
+    plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan], config: StreamsConfig
+) -> dict[str, KeptStore]:
+    """The stores of an application by their names."""
+    found = [*_of_tasks(plans, config), *_of_tables(global_plans)]
+    return {store.name: store for store in found}
+
+
+def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptStore]:
+    for plan in plans:
+        stores = plan.program.sub_topology.stores
+        on_disk = tuple(store.name for store in stores if store.spec.kind == "rocksdb")
+        for store in stores:
+            yield KeptStore(
+                store.name,
+                store.name,
+                _KINDS[store.spec.layout],
+                plan.id,
+                store.key or config.default_key_serde,
+                plan.value_serdes[store.name],
+                store.spec.rows,
+                store.spec.kind == "memory",
+                on_disk,
+            )
+
+
+def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[KeptStore]:
+    families = tuple(f"r-{plan.store.name}" for plan in plans if plan.store.kind == "rocksdb")
+    for plan in plans:
+        yield KeptStore(
+            plan.store.name,
+            f"r-{plan.store.name}",
+            "key-value",
+            None,
+            plan.key,
+            plan.value,
+            plan.store.rows,
+            plan.store.kind == "memory",
+            families,
+        )
+
+
+def store_of(stores: Mapping[str, KeptStore], application: str, name: str) -> KeptStore:
+    """Find a store.
+
+    Raises:
+        NoSuchStoreError: there is none of this name.
+    """
+    if name not in stores:
+        there = ", ".join(sorted(stores)) or "none"
+        raise NoSuchStoreError(f"{application} has no store {name[:80]!r}; there are: {there}")
+    return stores[name]

@@ -1,0 +1,113 @@
+"""What a `KafkaStreams` can be asked of its stores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.state.events.log import get_logger
+from headrace.streams import logs
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.facts.board import Board
+from headrace.streams.facts.embedded import board_of
+from headrace.streams.facts.watched import Watched
+from headrace.streams.facts.web import WebServer, open_web
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+
+if TYPE_CHECKING:
+    from headrace.streams.queries.queries import Queries
+
+
+class Queried(Watched):
+    """The part of `KafkaStreams` that answers what is in its stores."""
+
+    config: StreamsConfig
+    _plans: tuple[SubPlan, ...]
+    _global_plans: tuple[GlobalPlan, ...]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queries_lock = threading.Lock()
+        self._queries: Queries | None = None
+
+    def queries(self) -> Queries:
+        """The stores of this application on this host, whichever processes work on it."""
+        from headrace.streams.queries.queries import Queries  # loads RocksDB
+
+        with self._queries_lock:
+            if self._queries is None:
+                plans = (self._plans, self._global_plans)
+                self._queries = Queries(self.config, *plans, facts=self._told)
+            return self._queries
+
+    def store(self, name: str) -> Any:
+        """A store's committed rows, to be read by any thread; see docs/query.md.
+
+        They are read from the files in ``state.dir`` beside the worker, so that it is not waited
+        for and loses no time. The tasks of this host are seen, those of other processes too, also
+        while the application does not run.
+
+        Args:
+            name: the store's.
+
+        Returns:
+            A reader for its kind: `get`, `get_many`, `range`, `prefix_scan`, `all` and `count` of
+            a key-value store or a table, `fetch` of one with windows or sessions, and `as_of` of a
+            versioned one.
+
+        Raises:
+            NoSuchStoreError: the application has no such store; the message has those there are.
+
+        Example:
+            >>> from headrace import KafkaStreams, StreamsBuilder, serdes
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+            >>> words.group_by_key().count(store="counts").to_stream().to("counted")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "counts", "bootstrap.servers": "localhost:9092"})
+            >>> app.store("counts")
+            <KeyValueReader of 'counts'>
+        """
+        return self.queries().store(name)
+
+    def serve(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        token_file: Path | None = None,
+        queries: bool = False,
+    ) -> WebServer:
+        """Serve metrics, health and JSON in a thread of this process; needs ``headrace[web]``.
+
+        Args:
+            port: 0 takes a free one; the `url` of what is returned tells which.
+            host: another one than this machine's own wants a token.
+            token_file: holds what whoever asks must send, but for health.
+            queries: whether stores may be asked for as well.
+
+        Returns:
+            What serves, until its `close`.
+
+        Raises:
+            ConfigError: it cannot be served there, or what it needs is not installed.
+        """
+
+        def board() -> Board:
+            return board_of(self.metrics(), time.monotonic())
+
+        def set_level(level: str) -> str:
+            logs.set_level(level)
+            return logs.LEVEL_SAID.format(level=level)
+
+        return open_web(
+            board,
+            f"{host}:{port}",
+            log=get_logger(),
+            token_file=token_file,
+            set_level=set_level,
+            queries=self.queries if queries else None,
+        )

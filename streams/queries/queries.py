@@ -1,0 +1,123 @@
+"""The stores of an application, to be read beside its workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.facts.snapshots import ApplicationSnapshot
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.queries.errors import NotReadableError, TooOldError
+from headrace.streams.queries.followers import Followers
+from headrace.streams.queries.kept import KeptStore, kept_stores, store_of
+from headrace.streams.queries.readers import READERS, StoreReader
+from headrace.streams.queries.source import Source
+from headrace.streams.queries.told import Told, told_of
+
+if TYPE_CHECKING:
+    from headrace.streams.queries.answers import Place
+
+TOLD_KEPT_S = 0.05
+_LOOK_AGAIN_S = 0.01
+
+
+class Queries:
+    """See the module. Any thread may ask.
+
+    Args:
+        plans: what runs, as it was compiled.
+        global_plans: its global tables.
+        facts: what the workers of this host tell of themselves; None where nobody tells.
+        monotonic_s: seconds of the clock of the facts.
+        now_ms: the wall clock.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        plans: Sequence[SubPlan],
+        global_plans: Sequence[GlobalPlan] = (),
+        *,
+        facts: Callable[[], ApplicationSnapshot] | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.application = config.application_id
+        self.stores: Mapping[str, KeptStore] = kept_stores(plans, global_plans, config)
+        self._facts = facts
+        self._monotonic_s = monotonic_s
+        self._now_ms = now_ms
+        self._followers = Followers(
+            config.state_dir / config.application_id, monotonic_s=monotonic_s
+        )
+        self._told: tuple[float, Mapping[str, Told]] = (float("-inf"), {})
+
+    def _tasks(self) -> Mapping[str, Told]:
+        if self._facts is None:
+            return {}
+        now_s = self._monotonic_s()
+        if now_s - self._told[0] > TOLD_KEPT_S:
+            self._told = (now_s, told_of(self._facts(), now_s))
+        return self._told[1]
+
+    def store(self, name: str) -> Any:
+        """A store to be read, as its kind has it (see `headrace.streams.queries.readers`).
+
+        Raises:
+            NoSuchStoreError: the application has none of this name.
+        """
+        return self.reader(name)
+
+    def reader(self, name: str) -> StoreReader[Any, Any]:
+        """The same, for whoever asks its kind first."""
+        store = store_of(self.stores, self.application, name)
+        return READERS[store.kind](store, lambda: self._source(store))
+
+    def _source(self, store: KeptStore) -> Source:
+        return Source(store, self._followers, self._tasks, self._now_ms)
+
+    def wait(
+        self, name: str, is_there: Callable[[Place], bool], *, partition: int, timeout_s: float
+    ) -> None:
+        """Wait until a partition of a store is as far as one's own writes.
+
+        Args:
+            is_there: tells it of how far the partition is.
+
+        Raises:
+            TooOldError: it is not in time.
+        """
+        store = store_of(self.stores, self.application, name)
+        give_up_s = self._monotonic_s() + timeout_s
+        while True:
+            try:
+                source = self._source(store)
+                # What is told first is in the rows that are looked at then.
+                part = next(p for p in source.parts() if p.shown_partition in (partition, None))
+                with source.read(part, fresh=True) as (_, place):
+                    if is_there(place):
+                        return
+                at = f"is at offset {place.offset} of its changelog"
+            except StopIteration:
+                at = "is not on this host"
+            except NotReadableError as error:
+                at = f"cannot be read: {error}"
+            if self._monotonic_s() >= give_up_s:
+                raise TooOldError(
+                    f"partition {partition} of store {name!r} {at} and was not as far as asked for "
+                    f"after {timeout_s:g} s; ask again, or for less"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._followers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,329 @@
+"""Stores as whoever queries them sees them: key and value objects over committed rows, to be read.
+
+The words are those of stores in processors. Times are milliseconds since 1970. Rows of a range are
+read some at a time, so that any range takes little memory; what is committed meanwhile is in those
+that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
+from headrace.state.versions import is_deletion, key_and_time, prefix
+from headrace.streams.queries.answers import Found, Page, Place, Row
+from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
+from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.source import Source
+from headrace.streams.queries.walk import Cursor, Scan, Step
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
+
+K = TypeVar("K")
+V = TypeVar("V")
+P = TypeVar("P")
+
+LAST_MS = 2**63 - 1
+_SEQUENCE_BYTES = 4
+_NO_PARTITION = -1
+
+
+class StoreReader(Generic[K, V]):
+    """What the readers of all kinds of stores have in common.
+
+    Args:
+        store: which one.
+        source: makes its rows, for one question each: any thread may ask.
+    """
+
+    def __init__(self, store: KeptStore, source: Callable[[], Source]) -> None:
+        self.store = store
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+        return self.store.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name!r}>"
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """What a key is asked for with; of a windowed store the key without its window."""
+        return self.store.key
+
+    def all(self, *, reverse: bool = False, limit: int | None = None) -> Iterator[Row[K, V]]:
+        """All rows, in the order of the keys' bytes."""
+        return self._rows(Scan(reverse=reverse), limit)
+
+    def count(self) -> int:
+        """How many rows there are; all are looked at."""
+        return sum(1 for _ in self._source().walk(Scan()))
+
+    def approximate_num_entries(self) -> int:
+        """How many rows there are, roughly: rows that were rewritten or deleted may count."""
+        found, source = 0, self._source()
+        for part in source.parts():
+            with source.read(part) as (rows, _):
+                found += self.store.layout.view(rows).approximate_count()
+        return found
+
+    def places(self) -> tuple[Place, ...]:
+        """The partitions that this host has, and how far each is; those that cannot be read not."""
+        source = self._source()
+        for part in source.parts():
+            try:
+                with source.read(part):
+                    pass
+            except NotReadableError:
+                continue
+        return source.shown_places()
+
+    def page(self, scan: Scan, *, limit: int, after: str | None = None) -> Page[K, V]:
+        """Some of the rows of a scan, and where to go on."""
+        source = self._source()
+        walk = source.walk(scan, None if after is None else Cursor.of(after))
+        steps = list(islice(walk, limit + 1))
+        rows = tuple(self._row(step) for step in steps[:limit])
+        more = steps[limit - 1].cursor if len(steps) > limit else None
+        return Page(rows=rows, after=more, places=source.shown_places())
+
+    def _rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
+        return (self._row(step) for step in islice(self._source().walk(scan), limit))
+
+    def _row(self, step: Step) -> Row[K, V]:
+        return self._decoded(step.row_key, step.row, step.partition)
+
+    def _decoded(self, row_key: bytes, row: bytes, partition: int) -> Row[K, V]:
+        timestamp, data = decode_timestamped(row)
+        return self._shown(row_key, data, timestamp, partition)
+
+    def _shown(self, row_key: bytes, data: bytes, timestamp: int, partition: int) -> Row[K, V]:
+        try:
+            key = self.store.key.deserialize(row_key)
+            value = self.store.value.deserialize(data)
+        except SerdeError as error:
+            raise QueryError(
+                f"a row of store {self.name!r} is not what the application's serdes read, as "
+                f"another version of it wrote it perhaps: {error}"
+            ) from error
+        shown = None if partition == _NO_PARTITION else partition
+        return Row(key=key, value=value, timestamp=timestamp, partition=shown)
+
+    def encoded(self, key: object, serde: Serde[Any] | None = None) -> bytes:
+        """The bytes of a key.
+
+        Raises:
+            WrongQueryError: it is no key of this store.
+        """
+        serde = serde or self.key_serde
+        if key is None:
+            raise WrongQueryError(f"store {self.name!r} has no key None")
+        try:
+            return serde.serialize(key)
+        except SerdeError as error:
+            raise WrongQueryError(
+                f"the keys of store {self.name!r} are those of serde {serde.name}: {error}"
+            ) from error
+
+
+class KeyValueReader(StoreReader[K, V]):
+    """The rows of a key-value store, of a table, or of a global table."""
+
+    def find(self, key: K | bytes, *, is_encoded: bool = False) -> Found[K, V]:
+        """The row of a key, and where it is from.
+
+        Args:
+            is_encoded: whether the bytes of a key were given.
+        """
+        data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
+        source = self._source()
+        found = source.get(data)
+        row = None if found is None else self._decoded(data, found[1], found[0])
+        return Found(row=row, places=source.shown_places())
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None."""
+        row = self.find(key).row
+        return None if row is None else row.value
+
+    def __getitem__(self, key: K) -> V:
+        row = self.find(key).row
+        if row is None:
+            raise KeyError(key)
+        return row.value
+
+    def __contains__(self, key: K) -> bool:
+        return self.find(key).row is not None
+
+    def get_many(self, keys: Iterable[K]) -> list[V | None]:
+        """The values of keys in their order, None for each that has none."""
+        found, _ = self.find_many([self.encoded(key) for key in keys])
+        return [None if row is None else row.value for row in found]
+
+    def find_many(self, keys: Sequence[bytes]) -> tuple[list[Row[K, V] | None], tuple[Place, ...]]:
+        """The rows of keys that are given as bytes, in their order, and where they are from."""
+        source = self._source()
+        rows = [
+            None if found is None else self._decoded(key, found[1], found[0])
+            for key, found in zip(keys, source.get_many(keys), strict=True)
+        ]
+        return rows, source.shown_places()
+
+    def range(
+        self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[Row[K, V]]:
+        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+
+        Args:
+            start: None for the first.
+            end: None for the last.
+            reverse: whether to begin with the last.
+            limit: how many at most; None for all.
+        """
+        return self._rows(self.between(start, end, reverse=reverse), limit)
+
+    def between(self, start: K | None, end: K | None, *, reverse: bool = False) -> Scan:
+        """The scan of `range`."""
+        low = None if start is None else self.encoded(start)
+        # The first key behind the last one.
+        high = None if end is None else self.encoded(end) + b"\0"
+        return Scan(low, high, reverse)
+
+    def prefix_scan(
+        self, prefix: P, serde: Serde[P] | None = None, *, limit: int | None = None
+    ) -> Iterator[Row[K, V]]:
+        """The rows whose key's bytes begin with those of a prefix.
+
+        Args:
+            prefix: such as the first letters, or a shorter list.
+            serde: turns the prefix into bytes; None takes that of keys.
+            limit: how many at most; None for all.
+        """
+        return self._rows(self.beginning(self.encoded(prefix, serde)), limit)
+
+    def beginning(self, prefix: bytes) -> Scan:
+        """The scan of `prefix_scan`."""
+        return Scan(prefix, prefix_end(prefix))
+
+
+class _TimedReader(StoreReader[K, V]):
+    """What the readers of window and session stores have in common."""
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """What a key is asked for with: the key without its window."""
+        serde = self.store.key
+        inner: Serde[Any] | None = None
+        if isinstance(serde, WindowStoreSerde):
+            inner = serde.windowed.inner
+        elif isinstance(serde, SessionWindowedSerde):
+            inner = serde.inner
+        assert inner is not None, self.name
+        return inner
+
+    def of_key(self, key: bytes, start: int, end: int) -> Scan:
+        """The scan of one key's windows."""
+        raise NotImplementedError
+
+    def of_times(self, start: int, end: int) -> Scan:
+        """The scan of all windows between two times, both inclusive."""
+        return Scan(times=(start, min(end, LAST_MS - 1) + 1))
+
+
+class WindowReader(_TimedReader[K, V]):
+    """The rows of a window store, or of a windowed table."""
+
+    def get(self, key: Any, start: int) -> V | None:
+        """The value of the key's window that begins at `start`, or None."""
+        found = next(self.fetch(key, start, start), None)
+        return None if found is None else found.value
+
+    def fetch(self, key: Any, start: int, end: int) -> Iterator[Row[K, V]]:
+        """The key's windows that begin between two times, both inclusive, by their start."""
+        return self._rows(self.of_key(self.encoded(key), start, end))
+
+    def fetch_all(self, start: int, end: int) -> Iterator[Row[K, V]]:
+        """All windows that begin between two times, both inclusive, by start, then by key."""
+        return self._rows(self.of_times(start, end))
+
+    def of_key(self, key: bytes, start: int, end: int) -> Scan:
+        """The scan of `fetch`."""
+        size = len(key) + TIMESTAMP.size + _SEQUENCE_BYTES
+        low = key + TIMESTAMP.pack(max(start, 0))
+        high = key + TIMESTAMP.pack(min(end, LAST_MS)) + b"\xff" * (_SEQUENCE_BYTES + 1)
+        return Scan(low, high, keep=lambda row_key: len(row_key) == size)
+
+
+class SessionReader(_TimedReader[K, V]):
+    """The rows of a session store, or of a table of sessions."""
+
+    def fetch(self, key: Any) -> Iterator[Row[K, V]]:
+        """The sessions of a key, by end, then by start."""
+        return self.find_sessions(key, 0, LAST_MS)
+
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[Row[K, V]]:
+        """The sessions of a key that end and begin within bounds, both inclusive, by end."""
+        return self._rows(self.of_key(self.encoded(key), earliest_end, latest_start))
+
+    def find_sessions_by_end(self, earliest_end: int, latest_end: int) -> Iterator[Row[K, V]]:
+        """The sessions of all keys that end between two times, both inclusive, by end."""
+        return self._rows(self.of_times(earliest_end, latest_end))
+
+    def of_key(self, key: bytes, start: int, end: int) -> Scan:
+        """The scan of `find_sessions`."""
+        size = len(key) + 2 * TIMESTAMP.size
+        low = key + TIMESTAMP.pack(max(start, 0))
+        high = key + b"\xff" * (2 * TIMESTAMP.size + 1)
+
+        def keep(row_key: bytes) -> bool:
+            begun = len(row_key) - TIMESTAMP.size
+            return len(row_key) == size and TIMESTAMP.unpack_from(row_key, begun)[0] <= end
+
+        return Scan(low, high, keep=keep)
+
+
+class VersionedReader(KeyValueReader[K, V]):
+    """The rows of a versioned store: `get` and ranges show the last version of each key."""
+
+    def find_as_of(self, key: K | bytes, as_of: int, *, is_encoded: bool = False) -> Found[K, V]:
+        """The version of a key that was valid at a time, and where it is from.
+
+        Args:
+            as_of: before the store's history, what is still there.
+        """
+        data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
+        start = prefix(data)
+        end = start + TIMESTAMP.pack(min(max(as_of, -1), LAST_MS - 1) + 1)
+
+        def version(rows: Any) -> bytes | None:
+            for row_key, row in rows.scan(start, end, reverse=True):
+                since = TIMESTAMP.pack(key_and_time(row_key)[1])
+                return since + (b"" if is_deletion(row) else row)
+            return None
+
+        source = self._source()
+        found = source.first(data, version)
+        row = None
+        if found is not None and len(found[1]) > TIMESTAMP.size:
+            since = TIMESTAMP.unpack_from(found[1])[0]
+            row = self._shown(data, found[1][TIMESTAMP.size + 1 :], since, found[0])
+        return Found(row=row, places=source.shown_places())
+
+    def get(self, key: K, *, as_of: int | None = None) -> V | None:
+        """The value of a key that is valid now, or was at a time, or None."""
+        found = self.find(key) if as_of is None else self.find_as_of(key, as_of)
+        return None if found.row is None else found.row.value
+
+
+READERS: dict[str, type[StoreReader[Any, Any]]] = {
+    "key-value": KeyValueReader,
+    "window": WindowReader,
+    "session": SessionReader,
+    "versioned": VersionedReader,
+}
+"""By the kind of store."""

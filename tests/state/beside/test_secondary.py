@@ -1,0 +1,197 @@
+"""A secondary shows whole commits of the one that writes, and says when it cannot follow."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.state.beside import secondary as module
+from headrace.state.beside.files import global_files, task_files
+from headrace.state.beside.secondary import RocksSecondary
+from headrace.state.directory import StateDirectory
+from headrace.state.errors import StateError
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
+
+HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
+LATER = Position("topic-a", 9, 4, 1_700_000_000_500)
+
+
+@pytest.fixture(scope="module")
+def memory() -> RocksMemory:
+    return RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=16 << 20)
+
+
+@pytest.fixture
+def state(tmp_path: Path, memory: RocksMemory) -> Iterator[RocksTaskState]:
+    state = opened(tmp_path / "db", memory)
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where secondaries make directories of their own."""
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(own))
+    return own
+
+
+def opened(path: Path, memory: RocksMemory) -> RocksTaskState:
+    return RocksTaskState(path, [StoreSpec("a"), StoreSpec("b")], memory=memory)
+
+
+def beside(path: Path, memory: RocksMemory, *names: str) -> RocksSecondary:
+    return RocksSecondary(path / "db", names or ("a", "b"), memory=memory)
+
+
+def rows(secondary: RocksSecondary, name: str = "a") -> dict[bytes, bytes]:
+    return dict(secondary.store(name).scan())
+
+
+def test_it_shows_rows_and_position_of_the_commit_it_followed(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    reader = beside(tmp_path, memory)
+    assert (rows(reader), reader.position("a"), reader.position("b")) == ({b"k": b"1"}, HERE, None)
+    state.write({"a": [(b"k", b"2"), (b"l", b"3")]}, {"a": LATER})
+    assert (rows(reader), reader.position("a")) == ({b"k": b"1"}, HERE)
+    assert reader.follow()
+    assert (rows(reader), reader.position("a")) == ({b"k": b"2", b"l": b"3"}, LATER)
+    assert reader.store("a").get_many([b"l", b"m"]) == [b"3", None]
+    reader.close()
+
+
+def test_it_goes_on_over_flushes_and_compactions_of_the_writer(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    reader = beside(tmp_path, memory)
+    for n in range(5):
+        state.begin_restore()
+        state.restore({"a": [(b"%05d" % k, b"%d" % n) for k in range(2_000)]})
+        state.end_restore({"a": LATER})
+        # What is emptied, as it had no position, gets a new family.
+        if not reader.follow():
+            reader.close()
+            reader = beside(tmp_path, memory)
+        assert set(rows(reader).values()) == {b"%d" % n}
+    reader.close()
+
+
+def test_a_restore_is_seen_from_its_begin_to_its_end(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
+    reader = beside(tmp_path, memory)
+    assert not reader.is_restoring
+    state.begin_restore()
+    assert reader.follow()
+    assert reader.is_restoring
+    state.restore({"a": [(b"k", b"2")]})
+    state.end_restore({"a": LATER})
+    assert reader.follow()
+    assert (reader.is_restoring, rows(reader)) == (False, {b"k": b"2"})
+    reader.close()
+
+
+def test_a_restore_that_was_cut_off_is_seen_until_a_commit(
+    tmp_path: Path, memory: RocksMemory
+) -> None:
+    state = opened(tmp_path / "db", memory)
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    state.begin_restore()
+    state.close()
+    state = opened(tmp_path / "db", memory)
+    reader = beside(tmp_path, memory)
+    assert reader.is_restoring
+    state.write({}, {"a": LATER})
+    assert reader.follow()
+    assert not reader.is_restoring
+    reader.close()
+    state.close()
+
+
+def test_it_cannot_follow_a_store_that_was_emptied(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    reader = beside(tmp_path, memory)
+    state.drop_store("a")
+    assert not reader.follow()
+    assert reader.position("a") is None
+    reader.close()
+
+
+def test_it_cannot_follow_a_writer_that_began_anew_and_reads_on_until_then(
+    tmp_path: Path, memory: RocksMemory
+) -> None:
+    state = opened(tmp_path / "db", memory)
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    reader = beside(tmp_path, memory)
+    state.close()
+    assert reader.follow()
+    assert rows(reader) == {b"k": b"1"}
+    state = opened(tmp_path / "db", memory)
+    assert not reader.follow()
+    reader.close()
+    state.close()
+
+
+def test_files_that_are_gone_are_said(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    reader = beside(tmp_path, memory)
+    (tmp_path / "db").rename(tmp_path / "away")
+    with pytest.raises(StateError, match="has no RocksDB"):
+        reader.follow()
+    with pytest.raises(StateError, match="has no RocksDB"):
+        beside(tmp_path, memory)
+    reader.close()
+
+
+def test_a_store_that_is_not_there_has_no_position(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory
+) -> None:
+    reader = beside(tmp_path, memory, "a", "later")
+    assert reader.position("later") is None
+    reader.close()
+
+
+def test_it_leaves_nothing_behind_and_nothing_in_the_writers_directory(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, own: Path
+) -> None:
+    before = {path.name for path in (tmp_path / "db").iterdir()}
+    reader = beside(tmp_path, memory)
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    reader.follow()
+    assert len(list(own.iterdir())) == 1
+    reader.close()
+    forgotten = beside(tmp_path, memory)
+    del forgotten
+    gc.collect()
+    assert list(own.iterdir()) == []
+    assert {path.name for path in (tmp_path / "db").iterdir()} == before
+
+
+def test_files_of_tasks_are_those_of_their_newest_generation(
+    tmp_path: Path, memory: RocksMemory
+) -> None:
+    directory = StateDirectory(tmp_path, "app")
+    base = tmp_path / "app"
+    assert (task_files(base), global_files(base)) == ({}, [])
+    assert task_files(tmp_path / "nothing") == {}
+    held = directory.acquire_task("0_1", wait_ms=0)
+    opened(held.path / "rocksdb", memory).close()
+    assert task_files(base) == {"0_1": base / "tasks" / "0_1" / "rocksdb"}
+    passed_by = directory.acquire_task("0_1", wait_ms=0)
+    assert task_files(base) == {"0_1": base / "tasks" / "0_1" / "rocksdb"}
+    opened(passed_by.path / "rocksdb", memory).close()
+    assert task_files(base) == {"0_1": base / "tasks" / "0_1.g1" / "rocksdb"}
+    opened(directory.acquire_global("w").path / "rocksdb", memory).close()
+    assert global_files(base) == [base / "global" / "w" / "rocksdb"]
