@@ -10,6 +10,7 @@ import msgspec
 from headrace import __version__
 from headrace.streams.logs import LEVELS
 from headrace.streams_web.changes import LOG_LEVEL
+from headrace.streams_web.store_openapi import store_paths
 from headrace.streams_web.views import VIEWS
 
 _HEALTH = {
@@ -21,7 +22,7 @@ _HEALTH = {
 
 
 @cache
-def described() -> dict[str, Any]:
+def described(*, with_stores: bool = False) -> dict[str, Any]:
     """The API as OpenAPI 3.1 has it."""
     answers, components = msgspec.json.schema_components(
         [view.answer for view in VIEWS], ref_template="#/components/schemas/{name}"
@@ -41,6 +42,10 @@ def described() -> dict[str, Any]:
             "responses": {"200": {"description": "The metrics.", "content": {"text/plain": {}}}},
         }
     }
+    if with_stores:
+        of_stores, schemas = store_paths()
+        paths |= of_stores
+        components = {**components, **schemas}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headrace", "version": __version__},

@@ -49,6 +49,7 @@ class Pages:
         changes: what may be changed over HTTP.
         is_local: whether it is for this machine alone. Who asks for another host then is a page of
             somebody else's in a browser here, which had its own name lead to this address.
+        queries: gives what stores are asked with; None where they may not be asked for.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Pages:
         changes: Changes,
         *,
         is_local: bool = False,
+        queries: Callable[[], object] | None = None,
     ) -> None:
         self._board = board
         self._monotonic_s = monotonic_s
         self._token = token
         self._is_local = is_local
         self._changes = changes
+        self._queries = queries
         self._lock = threading.Lock()
         self._scraped = (float("-inf"), b"")
 
@@ -79,8 +82,16 @@ class Pages:
             Route("/api/openapi.json", self._described),
             *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
             Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
+            *self._of_stores(),
         ]
         return self._guarded(Starlette(routes=routes))
+
+    def _of_stores(self) -> list[Route]:
+        if self._queries is None:
+            return []
+        from headrace.streams_web.store_pages import StorePages  # loads RocksDB
+
+        return StorePages(self._queries).routes()
 
     def _guarded(self, pages: Any) -> Any:
         """Ask for the token first."""
@@ -131,7 +142,7 @@ class Pages:
         return page
 
     def _described(self, _: Request) -> Response:
-        return JSONResponse(described())
+        return JSONResponse(described(with_stores=self._queries is not None))
 
     async def _about(self, _: Request) -> Response:
         facts = self._board().facts

@@ -37,6 +37,7 @@ class WebServer:
         token_file: holds what whoever asks must have, but for health.
         is_open: whether everybody may ask who can reach it.
         set_level: changes what is logged; None where that cannot be asked for.
+        queries: gives what stores are asked with; None where they may not be asked for.
         monotonic_s: seconds of the clock of the board.
 
     Raises:
@@ -52,6 +53,7 @@ class WebServer:
         token_file: Path | None = None,
         is_open: bool = False,
         set_level: SetLevel | None = None,
+        queries: Callable[[], object] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         wanted = Address.parse(address)
@@ -63,7 +65,8 @@ class WebServer:
         is_local = wanted.is_loopback and token is None and not is_open
         # Whoever may read all may not change something for that.
         changes = Changes(set_level, is_closed=token is None and not is_local)
-        self._server = _server(Pages(board, monotonic_s, token, changes, is_local=is_local))
+        pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
+        self._server = _server(pages)
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
         log.info("web_started", url=f"http://{self.address}", guarded=token is not None)

@@ -74,6 +74,7 @@ streams/cli/options.py streams/cli/tables.py
 streams/cli/topics/
 streams/cli/dev/
 streams/cli/looks/
+streams/cli/stores/
 streams/cli/
 streams/__init__.py
 streams_web/

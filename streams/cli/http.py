@@ -24,6 +24,7 @@ class Http:
     address: str
     token_file: Path | None
     is_open: bool
+    queries: bool = False
 
 
 def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,13 +37,20 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
                   help="Holds the token that whoever asks must send, but for health.")  # fmt: skip
     @click.option("--http-open", is_flag=True,
                   help="Let everybody ask who can reach HOST.")  # fmt: skip
+    @click.option("--queries", is_flag=True,
+                  help="Serve what is in the stores, too: the application is loaded beside the "
+                  "workers for its serdes.")  # fmt: skip
     @wraps(command)
     def given(
-        http: str | None, http_token_file: Path | None, http_open: bool, **others: Any
+        http: str | None,
+        http_token_file: Path | None,
+        http_open: bool,
+        queries: bool,
+        **others: Any,
     ) -> Any:
-        if http is None and (http_token_file is not None or http_open):
-            raise click.UsageError("--http-token-file and --http-open go with --http")
-        asked = None if http is None else Http(http, http_token_file, http_open)
+        if http is None and (http_token_file is not None or http_open or queries):
+            raise click.UsageError("--http-token-file, --http-open and --queries go with --http")
+        asked = None if http is None else Http(http, http_token_file, http_open, queries)
         return command(http=asked, **others)
 
     return given
@@ -56,9 +64,20 @@ class _RefusedAddressError(click.ClickException):
 
 @contextmanager
 def served(
-    http: Http | None, board: Callable[[], Board], log: Log, set_level: SetLevel
+    http: Http | None,
+    board: Callable[[], Board],
+    log: Log,
+    set_level: SetLevel,
+    queries: Callable[[], object],
 ) -> Iterator[None]:
     """Serve what was asked for until the block ends.
+
+    Args:
+        http: what was asked for.
+        board: gives how everything is now.
+        log: says that it began.
+        set_level: changes what is logged.
+        queries: gives what stores are asked with, if they may be.
 
     Raises:
         ClickException: it cannot be; nothing else was begun.
@@ -74,6 +93,7 @@ def served(
             token_file=http.token_file,
             is_open=http.is_open,
             set_level=set_level,
+            queries=queries if http.queries else None,
         )
     except ConfigError as error:
         raise _RefusedAddressError(f"--http: {error}") from error

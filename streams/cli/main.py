@@ -57,6 +57,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.skip:skip",
         "Leave out a record that an application cannot process.",
     ),
+    "store": (
+        "headrace.streams.cli.stores.commands:store",
+        "Read the stores of an application, running or not.",
+    ),
     "tasks": ("headrace.streams.cli.looks.lag:tasks", "Show which worker has which task."),
     "top": (
         "headrace.streams.cli.looks.top:top",

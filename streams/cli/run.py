@@ -19,6 +19,7 @@ from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.cli.http import Http, http_options, served
 from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.control.door import ANSWER_WITHIN_S, Door
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
@@ -114,7 +115,9 @@ def run(
         return supervisor.ask(lambda one: one.change_log_level(level)).result(ANSWER_WITHIN_S)
 
     try:
-        with served(http, lambda: supervisor.board, log, set_level), _signals(supervisor):
+        queries = LoadedQueries(target, settings, lambda: supervisor.board.facts)
+        served_here = served(http, lambda: supervisor.board, log, set_level, queries)
+        with served_here, _signals(supervisor):
             log.info("supervisor_started", target=target, workers=workers)
             code = supervisor.run(processes.wait)
     finally:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.state.codec import prefix_end
 from headrace.streams.lines.documents import to_bytes, to_document
 from headrace.streams.queries.answers import Place, Row
 from headrace.streams.queries.errors import WrongQueryError
+from headrace.streams.queries.readers import LAST_MS, SessionReader, StoreReader, WindowReader
+from headrace.streams.queries.walk import Scan
 from headrace.topology.errors import LAST_TIME_MS, SerdeError
 from headrace.topology.serdes import Serde
 
@@ -60,6 +63,50 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
         raise WrongQueryError(
             f"the keys of store {store!r} are those of serde {serde.name}: {error}"
         ) from error
+
+
+def scan_of(
+    reader: StoreReader[Any, Any],
+    *,
+    begin: str | None = None,
+    end: str | None = None,
+    prefix: str | None = None,
+    reverse: bool = False,
+) -> Scan:
+    """What a range is, as text says it: from one key to another, or of windows by time.
+
+    Args:
+        begin: the first, inclusive; None for the store's first.
+        end: the last, inclusive; None for the store's last.
+        prefix: with what keys begin, in place of both.
+        reverse: whether to begin with the last.
+
+    Raises:
+        WrongQueryError: it is no range of this store.
+    """
+    if isinstance(reader, WindowReader | SessionReader):
+        if reverse or prefix is not None:
+            raise WrongQueryError(
+                f"the rows of store {reader.name!r} have windows and come by time: from and to are "
+                "times, and there is neither prefix nor reverse"
+            )
+        if begin is None and end is None:
+            return Scan()
+        return reader.of_times(
+            0 if begin is None else time_of(begin, "from"),
+            LAST_MS if end is None else time_of(end, "to"),
+        )
+    if prefix is not None:
+        if begin is not None or end is not None or reverse:
+            raise WrongQueryError("a prefix goes with neither from and to nor reverse")
+        data = key_of_text(prefix, reader.key_serde, reader.name)
+        return Scan(data, prefix_end(data))
+    low, high = (
+        None if text is None else key_of_text(text, reader.key_serde, reader.name)
+        for text in (begin, end)
+    )
+    # The first key behind the last one.
+    return Scan(low, None if high is None else high + b"\0", reverse)
 
 
 def time_of(text: str, name: str) -> int:

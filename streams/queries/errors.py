@@ -13,6 +13,10 @@ class NoSuchStoreError(QueryError):
     """The application has no store of this name; correct the name."""
 
 
+class StoreInMemoryError(QueryError):
+    """The rows are in the memory of the workers alone; keep the store in RocksDB."""
+
+
 class WrongQueryError(QueryError):
     """The store cannot be asked so: a key of another type, a question for another kind of store."""
 

@@ -58,7 +58,7 @@ class StoreReader(Generic[K, V]):
 
     def all(self, *, reverse: bool = False, limit: int | None = None) -> Iterator[Row[K, V]]:
         """All rows, in the order of the keys' bytes."""
-        return self._rows(Scan(reverse=reverse), limit)
+        return self.rows(Scan(reverse=reverse), limit)
 
     def count(self) -> int:
         """How many rows there are; all are looked at."""
@@ -92,7 +92,8 @@ class StoreReader(Generic[K, V]):
         more = steps[limit - 1].cursor if len(steps) > limit else None
         return Page(rows=rows, after=more, places=source.shown_places())
 
-    def _rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
+    def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
+        """The rows of a scan."""
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
 
     def _row(self, step: Step) -> Row[K, V]:
@@ -185,7 +186,7 @@ class KeyValueReader(StoreReader[K, V]):
             reverse: whether to begin with the last.
             limit: how many at most; None for all.
         """
-        return self._rows(self.between(start, end, reverse=reverse), limit)
+        return self.rows(self.between(start, end, reverse=reverse), limit)
 
     def between(self, start: K | None, end: K | None, *, reverse: bool = False) -> Scan:
         """The scan of `range`."""
@@ -204,7 +205,7 @@ class KeyValueReader(StoreReader[K, V]):
             serde: turns the prefix into bytes; None takes that of keys.
             limit: how many at most; None for all.
         """
-        return self._rows(self.beginning(self.encoded(prefix, serde)), limit)
+        return self.rows(self.beginning(self.encoded(prefix, serde)), limit)
 
     def beginning(self, prefix: bytes) -> Scan:
         """The scan of `prefix_scan`."""
@@ -245,11 +246,11 @@ class WindowReader(_TimedReader[K, V]):
 
     def fetch(self, key: Any, start: int, end: int) -> Iterator[Row[K, V]]:
         """The key's windows that begin between two times, both inclusive, by their start."""
-        return self._rows(self.of_key(self.encoded(key), start, end))
+        return self.rows(self.of_key(self.encoded(key), start, end))
 
     def fetch_all(self, start: int, end: int) -> Iterator[Row[K, V]]:
         """All windows that begin between two times, both inclusive, by start, then by key."""
-        return self._rows(self.of_times(start, end))
+        return self.rows(self.of_times(start, end))
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `fetch`."""
@@ -268,11 +269,11 @@ class SessionReader(_TimedReader[K, V]):
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[Row[K, V]]:
         """The sessions of a key that end and begin within bounds, both inclusive, by end."""
-        return self._rows(self.of_key(self.encoded(key), earliest_end, latest_start))
+        return self.rows(self.of_key(self.encoded(key), earliest_end, latest_start))
 
     def find_sessions_by_end(self, earliest_end: int, latest_end: int) -> Iterator[Row[K, V]]:
         """The sessions of all keys that end between two times, both inclusive, by end."""
-        return self._rows(self.of_times(earliest_end, latest_end))
+        return self.rows(self.of_times(earliest_end, latest_end))
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `find_sessions`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.queries.answers import Place
-from headrace.streams.queries.errors import NotReadableError, QueryError
+from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
 from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.partitions import likely_partition
@@ -60,7 +60,7 @@ class Source:
             QueryError: none is, or the rows are in memory alone.
         """
         if self.store.in_memory:
-            raise QueryError(
+            raise StoreInMemoryError(
                 f"store {self.store.name!r} is kept in the memory of the workers, where it cannot "
                 'be read from outside; keep it in RocksDB (kind="rocksdb") to ask for it'
             )

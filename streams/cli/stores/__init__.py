@@ -1,0 +1,1 @@
+"""The commands `headrace store`: list stores, and read their rows beside the workers."""

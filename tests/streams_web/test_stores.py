@@ -1,0 +1,272 @@
+"""Stores over real HTTP: what a question gives, and what becomes of those that are wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import (
+    KafkaStreams,
+    Materialized,
+    StreamsBuilder,
+    TimeWindows,
+    Topology,
+    TopologyTestDriver,
+    serdes,
+)
+from headrace.streams.errors import ConfigError
+from headrace.streams.facts.board import Board
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams_web import store_pages
+from headrace.streams_web.server import WebServer
+from tests.support.snapshots import application_snapshot
+
+SETTINGS = {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=serdes.string, value=serdes.string)
+    grouped = words.group_by_key()
+    grouped.count(store="counts").to_stream().to("out")
+    windows = grouped.windowed_by(TimeWindows(size=timedelta(seconds=10), grace=timedelta(days=1)))
+    windows.count(store="windows").to_stream().to("windows-out")
+    prices = Materialized("prices", history=timedelta(days=1))
+    builder.table("prices", key=serdes.string, value=serdes.json, store=prices)
+    builder.table("ids", key=serdes.long, value=serdes.json, store="ids")
+    held = Materialized("held", kind="memory")
+    builder.table("held", key=serdes.string, value=serdes.string, store=held)
+    return builder.build()
+
+
+class Scene:
+    """An application whose stores are served."""
+
+    def __init__(self, path: Path) -> None:
+        built = topology()
+        settings = {**SETTINGS, "state.dir": str(path)}
+        self.driver = TopologyTestDriver(
+            built,
+            settings,
+            state_dir=path,
+            partitions=2,
+            commit="manual",
+            now=time.time_ns() // 1_000_000,
+        )
+        self.queries = KafkaStreams(built, settings).queries()
+        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        self.loaded: Any = lambda: self.queries
+        self.server = WebServer(lambda: board, "0", log=EventLog(), queries=lambda: self.loaded())
+
+    def send(self, topic: str, *records: tuple[Any, Any], timestamp: int = 7) -> None:
+        for key, value in records:
+            self.driver.input(topic).send(key, value, timestamp=timestamp)
+        self.driver.commit()
+
+    def get(self, path: str, body: Any = None) -> tuple[int, Any]:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(self.server.url + path, data, timeout=60) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def close(self) -> None:
+        self.server.close()
+        self.queries.close()
+        self.driver.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.close()
+
+
+def bare(row: Any) -> tuple[Any, Any]:
+    return row["key"], row["value"]
+
+
+def test_a_key_has_its_row_and_where_it_is_from(scene: Scene) -> None:
+    scene.send("words", ("the", ""), ("the", ""), ("range", ""), ("a/b?ü", ""))
+    code, found = scene.get("/api/stores/counts/the")
+    assert (code, found["key"], found["value"], found["timestamp"]) == (200, "the", 2, 7)
+    (place,) = found["places"]
+    assert place["partition"] == found["partition"]
+    assert place["offset"] > 0
+    assert place["age_ms"] < 60_000
+    assert scene.get("/api/stores/counts/" + urllib.parse.quote("a/b?ü"))[1]["value"] == 1
+    # What is a question of its own is asked for as a parameter.
+    assert scene.get("/api/stores/counts/get?key=range")[1]["value"] == 1
+    code, found = scene.get("/api/stores/counts/none")
+    assert (code, found["error"]) == (404, "store 'counts' has no row of this key")
+    assert {place["partition"] for place in found["places"]} == {0, 1}
+
+
+def test_many_keys_are_asked_for_at_once(scene: Scene) -> None:
+    scene.send("words", *((f"k{n}", "") for n in range(20)))
+    code, found = scene.get("/api/stores/counts/get", {"keys": ["none", "k7", "k3"]})
+    assert code == 200
+    first, *others = found["rows"]
+    assert first is None
+    assert [bare(row) for row in others] == [("k7", 1), ("k3", 1)]
+
+
+def test_ranges_come_in_pages(scene: Scene) -> None:
+    scene.send("words", *((f"k{n:02d}", "") for n in range(20)))
+    keys, after = [], ""
+    while True:
+        query = f"from=k03&to=k17&limit=4{after}"
+        code, found = scene.get(f"/api/stores/counts/range?{query}")
+        assert code == 200
+        keys.append([row["key"] for row in found["rows"]])
+        if found["after"] is None:
+            break
+        after = "&after=" + urllib.parse.quote(found["after"])
+    assert [len(page) for page in keys] == [4, 4, 4, 3]
+    assert [key for page in keys for key in page] == [f"k{n:02d}" for n in range(3, 18)]
+    found = scene.get("/api/stores/counts/range?reverse=true&limit=2")[1]
+    assert [row["key"] for row in found["rows"]] == ["k19", "k18"]
+    found = scene.get("/api/stores/counts/prefix?prefix=k1&limit=100")[1]
+    assert len(found["rows"]) == 10
+    assert scene.get("/api/stores/counts/count?exact=true")[1] == {"count": 20, "exact": True}
+    assert scene.get("/api/stores/counts/count")[1]["exact"] is False
+
+
+def test_windows_are_asked_for_by_key_and_by_time(scene: Scene) -> None:
+    for second in (1, 2, 11, 31):
+        scene.send("words", ("a", ""), timestamp=1000 * second)
+    found = scene.get("/api/stores/windows/a?from=0&to=1970-01-01T00:00:10Z")[1]
+    rows = [(row["key"]["window"]["start_ms"], row["value"]) for row in found["rows"]]
+    assert rows == [(0, 2), (10_000, 1)]
+    assert found["rows"][0]["key"]["key"] == "a"
+    found = scene.get("/api/stores/windows/range?from=10000&limit=1")[1]
+    assert [row["key"]["window"]["start_ms"] for row in found["rows"]] == [10_000]
+    assert found["after"] is not None
+
+
+def test_versions_are_asked_for_as_of_a_time(scene: Scene) -> None:
+    scene.send("prices", ("tea", 3), timestamp=10)
+    scene.send("prices", ("tea", {"cents": 2}), timestamp=20)
+    assert scene.get("/api/stores/prices/tea?as_of=15")[1]["value"] == 3
+    assert scene.get("/api/stores/prices/tea")[1]["value"] == {"cents": 2}
+    assert scene.get("/api/stores/prices/tea?as_of=5")[0] == 404
+
+
+def test_keys_are_text_or_json(scene: Scene) -> None:
+    scene.send("ids", (5, "five"))
+    assert bare(scene.get("/api/stores/ids/5")[1]) == (5, "five")
+    code, found = scene.get("/api/stores/ids/five")
+    assert code == 400
+    assert "the keys of store 'ids' are those of serde long" in found["error"]
+
+
+def test_the_stores_are_listed(scene: Scene) -> None:
+    scene.send("words", ("k", ""))
+    code, found = scene.get("/api/stores")
+    assert code == 200
+    kinds = {store["name"]: (store["kind"], store["key"]) for store in found["stores"]}
+    assert kinds == {
+        "counts": ("key-value", "string"),
+        "held": ("key-value", "string"),
+        "ids": ("key-value", "long"),
+        "prices": ("versioned", "string"),
+        "windows": ("window", "window_store"),
+    }
+    assert len(scene.get("/api/stores/counts")[1]["places"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("/none", 404, "asked has no store 'none'; there are: counts, held, ids, prices, windows"),
+        ("/none/k", 404, "there are: counts"),
+        ("/counts/range?limit=0", 400, "limit is a number from 1 to 10000"),
+        ("/counts/range?limit=10001", 400, "limit is a number from 1 to 10000"),
+        ("/counts/range?limit=-1", 400, "limit is a number"),
+        ("/counts/range?limit=%D9%A3", 400, "limit is a number"),
+        ("/counts/range?limit=" + "9" * 5000, 400, "limit is a number"),
+        ("/counts/range?after=x", 400, "after is to be what the page before has there"),
+        ("/counts/range?reverse=yes", 400, "reverse is true or false"),
+        ("/windows/range?from=then", 400, "from is milliseconds since 1970 or a time such as"),
+        ("/windows/range?reverse=true", 400, "there is neither prefix nor reverse"),
+        ("/counts/k?as_of=5", 400, "keeps no versions"),
+        ("/counts/get", 400, "say which key"),
+        ("/counts/prefix", 400, "say which prefix"),
+        ("/counts/k?min_position=x", 400, "min_position is PARTITION:OFFSET"),
+        ("/counts/k?max_age=x", 400, "max_age is a number and ms, s, m or h"),
+        ("/held/k", 501, "kept in the memory of the workers"),
+        ("/counts/k?max_age=0ms", 503, "which is more than max_age"),
+        ("/counts/k?min_position=0:999999&wait=10ms", 503, "not as far as asked for"),
+    ],
+)
+def test_wrong_questions_are_told_what_is_wrong(
+    scene: Scene, path: str, code: int, said: str
+) -> None:
+    scene.send("words", ("k", ""), ("l", ""))
+    found = scene.get(f"/api/stores{path}")
+    assert found[0] == code
+    assert said in found[1]["error"]
+
+
+def test_bodies_that_are_no_questions_are_refused(scene: Scene) -> None:
+    for body in (b"", b"{", b"[]", b'{"keys": 5}', b'{"key": []}'):
+        assert scene.get("/api/stores/counts/get", body)[0] == 400
+    assert scene.get("/api/stores/counts/get", {"keys": ["k"] * 10_001})[0] == 400
+    assert scene.get("/api/stores/counts/get", {"keys": [None]})[0] == 400
+    assert scene.get("/api/stores/counts/get", {"keys": ["k" * (5 << 20)]})[0] == 413
+    assert scene.get("/api/stores/windows/get", {"keys": ["k"]})[0] == 400
+
+
+def test_ones_own_write_is_waited_for(scene: Scene) -> None:
+    scene.send("words", ("k", ""))
+    found = scene.get("/api/stores/counts/k")[1]
+    at = f"{found['partition']}:{found['places'][0]['offset']}"
+    code, found = scene.get(f"/api/stores/counts/k?min_position={at}&max_age=1h")
+    assert (code, found["value"]) == (200, 1)
+
+
+def test_no_more_wait_than_leave_threads_for_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert store_pages.WAITING_MAX < 40, "what the pool has"
+
+
+def test_an_application_that_cannot_be_loaded_is_said(scene: Scene) -> None:
+    def refuse() -> Any:
+        raise ConfigError("state.dir is empty")
+
+    scene.loaded = refuse
+    assert scene.get("/api/stores/counts/k") == (503, {"error": "state.dir is empty"})
+
+
+def test_the_description_has_the_questions(scene: Scene) -> None:
+    described = scene.get("/api/openapi.json")[1]
+    paths = described["paths"]
+    assert paths["/api/stores/{name}/{key}"]["get"]["responses"].keys() >= {"404", "503"}
+    assert "Place" in described["components"]["schemas"]
+    asked = {path for path in paths if path.startswith("/api/stores")}
+    routes = store_pages.StorePages(lambda: None).routes()
+    assert asked == {route.path.replace(":path", "") for route in routes}
+
+
+def test_stores_are_not_served_unless_that_is_asked_for() -> None:
+    board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+    with WebServer(lambda: board, "0", log=EventLog()) as server:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(server.url + "/api/stores", timeout=60)
+        assert refused.value.code == 404
+        refused.value.close()
+        with urllib.request.urlopen(server.url + "/api/openapi.json", timeout=60) as answer:
+            assert "/api/stores" not in json.load(answer)["paths"]
