@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import click
 from rich.console import Console, Group
@@ -14,13 +15,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.looks.served import Served, shown_served
+from headrace.streams.cli.options import load, said_errors, settings_option
 from headrace.streams.cli.tables import columns
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.views.look import look
 from headrace.streams.views.overview import Overview, TaskView
+
+_Seen = TypeVar("_Seen", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,18 @@ class Look:
 
 
 @click.command()
-@target_argument
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Ask the application that serves there (`headrace run --http`), and not the cluster.",
+)
+@click.option(
+    "--http-token-file",
+    "token_file",
+    type=click.Path(path_type=Path),
+    help="With --url: holds the token that it wants.",
+)
 @click.option(
     "--every",
     "every_s",
@@ -61,30 +76,62 @@ class Look:
 )
 @click.option("--times", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
 @settings_option
-def top(target: str, every_s: float, times: int | None, settings: dict[str, Any]) -> None:
+def top(
+    target: str | None,
+    url: str | None,
+    token_file: Path | None,
+    every_s: float,
+    times: int | None,
+    settings: dict[str, Any],
+) -> None:
     """Show the tasks of an application, who has them, their lag and rate, until Ctrl-C.
 
     It asks the cluster alone. A rate is what was committed between two looks, in offsets a second;
     markers of transactions are offsets too.
 
-    MODULE:APP is what `headrace run` takes.
+    MODULE:APP is what `headrace run` takes. With --url it is left out: what the workers of one host
+    tell is shown, with the state of each task, and rates are of records.
     """
+    if (target is None) == (url is None):
+        raise click.UsageError("say MODULE:APP, or where it serves: --url URL")
+    if token_file is not None and url is None:
+        raise click.UsageError("--http-token-file goes with --url")
     with said_errors():
+        if url is not None:
+            served = Served(url, token_file)
+            _go_on(served.look, shown_served, every_s, times)
+            return
+        assert target is not None
         app = load(target, settings)
         config = app.config
         reach(config.admin_config())
         cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-        console = Console(highlight=False)
-        before: Look | None = None
-        with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
-            while times is None or times > 0:
-                seen = Look(look(config.application_id, app.plans, cluster), time.monotonic())
-                live.update(shown(seen, before, rows_max=max(5, console.height - 6)), refresh=True)
-                before = seen
-                if times is not None:
-                    times -= 1
-                if times != 0:
-                    time.sleep(every_s)
+
+        def seen() -> Look:
+            return Look(look(config.application_id, app.plans, cluster), time.monotonic())
+
+        _go_on(seen, shown, every_s, times)
+
+
+class _Shown(Protocol[_Seen]):
+    def __call__(self, seen: _Seen, before: _Seen | None, /, *, rows_max: int) -> Group: ...
+
+
+def _go_on(
+    see: Callable[[], _Seen], shown: _Shown[_Seen], every_s: float, times: int | None
+) -> None:
+    """Look and show until Ctrl-C, or so many times."""
+    console = Console(highlight=False)
+    before: _Seen | None = None
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while times is None or times > 0:
+            seen = see()
+            live.update(shown(seen, before, rows_max=max(5, console.height - 6)), refresh=True)
+            before = seen
+            if times is not None:
+                times -= 1
+            if times != 0:
+                time.sleep(every_s)
 
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
