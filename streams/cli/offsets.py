@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from headrace.streams.cli.options import (
+    WHERE,
     confirm,
     load,
     said_errors,
@@ -98,8 +99,7 @@ def _named(
     "aim",
     metavar="WHERE",
     callback=where,
-    help="beginning, end, an OFFSET, or a TIME such as 2026-01-31T09:00:00Z: the first record of "
-    "that time or later; UTC without a zone.",
+    help=WHERE,
 )
 @click.option(
     "--from-file",

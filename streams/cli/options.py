@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -143,20 +144,39 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
     )
 
 
+WHERE = (
+    "beginning, end, an OFFSET, a TIME such as 2026-01-31T09:00:00Z, which is the first record of "
+    "that time or later, UTC without a zone, or a SPAN before now: 90s, 30m, 12h, 7d."
+)
+"""What `where` reads, for the help of an option."""
+_SPAN = re.compile(r"([0-9]+)([smhd])")
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_KAFKAS = {"earliest": "beginning", "latest": "end"}
+
+
 def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
-    """Read where in a topic: an end of it, an offset or a time."""
+    """Read where in a topic: an end of it, an offset, a time, or a span before now.
+
+    >>> where(None, None, "end"), where(None, None, "1970-01-01T00:00:05")
+    (Target(kind='latest', number=0), Target(kind='time', number=5000))
+    """
     if text is None:
         return None
     if text in ("beginning", "end"):
         return Target("earliest" if text == "beginning" else "latest")
     if text.isascii() and text.isdigit():
         return Target("offset", int(text))
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        before_ms = int(span[1]) * _UNITS_MS[span[2]]
+        return Target("time", max(0, time.time_ns() // 1_000_000 - before_ms))
     try:
         given = datetime.fromisoformat(text)
     except ValueError as error:
+        meant = f"; write {_KAFKAS[text]}" if text in _KAFKAS else ""
         raise click.BadParameter(
             f"{text!r} is neither beginning nor end, nor an offset such as 1500, nor a time such "
-            "as 2026-01-31T09:00:00Z"
+            f"as 2026-01-31T09:00:00Z, nor a span before now such as 90s, 30m, 12h or 7d{meant}"
         ) from error
     instant = given if given.tzinfo else given.replace(tzinfo=UTC)
     return Target("time", max(0, round(instant.timestamp() * 1000)))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from headrace.streams.cli.options import (
+    WHERE,
     confirm,
     load,
     said_errors,
     settings_option,
     target_argument,
+    where,
 )
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
@@ -22,55 +21,20 @@ from headrace.streams.seams.group_facts import Target
 from headrace.streams.upgrade.reset import Reset, refuse_backfill, refuse_members
 from headrace.streams.upgrade.reset_plan import ResetPlan, lines
 
-_OPTION_OF = {"offset": "--offset", "datetime": "--datetime", "by-duration": "--duration"}
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _instant_ms(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31T09:00:00Z") from error
-    return round((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _span_ms(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"([0-9]+)([smhd])", text)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is not a duration; write 90s, 30m, 12h or 7d")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
 
 @click.command()
 @target_argument
 @click.option(
     "--to",
-    type=click.Choice(["earliest", "latest", "offset", "datetime", "by-duration"]),
-    default="earliest",
+    "aim",
+    metavar="WHERE",
+    callback=where,
+    default="beginning",
     show_default=True,
-    help="Where the inputs are set to.",
-)
-@click.option("--offset", type=click.IntRange(min=0), help="With --to offset.")
-@click.option(
-    "--datetime",
-    "instant_ms",
-    metavar="TIME",
-    callback=_instant_ms,
-    help="With --to datetime: the first records of that time or later; UTC without a zone.",
+    help=f"Where the inputs are set to: {WHERE}",
 )
 @click.option(
-    "--duration",
-    "span_ms",
-    metavar="SPAN",
-    callback=_span_ms,
-    help="With --to by-duration: so long before now, such as 90s, 30m, 12h, 7d.",
-)
-@click.option(
-    "--input-topic",
+    "--topic",
     "inputs",
     multiple=True,
     metavar="TOPIC",
@@ -87,10 +51,7 @@ def _span_ms(_: click.Context, __: click.Parameter, text: str | None) -> int | N
 @settings_option
 def reset(
     target: str,
-    to: str,
-    offset: int | None,
-    instant_ms: int | None,
-    span_ms: int | None,
+    aim: Target,
     inputs: tuple[str, ...],
     all_internal: bool,
     dry_run: bool,
@@ -105,8 +66,6 @@ def reset(
 
     MODULE:APP is what `headrace run` takes.
     """
-    given = {"offset": offset, "datetime": instant_ms, "by-duration": span_ms}
-    aim = _target(to, given, now_ms=time.time_ns() // 1_000_000)
     if state_dir is not None:
         settings = {**settings, "state.dir": state_dir}
     with said_errors():
@@ -136,20 +95,3 @@ def reset(
             confirm()
         work.carry_out(plan, look)
         click.echo("Done. The application can be started.")
-
-
-def _target(to: str, given: dict[str, int | None], *, now_ms: int) -> Target:
-    """Read `--to` with the option that belongs to it, and no other."""
-    for kind, number in given.items():
-        if kind == to and number is None:
-            raise click.UsageError(f"--to {to} needs {_OPTION_OF[to]}")
-        if kind != to and number is not None:
-            raise click.UsageError(f"{_OPTION_OF[kind]} goes with --to {kind}, not with --to {to}")
-    number = given.get(to) or 0
-    if to == "offset":
-        return Target("offset", number)
-    if to == "datetime":
-        return Target("time", max(0, number))
-    if to == "by-duration":
-        return Target("time", max(0, now_ms - number))
-    return Target("latest" if to == "latest" else "earliest")

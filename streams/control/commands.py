@@ -21,6 +21,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--process", type=int, metavar="PID", help="The process of `headrace run`, "
                      "where several run one application here."),
         click.option("--state-dir", type=click.Path(path_type=Path), envvar="HEADRACE_STATE_DIR",
+                     metavar="DIRECTORY",
                      help="The application's setting state.dir.  [default: the setting's own]"),
         click.option("--application", metavar="ID", help="Its application.id, where several "
                      "applications run here."),

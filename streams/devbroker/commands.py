@@ -80,7 +80,9 @@ def start(nodes: str | None, port: int | None, secure: bool, directory: Path) ->
 
 @broker.command()
 @click.argument("user")
-@click.option("--application-id", metavar="ID", help="What its groups and topics begin with.")
+@click.option(
+    "--application", "application_id", metavar="ID", help="What its groups and topics begin with."
+)
 @click.option("--source", "sources", multiple=True, metavar="TOPIC", help="That it reads.")
 @click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="That it writes.")
 @_directory_option
@@ -98,7 +100,7 @@ def grant(
     from headrace.streams.contact.rights import of_application
 
     if application_id is None and (sources or outputs):
-        raise click.UsageError("--source and --output go with --application-id")
+        raise click.UsageError("--source and --output go with --application")
     rights = []
     if application_id is not None:
         rights = of_application(application_id, sources=sources, outputs=outputs)

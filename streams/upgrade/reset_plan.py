@@ -101,7 +101,7 @@ class ApplicationTopics:
         unknown = [name for name in wanted if name not in self.inputs]
         if unknown:
             raise ConfigError(
-                f"--input-topic {', '.join(unknown)}: the application does not read it; its inputs "
+                f"--topic {', '.join(unknown)}: the application does not read it; its inputs "
                 f"are {', '.join(self.inputs)}"
             )
         return frozenset(wanted or self.inputs)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from confluent_kafka import Message
 
-from headrace.streams.cli.options import said_errors, settings_option, where
+from headrace.streams.cli.options import WHERE, said_errors, settings_option, where
 from headrace.streams.cli.topics.known_topics import (
     Form,
     Known,
@@ -48,8 +48,7 @@ def _fields(_: click.Context, __: click.Parameter, text: str | None) -> frozense
     "aim",
     metavar="WHERE",
     callback=where,
-    help="beginning, end, an OFFSET, or a TIME such as 2026-01-31T09:00:00Z; UTC without a zone.  "
-    "[default: beginning]",
+    help=f"{WHERE}  [default: beginning]",
 )
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")

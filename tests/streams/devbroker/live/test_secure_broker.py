@@ -61,7 +61,7 @@ def test_the_settings_of_a_user_are_a_file_that_others_cannot_read(secured: DevB
 
 
 def test_a_command_grants_and_prints_no_password(secured: DevBroker) -> None:
-    arguments = ["grant", "teller", "--application-id", "bank", "--source", "in", "--output", "out"]
+    arguments = ["grant", "teller", "--application", "bank", "--source", "in", "--output", "out"]
     told = CliRunner().invoke(main, ["broker", *arguments, "--dir", str(secured.directory)])
     assert told.exit_code == 0, told.output
     assert "Granted User:teller: Read on the topic in" in told.output

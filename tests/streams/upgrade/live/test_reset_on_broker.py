@@ -370,15 +370,15 @@ def test_leftovers_are_kept_unless_they_are_asked_for(resetting: Resetting, topi
 @pytest.mark.parametrize(
     ("arguments", "offset"),
     [
-        (["--to", "latest"], 30),
-        (["--to", "offset", "--offset", "12"], 12),
-        (["--to", "offset", "--offset", "999"], 30),
+        (["--to", "end"], 30),
+        (["--to", "12"], 12),
+        (["--to", "999"], 30),
         # The records are a millisecond apart.
-        (["--to", "datetime", "--datetime", "2023-11-14T22:13:20.007Z"], 7),
-        (["--to", "datetime", "--datetime", "2023-11-14T22:13:20.007"], 7),
-        (["--to", "datetime", "--datetime", "2100-01-01T00:00:00Z"], 30),
-        (["--to", "by-duration", "--duration", "1h"], 30),
-        (["--to", "by-duration", "--duration", "36500d"], 0),
+        (["--to", "2023-11-14T22:13:20.007Z"], 7),
+        (["--to", "2023-11-14T22:13:20.007"], 7),
+        (["--to", "2100-01-01T00:00:00Z"], 30),
+        (["--to", "1h"], 30),
+        (["--to", "36500d"], 0),
     ],
 )
 def test_the_inputs_can_be_set_to_any_place(
@@ -448,10 +448,10 @@ def test_on_a_terminal_the_plan_is_shown_before_the_question(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--to", "offset"], "--to offset needs --offset"),
-        (["--offset", "5"], "--offset goes with --to offset"),
-        (["--to", "datetime", "--datetime", "noon"], "write 2026-01-31T09:00:00Z"),
-        (["--to", "by-duration", "--duration", "1w"], "write 90s, 30m, 12h or 7d"),
+        (["--to", "latest"], "write end"),
+        (["--to", "-5"], "nor an offset such as 1500"),
+        (["--to", "noon"], "nor a time such as 2026-01-31T09:00:00Z"),
+        (["--to", "1w"], "such as 90s, 30m, 12h or 7d"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) -> None:
