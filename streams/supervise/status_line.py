@@ -42,7 +42,7 @@ class LoggedStatus:
 
 def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
     """What there is to say of a worker; what is not known is left out."""
-    facts: dict[str, object] = {"state": worker.state, "pid": worker.pid}
+    facts: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
     if worker.last is not None:
         facts |= {
             "tasks": worker.last.tasks,
@@ -126,7 +126,7 @@ def cells(worker: WorkerStatus, now_s: float) -> list[str]:
     return [
         str(worker.index),
         _known(worker.pid),
-        worker.state,
+        worker.view().state_at(now_s),
         _known(worker.last and worker.last.tasks),
         "" if percent is None else f"{percent} %",
         f"{worker.records_per_s:,.0f}" if worker.last else "",

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.streams.supervise.status import WorkerStatus
-from headrace.streams.supervise.status_line import LoggedStatus, StatusLine, cells
+from headrace.streams.supervise.status_line import LoggedStatus, StatusLine, cells, fields
 from headrace.streams.supervise.worker_reports import Status
+from tests.support.snapshots import worker_snapshot
 
 FIRST = Status("restoring", 3, 50, 200, 1_000, 10, 0.5, at_s=100.0)
 
@@ -129,3 +130,11 @@ def test_no_status_is_logged_when_none_is_wanted() -> None:
     for now_s in range(35):
         display.show([_worker(FIRST)], now_s=float(now_s))
     assert log.events == []
+
+
+def test_a_worker_that_is_frozen_is_silent() -> None:
+    worker = _worker(replace(FIRST, state="running"))
+    worker.told(worker_snapshot())
+    states = [cells(worker, now_s)[2] for now_s in (110.0, 110.5)]
+    assert states == ["running", "silent"]
+    assert fields(worker, 110.5)["state"] == "silent"
