@@ -12,6 +12,7 @@ from benchmarks.results import (
     Comparison,
     JobResult,
     Latency,
+    Memory,
     Report,
     Restart,
     Run,
@@ -150,4 +151,16 @@ def restart_table(found: Sequence[Restart]) -> Table:
     for one in found:
         times = (f"{s:.2f}" for s in (one.initialised_s, one.running_s, one.committed_s))
         table.add_row(f"{one.keys:,}", one.state, *times, f"{one.restored:,}")
+    return table
+
+
+def memory_table(found: Sequence[Memory]) -> Table:
+    """Resident memory in MiB as keys grow."""
+    table = _table(
+        "resident memory in MiB while the last document of each key is kept, exactly-once",
+        right=("keys", "bytes of a value", "running", "most", "last", "rows/s"),
+    )
+    for one in found:
+        sizes = (f"{size / 2**20:,.0f}" for size in (one.begin, one.most, one.last))
+        table.add_row(f"{one.keys:,}", f"{one.value_bytes:,}", *sizes, f"{one.per_s:,.0f}")
     return table

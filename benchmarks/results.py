@@ -177,6 +177,27 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident bytes of an application while its state grew from nothing.
+
+    Args:
+        keys: rows of its state in the end.
+        value_bytes: the size of a row's value.
+        begin: what it had when it ran, before the first record.
+        most: the most that was seen.
+        last: what it had when the last row was committed.
+        per_s: rows per second.
+    """
+
+    keys: int
+    value_bytes: int
+    begin: int
+    most: int
+    last: int
+    per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything of one call of the benchmark.
 

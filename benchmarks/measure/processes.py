@@ -51,6 +51,16 @@ class Service:
                 self.events.append(json.loads(line))
                 self._heard.notify_all()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def require_running(self) -> None:
+        """Raise if the process has ended, which nobody asked it to."""
+        if self._process.poll() is not None:
+            raise RuntimeError(f"the application ended with {self._process.returncode}")
+
     def wait_for(self, event: str, *, records: int = 0) -> float:
         """Wait for an event; returns its time since the start of the process, in seconds.
 
@@ -66,8 +76,7 @@ class Service:
                     at_s: float = found[-1 if records else 0]["at_s"]
                     return at_s - self.started_s
                 self._heard.wait(0.2)
-            if self._process.poll() is not None:
-                raise RuntimeError(f"the application ended with {self._process.returncode}")
+            self.require_running()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no {event!r} within {TIMEOUT_S:.0f} s")
 

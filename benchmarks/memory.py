@@ -1,0 +1,102 @@
+"""How resident memory grows with the keys of an application: ``python -m benchmarks.memory``.
+
+An application under exactly-once keeps the last document of each key, in a store of the default
+serde. Keys come once each in an order without a pattern, so that nothing but settings bounds what
+is kept in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.jobs.job import START_MS, Record
+from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.processes import Service
+from benchmarks.measure.usage import usage
+from benchmarks.report import memory_table
+from benchmarks.results import Memory
+
+LOOK_EVERY_S = 0.05
+STRIDE = 7919
+"""A prime: the keys' numbers modulo their count come once each."""
+
+
+def documents(keys: int, value_bytes: int) -> Iterator[Record]:
+    """One document of about so many bytes for each key."""
+    rest = b"x" * max(0, value_bytes - 40)
+    for number in range(keys):
+        value = b'{"name":"%b","number":%d,"paid":true}' % (rest, number)
+        yield b'"key-%08d"' % (number * STRIDE % keys), value, START_MS
+
+
+def measured(
+    place: Cluster, keys: int, *, value_bytes: int, partitions: int, settings: Sequence[str] = ()
+) -> Memory:
+    """Fill the state of an application, and watch its memory meanwhile."""
+    assert keys % STRIDE, "some keys would come twice, and others never"
+    name = f"bench-memory-{secrets.token_hex(3)}"
+    source = f"{name}-in"
+    place.create(source, f"{name}-output", partitions=partitions)
+    place.fill(source, documents(keys, value_bytes))
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state:
+        options = [word for item in settings for word in ("--set", item)]
+        service = Service(
+            "last_value",
+            bootstrap=place.bootstrap,
+            run=name,
+            source=name,
+            state=Path(state),
+            options=options,
+        )
+        service.wait_for("running")
+        begun_s, begin = time.monotonic(), usage([service.pid]).memory
+        most = last = begin
+        while service.total("committed") < keys:
+            service.require_running()
+            time.sleep(LOOK_EVERY_S)
+            last = usage([service.pid]).memory
+            most = max(most, last)
+        took_s = time.monotonic() - begun_s
+        service.stop()
+    place.delete(name)
+    return Memory(keys, value_bytes, begin=begin, most=most, last=last, per_s=keys / took_s)
+
+
+@click.command()
+@click.option("--bootstrap", help="A cluster to run on; by default a broker of one's own.")
+@click.option(
+    "--keys", "sizes", multiple=True, default=(100_000, 1_000_000), show_default=True,
+    type=click.IntRange(1), help="How many keys; may be given several times.",
+)  # fmt: skip
+@click.option("--value-bytes", default=100, show_default=True, help="The size of a document.")
+@click.option("--partitions", default=1, show_default=True)
+@click.option("--set", "settings", multiple=True, help="A setting, as name=value.")
+@click.option("--json", "path", type=click.Path(path_type=Path), help="Write the results here.")
+def main(
+    bootstrap: str | None,
+    sizes: tuple[int, ...],
+    value_bytes: int,
+    partitions: int,
+    settings: tuple[str, ...],
+    path: Path | None,
+) -> None:
+    """Measure resident memory as the keys of an application grow."""
+    options = {"value_bytes": value_bytes, "partitions": partitions}
+    with cluster(bootstrap) as place:
+        found = [measured(place, keys, settings=settings, **options) for keys in sizes]
+    Console().print(memory_table(found))
+    if path is not None:
+        path.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
