@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal
 
-from headrace.state.codec import TIMESTAMP, decode_timestamped
+from headrace.state.codec import decode_timestamped, memory_of, timestamped_rows
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import CommittedStore, Delta
 
@@ -44,6 +44,7 @@ class Buffer:
     """Read-your-writes over a committed store; keys are encoded, values are not."""
 
     __slots__ = (
+        "_changed",
         "_committed",
         "_decode",
         "_encode",
@@ -83,6 +84,7 @@ class Buffer:
         self._keep = keep or (lambda value: decode(encode(value)))
         self._sampled = (0, ENTRY_OVERHEAD_BYTES)
         """How many rows the cache had when some were measured, and what one took."""
+        self._changed = 0  # rows that were written since then
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, in their order."""
 
@@ -211,6 +213,7 @@ class Buffer:
 
     def committed(self) -> None:
         """The dirty rows are in the committed store now: keep them as clean ones."""
+        self._changed += len(self.dirty)
         self.clean.update(self.dirty)
         self.dirty.clear()
         self._order.clear()
@@ -232,11 +235,14 @@ class Buffer:
 
     def cached_bytes(self) -> int:
         """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
-        count = len(self._cache)
+        return self._estimated(len(self._cache), lambda: self._cache)
+
+    def _estimated(self, count: int, sample: Callable[[], dict[bytes, Entry]]) -> int:
         then, entry_bytes = self._sampled
-        if abs(count - then) > then // 8:
-            entry_bytes = self._sample_bytes(self._cache) if count else ENTRY_OVERHEAD_BYTES
-            self._sampled = (count, entry_bytes)
+        # Where as many rows are others now, they are measured again.
+        if max(abs(count - then), self._changed) > then // 8:
+            self._sampled = (count, entry_bytes := self._kept_bytes(sample()))
+            self._changed = 0
         return count * entry_bytes
 
     def shrink_cache(self, limit_bytes: int) -> None:
@@ -253,13 +259,17 @@ class Buffer:
 
     def _sample_bytes(self, rows: dict[bytes, Entry]) -> int:
         """What one of some rows takes, from the latest of them."""
-        total = 0
         sample = list(islice(reversed(rows.items()), _SAMPLE))
-        for key, (value, _) in sample:
-            total += len(key)
-            if value is not None:
-                total += self._size(value)
-        return ENTRY_OVERHEAD_BYTES + total // len(sample)
+        total = sum(map(len, dict(sample)))
+        total += sum(self._size(value) for _, (value, _) in sample if value is not None)
+        return ENTRY_OVERHEAD_BYTES + total // max(1, len(sample))
+
+    def _kept_bytes(self, rows: dict[bytes, Entry]) -> int:
+        """The same of rows that are kept: documents take some times more than their bytes."""
+        latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
+        documents = [one for one in latest if one.__class__ not in ATOMS | {bytes}]
+        more = memory_of(documents) - sum(map(self._size, documents))
+        return self._sample_bytes(rows) + max(0, more) // max(1, len(latest))
 
     def _size(self, value: Any) -> int:
         try:
@@ -293,13 +303,3 @@ class Buffer:
             except Exception as error:  # the one that failed above, found again
                 return ValueEncodingError(self.name, key, error)
         return ValueEncodingError(self.name, b"", cause)
-
-
-def timestamped_rows(
-    delta: list[tuple[bytes, bytes | None, int]],
-) -> list[tuple[bytes, bytes | None]]:
-    """Turn a delta into the rows of the committed store: the value behind its timestamp."""
-    pack = TIMESTAMP.pack
-    return [
-        (key, None if value is None else pack(timestamp) + value) for key, value, timestamp in delta
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headrace.state.buffer import ATOMS, Buffer
 from headrace.state.spec import StoreSpec
@@ -50,18 +50,28 @@ def make_buffer(
     return Buffer(spec.name, committed, **options)
 
 
-def bound_caches(buffers: Iterable[Buffer], limit_bytes: int) -> None:
+class RowsKept(Protocol):
+    """Committed rows that are in memory for reading."""
+
+    def cached_bytes(self) -> int:
+        """Estimate their memory."""
+
+    def shrink_cache(self, limit_bytes: int) -> None:
+        """Let go of some, until the others fit."""
+
+
+def bound_caches(caches: Iterable[RowsKept], limit_bytes: int) -> None:
     """Let caches of committed rows have `limit_bytes` together: the small ones stay as they are.
 
     They are made a little smaller than that, so that it is not to be done again at once.
     """
-    sizes = [(buffer.cached_bytes(), buffer) for buffer in buffers]
+    sizes = [(cache.cached_bytes(), cache) for cache in caches]
     if sum(size for size, _ in sizes) <= limit_bytes:
         return
     room = limit_bytes * 7 // 8
     smallest_first = sorted(sizes, key=lambda sized: sized[0])
-    for left, (size, buffer) in zip(range(len(sizes), 0, -1), smallest_first, strict=True):
+    for left, (size, cache) in zip(range(len(sizes), 0, -1), smallest_first, strict=True):
         share = min(size, room // left)
         if share < size:
-            buffer.shrink_cache(share)
+            cache.shrink_cache(share)
         room -= share

@@ -16,12 +16,10 @@ from typing import Any, Literal, Protocol
 from headrace.state.buffer import (
     ABSENT,
     ATOMS,
-    ENTRY_OVERHEAD_BYTES,
     Buffer,
     Entry,
-    timestamped_rows,
 )
-from headrace.state.codec import decode_timestamped
+from headrace.state.codec import decode_timestamped, timestamped_rows
 from headrace.state.layout import Layout, TimeIndexed
 from headrace.state.store import CommittedStore, Delta
 
@@ -194,12 +192,7 @@ class TimedBuffer(Buffer):
         other = self._other
         if other is None:
             return super().cached_bytes()
-        then, entry_bytes = self._sampled
-        if abs(other.count - then) > then // 8:
-            sample = other.sample()
-            entry_bytes = self._sample_bytes(sample) if sample else ENTRY_OVERHEAD_BYTES
-            self._sampled = (other.count, entry_bytes)
-        return other.count * entry_bytes
+        return self._estimated(other.count, other.sample)
 
     def shrink_cache(self, limit_bytes: int) -> None:
         """Let go of rows in the cache until the others fit."""
@@ -300,6 +293,7 @@ class TimedBuffer(Buffer):
         if self._other is None:
             super().committed()
         else:
+            self._changed += len(self.dirty)
             self.dirty.clear()
             self._order.clear()
             self.clean.clear()  # what was read one by one is not kept up to date there

@@ -211,6 +211,7 @@ class VersionedBuffer(Buffer):
 
     def committed(self) -> None:
         """The dirty versions are in the committed store now."""
+        self._changed += len(self.dirty)
         self.dirty.clear()
         self._fresh.clear()
 

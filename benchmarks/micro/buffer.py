@@ -12,7 +12,8 @@ import orjson
 from benchmarks.micro.stores import EmptyStore
 from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
-from headrace.state.buffer import Buffer, timestamped_rows
+from headrace.state.buffer import Buffer
+from headrace.state.codec import timestamped_rows
 
 KEYS = 2000
 UPDATES = 10_000

@@ -141,7 +141,8 @@ topics and groups are named after it
     )
     statestore_read_cache_max_bytes: int = setting(
         integer(0, unit="bytes"),
-        "Memory of a worker to keep committed values for reading; 0 reads RocksDB each time.",
+        "Memory of a worker to keep committed values for reading, those of all stores and global "
+        "tables together; 0 reads RocksDB each time.",
         default=64 * MIB,
     )
     rocksdb_block_cache_bytes: int = setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from headrace.state.codec import decode_timestamped, encode_timestamped
@@ -28,16 +29,18 @@ class GlobalRows:
     batch of records is processed.
 
     Args:
-        cache_bytes: how much of the rows to keep decoded, roughly.
+        cache_bytes: how much of the rows to keep decoded, roughly, however many are looked up
+            before somebody bounds them together with those of other stores.
     """
 
     __slots__ = (
         "_cache",
         "_cache_bytes",
-        "_cached_bytes",
         "_decode",
         "_encode_key",
         "_immutable",
+        "_loaded",
+        "_loaded_bytes",
         "_plan",
         "_store",
         "is_broken",
@@ -51,14 +54,16 @@ class GlobalRows:
         self._store: CommittedStore | None = None
         self._cache: dict[bytes, Entry] = {}
         self._cache_bytes = cache_bytes
-        self._cached_bytes = 0
+        self._loaded = self._loaded_bytes = 0
+        """How many rows came into the cache since it was empty, and their size together."""
         self.is_broken = False
         """Whether the local files turned out to be broken."""
 
     def show(self, store: CommittedStore) -> None:
         """Show the rows of a store from now on."""
         self._store = store
-        self._forget_all()
+        self._cache.clear()
+        self._loaded = self._loaded_bytes = 0
 
     def get(self, key: Any, /) -> Entry:
         """The value and timestamp of a key, or (None, -1).
@@ -92,6 +97,21 @@ class GlobalRows:
         for key, _ in rows:
             self._cache.pop(key, None)
 
+    def cached_bytes(self) -> int:
+        """Estimate the memory of the rows that are decoded."""
+        return len(self._cache) * self._entry_bytes()
+
+    def shrink_cache(self, limit_bytes: int) -> None:
+        """Let go of the rows that have been decoded for longest, until the others fit."""
+        cache = self._cache
+        surplus = len(cache) - limit_bytes // self._entry_bytes()
+        if surplus > 0:
+            for key in list(islice(cache, surplus)):
+                del cache[key]
+
+    def _entry_bytes(self) -> int:
+        return self._loaded_bytes // self._loaded if self._loaded else _ENTRY_BYTES
+
     def _load(self, key: bytes) -> Entry:
         assert self._store is not None, "before the rows were read"
         try:
@@ -112,15 +132,13 @@ class GlobalRows:
         return GlobalTableLostError(self._plan.store.name, str(error))
 
     def _remember(self, key: bytes, entry: Entry, size: int) -> None:
-        if self._cached_bytes + size > self._cache_bytes:
-            self._forget_all()
-        if size <= self._cache_bytes:
-            self._cache[key] = entry
-            self._cached_bytes += size
-
-    def _forget_all(self) -> None:
-        self._cache.clear()
-        self._cached_bytes = 0
+        if size > self._cache_bytes:
+            return
+        self._cache[key] = entry
+        self._loaded += 1
+        self._loaded_bytes += size
+        if self.cached_bytes() > self._cache_bytes:
+            self.shrink_cache(self._cache_bytes * 7 // 8)
 
 
 def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:

@@ -79,7 +79,7 @@ class GlobalTables:
         make_consumer: makes a consumer of committed records without a group.
         topics: what is known of the topics; others bring it up to date.
         timeout_s: how long the bootstrap goes on without getting anything, in seconds.
-        cache_bytes: how much of each table to keep decoded, roughly.
+        cache_bytes: how much of a table to keep decoded at most, roughly.
     """
 
     def __init__(
@@ -127,6 +127,11 @@ class GlobalTables:
         for table in self._tables.values():
             views[table.plan.table] = views[store_key(table.plan.store.name)] = table.rows
         return views
+
+    @property
+    def caches(self) -> Sequence[GlobalRows]:
+        """The rows of each table that are decoded, to be bounded with those of other stores."""
+        return [table.rows for table in self._tables.values()]
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from headrace.state.buffers import bound_caches
+from headrace.state.buffers import RowsKept, bound_caches
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.known_topics import known_topics_alone
@@ -58,7 +58,7 @@ class Tasks:
     Args:
         open_home: opens a task's local state; None while another worker has it.
         make_send: gives the present producer's send.
-        read_cache_bytes: what the caches of all stores may take together.
+        read_cache_bytes: what the caches of all stores and global tables may take together.
         make_facts: makes what the processors of a task share.
         global_views: the rows of global tables, by their nodes.
         write_line: what `print` writes with.
@@ -132,10 +132,14 @@ class Tasks:
         """The tasks that process records."""
         return list(dict.fromkeys(self._readers.values()))
 
-    def bound_caches(self) -> None:
-        """Let the caches of committed rows have what all of them may take together."""
-        buffers = [buffer for task in self.running for buffer in task.buffers]
-        bound_caches(buffers, self._read_cache_bytes)
+    def bound_caches(self, beside: Iterable[RowsKept]) -> None:
+        """Let the caches of committed rows have what all of them may take together.
+
+        Args:
+            beside: those that belong to no task.
+        """
+        own = [buffer for task in self.running for buffer in task.buffers]
+        bound_caches((*own, *beside), self._read_cache_bytes)
 
     @property
     def owned(self) -> list[TaskId]:

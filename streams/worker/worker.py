@@ -163,7 +163,7 @@ class Worker:
             self.global_tables.update()
             processed = 0 if self.pausing.turn() else self._processing.run()
             self._commit_if_due(processed)
-            self.tasks.bound_caches()
+            self.tasks.bound_caches(self.global_tables.caches)
             if self.tasks.has_unknown:
                 self._topic_watch.look_within(UNKNOWN_LOOK_S)
             self._topic_watch.turn()

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.state.buffer import ABSENT, Buffer, timestamped_rows
+from headrace.state.buffer import ABSENT, Buffer
 from headrace.state.buffers import bound_caches
-from headrace.state.codec import encode_timestamped
+from headrace.state.codec import encode_timestamped, timestamped_rows
 from headrace.state.errors import ValueEncodingError
 
 
@@ -199,6 +199,28 @@ def test_the_size_of_rows_that_are_only_read_counts(hold: Any) -> None:
         buffer.get(b"%d" % number)
         bound_caches([buffer], 500_000)
     assert 20 < len(buffer.clean) < 50
+
+
+def test_the_size_of_rows_that_grow_counts_though_keys_stay_the_same() -> None:
+    buffer = make(Rows())
+    for size in (10, 10_000):
+        for number in range(200):
+            buffer.put(b"%d" % number, "x" * size, 0)
+        buffer.committed()
+        bound_caches([buffer], 500_000)
+        assert len(buffer.clean) == 200 if size == 10 else 20 < len(buffer.clean) < 50
+
+
+def test_documents_count_with_what_their_objects_take() -> None:
+    """Five times their bytes for lists of numbers; a buffer of bytes has their bytes alone."""
+    held = {hold: make(Rows(), hold) for hold in ("objects", "bytes")}
+    for buffer in held.values():
+        for number in range(200):
+            buffer.put(b"%d" % number, [n + 0.5 for n in range(100)], 0)
+        buffer.committed()
+    one = len(encode([n + 0.5 for n in range(100)]))
+    assert held["bytes"].cached_bytes() < 200 * (one + 250)
+    assert held["objects"].cached_bytes() > 200 * 100 * (24 + 8)
 
 
 def test_a_cache_without_room_keeps_nothing() -> None:

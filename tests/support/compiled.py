@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.state.buffer import Buffer, timestamped_rows
+from headrace.state.buffer import Buffer
+from headrace.state.codec import timestamped_rows
 from headrace.state.memory import MemoryTaskState
 from headrace.topology import Topology, serdes
 from headrace.topology.compile.codegen import CompileOptions
