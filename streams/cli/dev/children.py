@@ -7,32 +7,38 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-STOP_S = 40.0
-"""More than an application may take to stop, unless it says otherwise."""
+from headrace.streams.cli.dev.leash import STOP_S
 
 
 class Child:
     """A command; what it writes is passed on line by line.
 
-    It has a process group of its own, so that a Ctrl-C in the terminal does not reach it.
+    It has a process group of its own, so that a Ctrl-C in the terminal does not reach it, and ends
+    when this process does.
     """
 
     def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
         self._said: list[str] = []
         self._say = say
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=_without_settings(os.environ),
-            process_group=0,
-            text=True,
-            errors="replace",
-        )
+        leash, self._leash = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                _on_leash(leash, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_without_settings(os.environ),
+                pass_fds=[leash],
+                process_group=0,
+                text=True,
+                errors="replace",
+            )
+        finally:
+            os.close(leash)
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
 
@@ -66,6 +72,40 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self.wait()
+        os.close(self._leash)
+
+
+@contextmanager
+def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
+    """Have these put away where this process is killed; else who made them does that.
+
+    Args:
+        settings: the directory of the file with the settings.
+        broker: the directory of the broker that this process has started.
+    """
+    leash, ours = os.pipe()
+    brokers = [] if broker is None else [str(broker)]
+    try:
+        process = subprocess.Popen(
+            _on_leash(leash, "--tidy", str(settings), *brokers),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[leash],
+            process_group=0,
+        )
+    finally:
+        os.close(leash)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _on_leash(leash: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "headrace.streams.cli.dev.leash", str(leash), *arguments]
 
 
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:

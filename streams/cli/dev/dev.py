@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from headrace.streams.cli.dev.changes import Changes
-from headrace.streams.cli.dev.children import Child
+from headrace.streams.cli.dev.children import Child, tidied
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
@@ -65,10 +65,12 @@ def dev(
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         try:
+            started: Path | None = None
             if "bootstrap.servers" not in settings:
-                servers = stack.enter_context(_broker(directory, port))
+                servers, started = stack.enter_context(_broker(directory, port))
                 settings = {**settings, "bootstrap.servers": servers}
             file = stack.enter_context(_file_of(settings))
+            stack.enter_context(tidied(file.parent, started))
             changes = Changes(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             click.echo(f"Watching {files}. Ctrl-C ends.")
@@ -139,8 +141,11 @@ def _shown(path: Path) -> str:
 
 
 @contextmanager
-def _broker(directory: Path, port: int) -> Iterator[str]:
-    """A broker on this machine; stopped at the end where it was started here."""
+def _broker(directory: Path, port: int) -> Iterator[tuple[str, Path | None]]:
+    """A broker on this machine; stopped at the end where it was started here.
+
+    Gives its servers, and its directory where it was started here.
+    """
     try:
         status = DevBroker(directory).status()
         ran = status.serving
@@ -153,7 +158,7 @@ def _broker(directory: Path, port: int) -> Iterator[str]:
         ) from error
     click.echo(f"{'Already running' if ran else 'Started'}: {servers} ({broker.directory})")
     try:
-        yield servers
+        yield servers, None if ran else broker.directory
     finally:
         if not ran:
             broker.stop()

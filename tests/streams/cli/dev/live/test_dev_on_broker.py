@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,13 +33,18 @@ app = KafkaStreams(builder.build(), {{
 class Terminal:
     """A terminal in which `headrace dev` runs."""
 
-    def __init__(self, home: Path, *options: str) -> None:
+    def __init__(self, home: Path, *options: str, environ: Mapping[str, str]) -> None:
         self.log = home / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "headrace", "dev", "my_app:app", *options],
                 cwd=home,
-                env={**os.environ, "PYTHONPATH": IMPORT_PATH, "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": IMPORT_PATH,
+                    "PYTHONUNBUFFERED": "1",
+                    **environ,
+                },
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -64,8 +70,8 @@ class Terminal:
 
 
 @contextmanager
-def dev(home: Path, *options: str) -> Iterator[Terminal]:
-    terminal = Terminal(home, *options)
+def dev(home: Path, *options: str, environ: Mapping[str, str] | None = None) -> Iterator[Terminal]:
+    terminal = Terminal(home, *options, environ=environ or {})
     try:
         yield terminal
     finally:
@@ -114,3 +120,35 @@ def test_without_a_cluster_one_is_started_here_and_stopped_at_the_end(tmp_path: 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": IMPORT_PATH})  # fmt: skip
     assert done.returncode == 3, done.stdout
+
+
+@pytest.mark.slow
+def test_all_that_it_has_started_ends_where_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "my_app.py").write_text(APP.format(words="words", out="out", id="dev"))
+    (tmp_path / "my_words.py").write_text("change = str.upper\n")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with dev(
+        tmp_path, "--dir", "kafka", "--port", "0", environ={"TMPDIR": str(temporary)}
+    ) as terminal:
+        terminal.wait_for("new=running")
+        started = psutil.Process(terminal.process.pid).children(recursive=True)
+        (node,) = psutil_of_broker(tmp_path / "kafka")
+        assert list(temporary.glob("headrace-dev-*/settings.toml"))
+        terminal.process.kill()
+        terminal.process.wait()
+        wait_until(lambda: not [c for c in (*started, node) if is_there(c)], what="the end of all")
+    assert not list(temporary.glob("headrace-dev-*"))
+
+
+def psutil_of_broker(directory: Path) -> list[psutil.Process]:
+    """The processes of the broker, which are nobody's children."""
+    record = json.loads((directory / "broker.json").read_text())
+    return [psutil.Process(node["process"]["pid"]) for node in record["nodes"]]
+
+
+def is_there(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() not in ("terminated", "zombie")
+    except psutil.NoSuchProcess:
+        return False
