@@ -7,6 +7,7 @@ disk space comes free once it follows or is closed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -46,6 +47,7 @@ class RocksSecondary:
     def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
         self._path = path
         self._was = _version(path)
+        self._written: frozenset[tuple[str, int]] = frozenset()
         self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._remove_own = weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
         self._stores: dict[str, RocksStore] = {}
@@ -85,9 +87,15 @@ class RocksSecondary:
         """
         if _version(self._path) != self._was:
             return False
+        written = _written(self._path)
+        if written == self._written:
+            return True
         with failures():
             self._db.try_catch_up_with_primary()
-            return renewals(self._db) == self._renewals
+            is_same = renewals(self._db) == self._renewals
+        # What came while it caught up is for the next time.
+        self._written = written
+        return is_same
 
     @property
     def is_restoring(self) -> bool:
@@ -132,3 +140,16 @@ def _version(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise StateError(f"{path} has no RocksDB: {error.strerror}") from error
     return found.st_ino, found.st_mtime_ns
+
+
+def _written(path: Path) -> frozenset[tuple[str, int]]:
+    """How much there is in RocksDB's log and its list of files: all that is written goes there."""
+    try:
+        with os.scandir(path) as found:
+            return frozenset(
+                (one.name, one.stat().st_size)
+                for one in found
+                if one.name.endswith(".log") or one.name.startswith("MANIFEST-")
+            )
+    except OSError as error:
+        raise StateError(f"the files of {path} cannot be seen: {error.strerror}") from error

@@ -1,6 +1,6 @@
 """The files of tasks on this host, followed while somebody asks.
 
-    asked ─► opened (some 10 ms) ─► follows, at most each `FOLLOW_EVERY_S` ─► idle ─► closed
+    asked ─► opened (some 10 ms) ─► follows, each `FOLLOW_EVERY_S` or more ─► idle ─► closed
 
 One thread at a time reads a task's files, so that what it reads is of one moment: the rows and what
 is said of their position. A task whose worker has begun anew is opened again.
@@ -21,7 +21,11 @@ from headrace.state.store import CommittedStore, Position
 from headrace.streams.queries.errors import NotReadableError
 
 FOLLOW_EVERY_S = 0.02
-"""So old may what is read be, beyond what a commit takes to be on disk."""
+"""So old may what is read be, beyond what a commit takes to be on disk: longer where it takes long
+to follow, so that queries take a small part of a processor from the workers."""
+FOLLOW_SHARE = 50
+"""For one part of the time it follows, and for so many it does not."""
+FOLLOW_EVERY_MAX_S = 1.0
 LOOK_EVERY_S = 0.25
 """How often is looked which tasks have files here."""
 IDLE_S = 60.0
@@ -52,7 +56,7 @@ class Follower:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._secondary: RocksSecondary | None = None
-        self._followed_s = float("-inf")
+        self._followed_s = self._follow_at_s = float("-inf")
         self._is_over = False
         self.used_s = monotonic_s()
 
@@ -63,7 +67,7 @@ class Follower:
         """Read a store: its rows, its position, and how long ago that was looked at, in seconds.
 
         Args:
-            fresh: look now, and not only if the last look is `FOLLOW_EVERY_S` ago.
+            fresh: look now, and not only where the last look is some time ago.
 
         Raises:
             NotReadableError: there is nothing that may be read.
@@ -85,7 +89,7 @@ class Follower:
         if self._is_over:
             raise NotReadableError("it leaves this host; ask again")
         now_s = self._monotonic_s()
-        if not fresh and now_s - self._followed_s < FOLLOW_EVERY_S and self._secondary is not None:
+        if not fresh and now_s < self._follow_at_s and self._secondary is not None:
             return self._secondary
         for left in reversed(range(_TRIES)):
             try:
@@ -102,6 +106,9 @@ class Follower:
         if self._secondary is None:
             raise NotReadableError("its worker begins anew; ask again later")
         self._followed_s = now_s
+        took_s = self._monotonic_s() - now_s
+        pause_s = min(max(FOLLOW_EVERY_S, FOLLOW_SHARE * took_s), FOLLOW_EVERY_MAX_S)
+        self._follow_at_s = now_s + took_s + pause_s
         return self._secondary
 
     def close(self) -> None:

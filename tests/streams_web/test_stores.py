@@ -25,6 +25,7 @@ from headrace import (
 )
 from headrace.streams.errors import ConfigError
 from headrace.streams.facts.board import Board
+from headrace.streams.queries import followers
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web import store_pages
 from headrace.streams_web.server import WebServer
@@ -92,6 +93,12 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene = Scene(tmp_path)
     yield scene
     scene.close()
+
+
+@pytest.fixture(autouse=True)
+def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed is read at once, and not some time later."""
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
 
 
 def bare(row: Any) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,3 +196,39 @@ def test_files_of_tasks_are_those_of_their_newest_generation(
     assert task_files(base) == {"0_1": base / "tasks" / "0_1.g1" / "rocksdb"}
     opened(directory.acquire_global("w").path / "rocksdb", memory).close()
     assert global_files(base) == [base / "global" / "w" / "rocksdb"]
+
+
+def test_it_looks_at_nothing_where_nothing_was_written(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = beside(tmp_path, memory)
+    assert reader.follow()
+    caught_up: list[int] = []
+    real = module.renewals
+    monkeypatch.setattr(module, "renewals", lambda db: caught_up.append(1) or real(db))
+    assert reader.follow()
+    assert caught_up == []
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    assert reader.follow()
+    assert (caught_up, rows(reader)) == ([1], {b"k": b"1"})
+    reader.close()
+
+
+def test_what_is_written_while_it_follows_is_seen_the_next_time(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = beside(tmp_path, memory)
+    real = module.renewals
+
+    def meanwhile(db: Any) -> int:
+        state.write({"a": [(b"k", b"2")]}, {"a": LATER})
+        return real(db)
+
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "renewals", meanwhile)
+        assert reader.follow()
+    assert rows(reader) == {b"k": b"1"}
+    assert reader.follow()
+    assert rows(reader) == {b"k": b"2"}
+    reader.close()

@@ -28,6 +28,7 @@ from headrace import (
     serdes,
 )
 from headrace.state.rocks import RocksTaskState
+from headrace.streams.queries import followers
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -39,6 +40,12 @@ from headrace.streams.queries.queries import Queries
 
 SETTINGS = {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
 MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(autouse=True)
+def follows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed is read at once, and not some time later."""
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
 
 
 @contextmanager
@@ -403,8 +410,11 @@ def test_ones_own_writes_are_waited_for(tmp_path: Path) -> None:
         assert queries.store("counts").get("a") == 2
 
 
-def test_many_threads_ask_while_it_is_written(tmp_path: Path) -> None:
+def test_many_threads_ask_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each sees values that were committed, and none that is older than one that it has seen."""
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.02)
     with asked(counting(), tmp_path, partitions=2) as (driver, queries):
         send(driver, "a", "b")
         driver.commit()
