@@ -151,7 +151,7 @@ def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
             worker.kill()
 
 
-def _wait(condition: Callable[[], bool], *, seconds: float = 60.0) -> None:
+def _wait(condition: Callable[[], bool], *, seconds: float = 180.0) -> None:
     end_s = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end_s:
