@@ -79,7 +79,8 @@ class StorePages:
 
     def __init__(self, queries: Callable[[], object]) -> None:
         self._queries = queries
-        self._waiting = threading.BoundedSemaphore(WAITING_MAX)
+        self._waiting = threading.Semaphore(WAITING_MAX)
+        self._counting = threading.Semaphore()
 
     def routes(self) -> list[Route]:
         """Where what is asked for."""
@@ -182,7 +183,8 @@ class StorePages:
     def _count(self, queries: Queries, asked: _Asked) -> Answer:
         reader = self._reader(queries, asked)
         if asked.flag("exact"):
-            return {"count": reader.count(), "exact": True}, 200
+            with _room(self._counting, "another count looks at all rows"):
+                return {"count": reader.count(), "exact": True}, 200
         return {"count": reader.approximate_num_entries(), "exact": False}, 200
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: _Asked) -> Answer:
@@ -195,7 +197,7 @@ class StorePages:
         """The store that is meant, once it is as far as is asked for."""
         reader = queries.reader(asked.name)
         for wanted in asked.min_positions():
-            with self._place_to_wait():
+            with _room(self._waiting, f"{WAITING_MAX} others wait for positions"):
                 queries.wait(
                     asked.name,
                     wanted.is_reached,
@@ -204,14 +206,16 @@ class StorePages:
                 )
         return reader
 
-    @contextmanager
-    def _place_to_wait(self) -> Iterator[None]:
-        if not self._waiting.acquire(blocking=False):
-            raise TooOldError(f"{WAITING_MAX} others wait for positions; ask again later")
-        try:
-            yield
-        finally:
-            self._waiting.release()
+
+@contextmanager
+def _room(places: threading.Semaphore, taken: str) -> Iterator[None]:
+    """Take one of a few places: what takes long is not to take the threads of all others."""
+    if not places.acquire(blocking=False):
+        raise NotReadableError(f"{taken}; ask again later")
+    try:
+        yield
+    finally:
+        places.release()
 
 
 class _Asked:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from headrace.state.codec import prefix_end
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.global_tables.global_state import GlobalState, stores_of_tables
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -23,6 +24,8 @@ V = TypeVar("V")
 Rows = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, Any, int]]]
 """Yields ``(key bytes, value, timestamp)`` of all partitions, from a key on and before another."""
 
+P = TypeVar("P")
+
 
 class StoreView(Mapping[K, V], Generic[K, V]):
     """The rows of a store over all partitions, as they are when it is asked, by the key's bytes."""
@@ -34,7 +37,37 @@ class StoreView(Mapping[K, V], Generic[K, V]):
 
     def rows(self) -> Iterator[tuple[K, V, int]]:
         """Yield key, value and timestamp in milliseconds, in the order of the keys' bytes."""
-        for key, value, timestamp in sorted(self._rows(None, None), key=lambda row: row[0]):
+        return self._between(None, None)
+
+    def get_many(self, keys: Iterable[K]) -> list[V | None]:
+        """The values of keys in their order, None for each that has none."""
+        return [self.get(key) for key in keys]
+
+    def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V, int]]:
+        """Yield key, value and timestamp from one key to another, both inclusive, by their bytes.
+
+        Args:
+            start: None for the first.
+            end: None for the last.
+        """
+        low = None if start is None else self._key.serialize(start)
+        # The first key behind the last one.
+        high = None if end is None else self._key.serialize(end) + b"\0"
+        return self._between(low, high)
+
+    def prefix_scan(self, prefix: P, serde: Serde[P] | None = None) -> Iterator[tuple[K, V, int]]:
+        """Yield key, value and timestamp of the rows whose key's bytes begin with a prefix's.
+
+        Args:
+            prefix: such as the first letters.
+            serde: turns the prefix into bytes; None takes that of keys.
+        """
+        coder: Serde[Any] = serde or self._key
+        low = coder.serialize(prefix)
+        return self._between(low, prefix_end(low))
+
+    def _between(self, low: bytes | None, high: bytes | None) -> Iterator[tuple[K, V, int]]:
+        for key, value, timestamp in sorted(self._rows(low, high), key=lambda row: row[0]):
             yield self._key.deserialize(key), self._private(value), timestamp
 
     def __getitem__(self, key: K) -> V:

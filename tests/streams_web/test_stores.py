@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -26,9 +27,12 @@ from headrace import (
 from headrace.streams.errors import ConfigError
 from headrace.streams.facts.board import Board
 from headrace.streams.queries import followers
+from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web import store_pages
 from headrace.streams_web.server import WebServer
+from headrace.streams_web.store_pages import WAITING_MAX
+from tests.support.processes import wait_until
 from tests.support.snapshots import application_snapshot
 
 SETTINGS = {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
@@ -244,10 +248,28 @@ def test_ones_own_write_is_waited_for(scene: Scene) -> None:
     assert (code, found["value"]) == (200, 1)
 
 
-def test_no_more_wait_than_leave_threads_for_others(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert store_pages.WAITING_MAX < 40, "what the pool has"
+def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
+    scene.send("words", ("k", ""))
+    late = "/api/stores/counts/k?min_position=0:999999&wait=3s"
+    asking = [threading.Thread(target=scene.get, args=(late,)) for _ in range(WAITING_MAX)]
+    for thread in asking:
+        thread.start()
+    wait_until(
+        lambda: "others wait for positions" in scene.get(late.replace("3s", "0ms"))[1]["error"],
+        what="all places taken",
+    )
+    assert scene.get("/api/stores/counts/k")[0] == 200
+    for thread in asking:
+        thread.join()
+    assert "others wait" not in scene.get(late.replace("3s", "0ms"))[1]["error"]
+    assert scene.get("/api/stores/counts/count?exact=true")[0] == 200
+    pages = store_pages.StorePages(lambda: scene.queries)
+    with (
+        store_pages._room(pages._counting, "another count"),
+        pytest.raises(NotReadableError, match="another count; ask again later"),
+        store_pages._room(pages._counting, "another count"),
+    ):
+        raise AssertionError("two at once")
 
 
 def test_an_application_that_cannot_be_loaded_is_said(scene: Scene) -> None:

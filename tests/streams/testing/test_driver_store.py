@@ -50,3 +50,17 @@ def test_one_key_is_read_without_the_others(caches: dict[str, Any], committed: b
     assert "key-9" not in view
     assert dict(view) == {key: number for number, key in enumerate(KEYS)}
     assert value.decoded <= 3 * len(KEYS)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_it_is_asked_in_the_words_of_a_running_application(committed: bool) -> None:
+    driver = TopologyTestDriver(sums(CountingSerde()), partitions=2)
+    driver.input("in").send_many([(key, number) for number, key in enumerate(KEYS)])
+    view = driver.store("sums", committed=committed)
+    assert (view.get("key-003"), view.get("none")) == (3, None)
+    assert view.get_many(["key-004", "none", "key-001"]) == [4, None, 1]
+    found = [(key, value) for key, value, _ in view.range("key-001", "key-002")]
+    assert found == [("key-001", 1), ("key-002", 2)]
+    assert [key for key, _, _ in view.range("key-198", None)] == KEYS[198:]
+    assert [key for key, _, _ in view.range(None, "key-001")] == KEYS[:2]
+    assert [key for key, _, _ in view.prefix_scan("key-19")] == KEYS[190:]
