@@ -51,6 +51,7 @@ from headrace.streams.worker.listeners import (
 )
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
+from headrace.topology.show.picture import Picture, picture_of
 from headrace.topology.topology import Topology
 
 StateListener = Callable[[State, State], None]
@@ -183,6 +184,9 @@ class KafkaStreams(Crewed):
     def uncaught_answered(self) -> bool:
         """Whether `uncaught_error_handler` was asked, and has answered."""
         return self._uncaught.answer is not None
+
+    def _drawn(self) -> Picture:
+        return picture_of(self._topology)
 
     def _told(self) -> ApplicationSnapshot:
         facts = None if self._worker is None else self._worker.facts

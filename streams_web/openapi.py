@@ -11,7 +11,7 @@ from headrace import __version__
 from headrace.streams.logs import LEVELS
 from headrace.streams_web.changes import LOG_LEVEL
 from headrace.streams_web.store_openapi import store_paths
-from headrace.streams_web.views import VIEWS
+from headrace.streams_web.views import VIEWS, TopologyAnswer
 
 _HEALTH = {
     "live": "Whether to leave the process alone.",
@@ -25,12 +25,14 @@ _HEALTH = {
 def described(*, with_stores: bool = False) -> dict[str, Any]:
     """The API as OpenAPI 3.1 has it."""
     answers, components = msgspec.json.schema_components(
-        [view.answer for view in VIEWS], ref_template="#/components/schemas/{name}"
+        [*(view.answer for view in VIEWS), TopologyAnswer],
+        ref_template="#/components/schemas/{name}",
     )
     paths = {
         f"/api/{view.name}": _path(view.help, answer)
-        for view, answer in zip(VIEWS, answers, strict=True)
+        for view, answer in zip(VIEWS, answers[:-1], strict=True)
     }
+    paths["/api/topology"] = _path("What the topology looks like.", answers[-1])
     paths |= {f"/health/{name}": _path(text, None) for name, text in _HEALTH.items()}
     paths["/health/ready"]["get"]["parameters"] = [
         {"name": "within", "in": "query", "schema": {"type": "string", "examples": ["30s"]}}

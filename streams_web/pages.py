@@ -16,14 +16,15 @@ from headrace.streams.facts.board import Board
 from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
-from headrace.streams_web import exposition, health
+from headrace.streams_web import exposition, health, static
 from headrace.streams_web.address import names_this_machine
 from headrace.streams_web.changes import LOG_LEVEL, Changes
 from headrace.streams_web.openapi import described
-from headrace.streams_web.views import VIEWS, View
+from headrace.streams_web.views import VIEWS, View, topology_of
 
 ABOUT = """Headrace {version}: {application}
 
+/                              the live page, in a browser
 /metrics                       for Prometheus
 /health/live /health/ready /health/startup
 /api/openapi.json              what there is as JSON
@@ -80,6 +81,8 @@ class Pages:
             Route("/health/ready", self._ready),
             Route("/health/startup", self._startup),
             Route("/api/openapi.json", self._described),
+            Route("/api/topology", self._topology),
+            *static.routes(),
             *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
             Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
             *self._of_stores(),
@@ -98,7 +101,7 @@ class Pages:
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             page = pages
-            if scope["type"] == "http" and scope["path"] not in UNGUARDED:
+            if scope["type"] == "http" and not _is_free(scope["path"], scope["headers"]):
                 if not self._may(scope["headers"]):
                     page = JSONResponse(
                         {"error": "send the token: Authorization: Bearer TOKEN"},
@@ -144,7 +147,15 @@ class Pages:
     def _described(self, _: Request) -> Response:
         return JSONResponse(described(with_stores=self._queries is not None))
 
-    async def _about(self, _: Request) -> Response:
+    def _topology(self, _: Request) -> Response:
+        board = self._board()
+        if not board.is_loaded:
+            return _answer(health.startup(board))
+        return Response(to_json(topology_of(board)), media_type="application/json")
+
+    async def _about(self, request: Request) -> Response:
+        if _wants_page(request.headers.raw):
+            return static.start_page()
         facts = self._board().facts
         return Response(ABOUT.format(version=facts.version, application=facts.application))
 
@@ -167,6 +178,17 @@ def _other_host(headers: Headers) -> str | None:
     """The host that a request names, unless that is this machine."""
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     return next((host[:80] for host in hosts if not names_this_machine(host)), None)
+
+
+def _is_free(path: str, headers: Headers) -> bool:
+    """Whether no token is wanted: of probes, and of the page, which holds nothing yet."""
+    if path in UNGUARDED or path.startswith(static.PREFIX):
+        return True
+    return path == "/" and _wants_page(headers)
+
+
+def _wants_page(headers: Headers) -> bool:
+    return any(name == b"accept" and b"text/html" in value for name, value in headers)
 
 
 def _answer(found: health.Health) -> Response:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import (
     ApplicationSnapshot,
     InputSnapshot,
     TaskSnapshot,
     WorkerSnapshot,
 )
+from headrace.topology.show.picture import Arrow, Box, Picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,35 @@ class LagAnswer:
     told_s_ago: float
     lag: int | None
     input: InputSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyAnswer:
+    """What the topology looks like.
+
+    Args:
+        boxes: its topics, steps and stores.
+        arrows: how records flow between them; `tied` are a step and its store.
+        lanes: what the sub-topologies are called, by number.
+    """
+
+    application: str
+    topology: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    lanes: dict[int, str]
+
+
+def topology_of(board: Board) -> TopologyAnswer:
+    """What is known of it: nothing, where whoever runs it told nothing."""
+    picture = board.picture or Picture((), (), {})
+    return TopologyAnswer(
+        application=board.facts.application,
+        topology=board.facts.topology,
+        boxes=picture.boxes,
+        arrows=picture.arrows,
+        lanes=picture.lanes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot, WorkerSnapshot, WorkerView
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.states import State
+from headrace.topology.show.picture import Picture
 
 
 def digest_of(plans: Sequence[SubPlan]) -> str:
@@ -35,7 +36,7 @@ def embedded(
     )
 
 
-def board_of(facts: ApplicationSnapshot, now_s: float) -> Board:
+def board_of(facts: ApplicationSnapshot, now_s: float, picture: Picture | None = None) -> Board:
     """What is known of it; no loop looks after it, so none can have stopped to turn."""
     over = (State.PENDING_ERROR.value, State.ERROR.value)
     given_up = any(view.state in over for view in facts.workers)
@@ -44,5 +45,6 @@ def board_of(facts: ApplicationSnapshot, now_s: float) -> Board:
         turned_s=now_s,
         is_loaded=True,
         is_given_up=given_up,
+        picture=picture,
         why="the application in this process was stopped by an error",
     )

@@ -6,6 +6,7 @@ import threading
 
 from headrace.streams.facts.snapshots import ApplicationSnapshot, InputSnapshot, TaskSnapshot
 from headrace.streams.facts.takeovers import without_taken
+from headrace.topology.show.picture import Picture
 
 
 class Watched:
@@ -15,6 +16,9 @@ class Watched:
         self._pause = threading.Event()
 
     def _told(self) -> ApplicationSnapshot:
+        raise NotImplementedError
+
+    def _drawn(self) -> Picture:
         raise NotImplementedError
 
     def metrics(self) -> ApplicationSnapshot:

@@ -97,7 +97,7 @@ class Queried(Watched):
         """
 
         def board() -> Board:
-            return board_of(self.metrics(), time.monotonic())
+            return board_of(self.metrics(), time.monotonic(), self._drawn())
 
         def set_level(level: str) -> str:
             logs.set_level(level)

@@ -32,6 +32,7 @@ from headrace.streams.supervise.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervise.restarts import RestartLimits, Restarts
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Told
+from headrace.topology.show.picture import Picture
 
 WORKERS_MAX = 1_000
 SHUTDOWN_TIMEOUT_S = 30.0
@@ -141,6 +142,7 @@ class Supervisor:
     """How everything was at the last turn; replaced as one, so that any thread reads it."""
     _application: str = field(init=False, default="")
     _topology: str = field(init=False, default="")
+    _picture: Picture | None = field(init=False, default=None)
     _loaded: bool = field(init=False, default=False)
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
     _code: ExitCode | None = field(init=False, default=None)
@@ -218,6 +220,7 @@ class Supervisor:
             is_loaded=self._loaded,
             is_given_up=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
             why=self._why,
+            picture=self._picture,
         )
 
     # -- one worker ----------------------------------------------------------------------------
@@ -250,6 +253,7 @@ class Supervisor:
                 self._loaded = True
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
                 self._application, self._topology = report.application, report.topology
+                self._picture = report.picture
             elif isinstance(report, Failed):
                 self._failed(slot, report.failure())
             elif isinstance(report, Unreached):

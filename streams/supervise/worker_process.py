@@ -35,6 +35,7 @@ from headrace.streams.supervise.report_sender import Reporter, ReportSender
 from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
 from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
 from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Status
+from headrace.topology.show.picture import picture_of
 
 
 class StopSwitch:
@@ -138,7 +139,10 @@ def _work(launch: Launch, index: int, control: int, reports: ReportSender, says:
         leash.timeout_s = app.config.shutdown_timeout_ms / 1000
         config, topology = app.config, app.metrics().topology
         state_dir = str(config.state_dir.absolute())
-        reports.send(Loaded(config.application_id, config.shutdown_timeout_ms, state_dir, topology))
+        picture = picture_of(app.topology)
+        reports.send(
+            Loaded(config.application_id, config.shutdown_timeout_ms, state_dir, topology, picture)
+        )
         switch.attach(lambda leave: app.close(leave_group=leave))
 
         def status() -> Status:

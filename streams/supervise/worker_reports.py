@@ -7,12 +7,15 @@ import select
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+import msgspec
+
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.facts.snapshots import WorkerSnapshot
 from headrace.streams.facts.wire import to_json, worker_of
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.failures import Failure
 from headrace.streams.seams.clients import Clock, TopicPartition
+from headrace.topology.show.picture import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Loaded:
     state_dir: str = ""
     topology: str = ""
     """Tells versions of the topology from each other."""
+    picture: Picture | None = None
+    """What it looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +121,15 @@ def decode(line: bytes) -> Report:
     """Read a line.
 
     Example:
-        >>> decode(encode(Loaded("word-count", 30_000)))
-        Loaded(application='word-count', shutdown_timeout_ms=30000, state_dir='', topology='')
+        >>> decode(encode(Loaded("word-count", 30_000)))  # doctest: +ELLIPSIS
+        Loaded(application='word-count', shutdown_timeout_ms=30000, ..., picture=None)
     """
     if line.startswith(_TOLD):
         # Of many tasks it is long, and the supervisor reads some of them each second.
         return Told(worker_of(line[len(_TOLD) :].rstrip()[:-1]))
     ((kind, fields),) = json.loads(line).items()
+    if kind == "loaded":
+        return msgspec.convert(fields, Loaded, str_keys=True)
     return _KINDS[kind](**fields)
 
 

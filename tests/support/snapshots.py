@@ -44,6 +44,14 @@ def task_snapshot(
     return TaskSnapshot(**(known | others))
 
 
+def node_snapshot(name: str = "node-0", **others: Any) -> NodeSnapshot:
+    known: dict[str, Any] = {
+        "sub_topology": 0, "name": name, "dropped": {"late": 2, "null key": 1}, "own_s": 0.5,
+        "user_s": 0.25,
+    }  # fmt: skip
+    return NodeSnapshot(**(known | others))
+
+
 def worker_snapshot(
     *, tasks: int = 1, first: int = 0, nodes: int = 1, **others: Any
 ) -> WorkerSnapshot:
@@ -57,13 +65,7 @@ def worker_snapshot(
         "rebalances": 2, "aborted": 1, "reactions": {"abort": 1}, "producers_replaced": 0,
         "restored": 50, "restored_per_s": 0.0, "cpu_s": 3.5, "memory_bytes": 1 << 27,
         "busy_s": {"process": 2.0, "poll": 1.0},
-        "nodes": tuple(
-            NodeSnapshot(
-                sub_topology=0, name=f"node-{n}", dropped={"late": 2, "null key": 1}, own_s=0.5,
-                user_s=0.25,
-            )
-            for n in range(nodes)
-        ),
+        "nodes": tuple(node_snapshot(f"node-{n}") for n in range(nodes)),
         "tasks": tuple(task_snapshot(first + n, nodes=nodes) for n in range(tasks)),
         "numbers": (OwnNumber(node="node-0", name="refused", value=3),),
     }  # fmt: skip

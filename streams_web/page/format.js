@@ -1,0 +1,31 @@
+// Numbers and spans as people read them.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+export function count(number) {
+  return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
+}
+
+export function rate(number) {
+  if (number === null) return "–";
+  if (number >= 10_000) return `${(number / 1000).toFixed(0)}k/s`;
+  return number >= 100 || number === 0 ? `${number.toFixed(0)}/s` : `${number.toFixed(1)}/s`;
+}
+
+export function bytes(number) {
+  if (number === null || number === undefined) return "–";
+  let unit = 0;
+  while (number >= 1024 && unit < UNITS.length - 1) {
+    number /= 1024;
+    unit += 1;
+  }
+  return `${number < 10 && unit ? number.toFixed(1) : number.toFixed(0)} ${UNITS[unit]}`;
+}
+
+export function span(milliseconds) {
+  if (milliseconds === null) return "–";
+  const seconds = milliseconds / 1000;
+  if (seconds < 1) return `${milliseconds.toFixed(0)} ms`;
+  if (seconds < 120) return `${seconds.toFixed(1)} s`;
+  return seconds < 7200 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}

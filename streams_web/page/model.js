@@ -1,0 +1,154 @@
+// What the page shows, made of two answers of /api/facts; nothing here touches the page.
+
+const DECIMALS_OF_TIME = 1e-6;
+
+/** The figures of an application, with rates since the answer before. */
+export function modelOf(facts, before) {
+  const tasks = [];
+  for (const worker of facts.workers) {
+    if (worker.facts === null || worker.pid === null) continue;
+    const earlier = sameProcess(worker, before);
+    for (const task of worker.facts.tasks) {
+      const then = earlier && earlier.facts.tasks.find((one) => one.id === task.id);
+      tasks.push(taskOf(worker, task, then, earlier));
+    }
+  }
+  return {
+    application: facts.application,
+    version: facts.version,
+    topology: facts.topology,
+    workers: facts.workers.map((worker) => workerOf(worker, sameProcess(worker, before))),
+    tasks: newestOfEach(tasks),
+    nodes: nodesOf(facts, before),
+  };
+}
+
+function sameProcess(worker, before) {
+  const found = before && before.workers.find((one) => one.index === worker.index);
+  return found && found.facts && worker.facts && found.pid === worker.pid ? found : null;
+}
+
+/** A task that moved is told by both workers for a moment: the later word counts. */
+function newestOfEach(tasks) {
+  const found = new Map();
+  for (const task of tasks) {
+    const other = found.get(task.id);
+    if (!other || other.atS < task.atS) found.set(task.id, task);
+  }
+  return [...found.values()].sort((a, b) => a.sub - b.sub || a.partition - b.partition);
+}
+
+function perSecond(now, then, seconds) {
+  return seconds > DECIMALS_OF_TIME ? Math.max(0, now - then) / seconds : null;
+}
+
+function taskOf(worker, task, then, earlier) {
+  const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
+  const inputs = task.inputs.map((input) => {
+    const old = then && then.inputs.find((one) => one.topic === input.topic);
+    return {
+      topic: input.topic,
+      partition: input.partition,
+      internal: input.internal,
+      lag: input.end === null ? null : Math.max(0, input.end - input.committed),
+      behindMs: input.behind_ms,
+      rate: old ? perSecond(input.processed, old.processed, seconds) : null,
+      written: old && old.end !== null ? perSecond(input.end, old.end, seconds) : null,
+    };
+  });
+  return {
+    id: task.id,
+    sub: task.sub_topology,
+    partition: task.partition,
+    worker: worker.index,
+    atS: worker.facts.at_s,
+    state: worker.facts.is_paused ? "paused" : task.state,
+    stateS: task.state_s,
+    processed: task.processed,
+    committed: task.committed,
+    rate: then ? perSecond(task.processed, then.processed, seconds) : null,
+    inputs,
+    stores: task.stores,
+    restore: task.stores.reduce((sum, store) => sum + store.restore_remaining, 0),
+  };
+}
+
+function workerOf(worker, earlier) {
+  const facts = worker.facts;
+  const seconds = earlier ? facts.at_s - earlier.facts.at_s : 0;
+  return {
+    index: worker.index,
+    state: worker.state,
+    pid: worker.pid,
+    restarts: worker.restarts,
+    facts,
+    rate: earlier ? perSecond(facts.processed, earlier.facts.processed, seconds) : null,
+    cpu: earlier && facts.cpu_s !== null ? perSecond(facts.cpu_s, earlier.facts.cpu_s, seconds) : null,
+  };
+}
+
+function nodesOf(facts, before) {
+  const found = new Map();
+  for (const worker of facts.workers) {
+    if (worker.facts === null) continue;
+    const earlier = sameProcess(worker, before);
+    const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
+    for (const node of worker.facts.nodes) {
+      const key = `${node.sub_topology} ${node.name}`;
+      const one = found.get(key) ?? { sub: node.sub_topology, name: node.name, dropped: new Map(), busy: null };
+      for (const [reason, number] of Object.entries(node.dropped)) {
+        one.dropped.set(reason, (one.dropped.get(reason) ?? 0) + number);
+      }
+      const old = earlier && earlier.facts.nodes.find((n) => n.name === node.name && n.sub_topology === node.sub_topology);
+      if (old && seconds) {
+        one.busy = (one.busy ?? 0) + perSecond(node.own_s + node.user_s, old.own_s + old.user_s, seconds);
+      }
+      found.set(key, one);
+    }
+  }
+  return [...found.values()];
+}
+
+/** Sums over what is listed; null where nothing is known of any. */
+export function sum(list, part) {
+  const known = list.map(part).filter((number) => number !== null && number !== undefined);
+  return known.length ? known.reduce((a, b) => a + b, 0) : null;
+}
+
+export function grouped(list, part) {
+  const found = new Map();
+  for (const one of list) {
+    const key = part(one);
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(one);
+  }
+  return found;
+}
+
+/** What happened between two answers, in words. */
+export function eventsBetween(facts, before) {
+  const found = [];
+  for (const worker of facts.workers) {
+    const old = before.workers.find((one) => one.index === worker.index);
+    const who = `worker ${worker.index}`;
+    if (!old) {
+      found.push({ kind: "good", text: `${who} was added` });
+      continue;
+    }
+    if (worker.restarts > old.restarts) found.push({ kind: "bad", text: `${who} was started again (${worker.restarts} times so far)` });
+    if (worker.state !== old.state) found.push({ kind: "plain", text: `${who}: ${old.state}, then ${worker.state}` });
+    const same = sameProcess(worker, before);
+    if (!same) continue;
+    for (const [name, number] of Object.entries(worker.facts.reactions)) {
+      const more = number - (same.facts.reactions[name] ?? 0);
+      if (more > 0) found.push({ kind: "warn", text: `${who}: ${name}${more > 1 ? `, ${more} times` : ""}` });
+    }
+    for (const [part, words] of [["rebalances", "partitions were given out anew"], ["aborted", "a transaction came to nothing"], ["producers_replaced", "a producer was replaced"]]) {
+      if (worker.facts[part] > same.facts[part]) found.push({ kind: part === "rebalances" ? "plain" : "warn", text: `${who}: ${words}` });
+    }
+  }
+  for (const old of before.workers) {
+    if (!facts.workers.some((one) => one.index === old.index)) found.push({ kind: "plain", text: `worker ${old.index} was taken away` });
+  }
+  return found;
+}

@@ -1,0 +1,106 @@
+// Asks each second, and shows what it is told.
+
+import { eventsBetween, modelOf } from "./model.js";
+import { draw } from "./picture.js";
+import { Views } from "./views.js";
+
+const EVERY_MS = 1000;
+const RATES_OVER_MS = 2000;
+const ANSWERS_KEPT = 6;
+const EVENTS_KEPT = 100;
+const TOKEN = "headrace-token";
+
+const find = (id) => document.getElementById(id);
+const views = new Views();
+const answers = [];
+let events = [];
+let eventNumber = 0;
+let topology = null;
+
+class Refused extends Error {}
+
+async function ask(path) {
+  const token = sessionStorage.getItem(TOKEN);
+  const answer = await fetch(path, { headers: token ? { Authorization: `Bearer ${token}` } : {}, cache: "no-store" });
+  if (answer.status === 401) throw new Refused(token ? "That token is not right." : "");
+  const found = await answer.json();
+  if (!answer.ok) throw new Error((found.reasons ?? [found.error ?? `it answers ${answer.status}`]).join("; "));
+  return found;
+}
+
+function say(text, kind) {
+  const word = find("word");
+  if (word.textContent !== text) word.textContent = text;
+  word.dataset.kind = kind;
+}
+
+function wordOf(model) {
+  const states = model.workers.map((worker) => worker.state);
+  const oldest = model.workers.length - states.filter((state) => state.toLowerCase() === "running").length;
+  if (!oldest) return [`${states.length} ${states.length === 1 ? "worker runs" : "workers run"}`, "good"];
+  return [`${oldest} of ${states.length} workers: ${[...new Set(states)].join(", ")}`, "warn"];
+}
+
+async function look() {
+  const facts = await ask("/api/facts");
+  if (topology === null || topology.topology !== facts.topology) topology = await ask("/api/topology");
+  const now = performance.now();
+  const last = answers.at(-1);
+  const before = answers.findLast((one) => now - one.at >= RATES_OVER_MS) ?? answers[0];
+  if (last) note(eventsBetween(facts, last.facts));
+  answers.push({ at: now, facts });
+  if (answers.length > ANSWERS_KEPT) answers.shift();
+  const model = modelOf(facts, before ? before.facts : null);
+  find("application").textContent = model.application;
+  document.title = `${model.application} – Headrace`;
+  find("version").textContent = model.version;
+  find("token").hidden = true;
+  say(...wordOf(model));
+  views.show(model, events);
+  draw(find("picture"), topology, model);
+}
+
+function note(found) {
+  const at = new Date().toLocaleTimeString();
+  for (const event of found) {
+    eventNumber += 1;
+    events = [{ ...event, at, id: String(eventNumber) }, ...events].slice(0, EVENTS_KEPT);
+  }
+}
+
+async function turn() {
+  try {
+    if (!document.hidden) await look();
+  } catch (error) {
+    if (error instanceof Refused) {
+      say("a token is asked for", "bad");
+      find("token").hidden = false;
+      find("refused").textContent = error.message;
+      return; // the form goes on
+    }
+    say(error instanceof TypeError ? "it does not answer: the figures below are old" : error.message, "bad");
+  }
+  setTimeout(turn, EVERY_MS);
+}
+
+find("token").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(TOKEN, find("secret").value);
+  turn();
+});
+
+find("theme").addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+});
+
+function here() {
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === location.hash) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+}
+addEventListener("hashchange", here);
+here();
+turn();

@@ -1,0 +1,116 @@
+// What each view shows of the model.
+
+import { bytes, count, rate, span } from "./format.js";
+import { grouped, sum } from "./model.js";
+import { View } from "./tables.js";
+
+const section = (id) => document.getElementById(id);
+const late = (node) => [...node.dropped].filter(([reason]) => reason.startsWith("late")).reduce((all, [, number]) => all + number, 0);
+const dropped = (node) => [...node.dropped.values()].reduce((all, number) => all + number, 0);
+
+const TOTALS = [
+  ["processed", (model) => rate(sum(model.workers, (worker) => worker.rate)), "rate"],
+  ["records committed", (model) => count(sum(model.workers, (worker) => worker.facts && worker.facts.committed)), "committed"],
+  ["lag", (model) => count(sum(inputsOf(model), (input) => input.lag)), "lag"],
+  ["tasks running", (model) => `${model.tasks.filter((task) => task.state === "running").length} of ${model.tasks.length}`, "running"],
+  ["rows kept", (model) => count(sum(storesOf(model), (store) => store.keys)), "keys"],
+  ["to restore", (model) => count(sum(model.tasks, (task) => task.restore)), "restore"],
+  ["left out", (model) => count(sum(model.nodes, dropped) ?? 0), "dropped"],
+];
+
+function inputsOf(model) {
+  return model.tasks.flatMap((task) => task.inputs.map((input) => ({ ...input, task: task.id, worker: task.worker })));
+}
+
+function storesOf(model) {
+  return model.tasks.flatMap((task) => task.stores.map((store) => ({ ...store, task: task.id })));
+}
+
+/** Shows a model in all views but the picture. */
+export class Views {
+  constructor() {
+    this.totals = new Map();
+    for (const [title, , name] of TOTALS) {
+      const box = document.createElement("div");
+      const term = document.createElement("dt");
+      const value = document.createElement("dd");
+      term.textContent = title;
+      value.dataset.total = name;
+      box.append(term, value);
+      section("totals").append(box);
+      this.totals.set(name, value);
+    }
+    this.inputs = new View(section("inputs"), "Input partitions", [
+      ["topic", "name", (row) => row.topic],
+      ["partition", "number", (row) => String(row.partition)],
+      ["task", "", (row) => row.task],
+      ["read", "number", (row) => rate(row.rate)],
+      ["lag", "number", (row) => count(row.lag), (row) => (row.lag > 0 ? "warn" : "")],
+      ["behind", "number", (row) => span(row.lag ? row.behindMs : 0)],
+    ]);
+    this.stores = new View(section("stores"), "Stores, over all tasks", [
+      ["store", "name", (row) => row.name],
+      ["tasks", "number", (row) => String(row.tasks)],
+      ["rows, about", "number", (row) => count(row.keys)],
+      ["size", "number", (row) => bytes(row.size)],
+      ["uncommitted", "number", (row) => bytes(row.uncommitted)],
+      ["cached", "number", (row) => bytes(row.cached)],
+      ["to restore", "number", (row) => count(row.restore), (row) => (row.restore ? "warn" : "")],
+    ]);
+    this.steps = new View(section("steps"), "Steps that take time or leave records out", [
+      ["step", "name", (row) => row.name],
+      ["sub-topology", "number", (row) => String(row.sub)],
+      ["time, of one core", "number", (row) => (row.busy === null ? "–" : `${(row.busy * 100).toFixed(0)} %`)],
+      ["late", "number", (row) => count(late(row)), (row) => (late(row) ? "warn" : "")],
+      ["left out", "number", (row) => count(dropped(row)), (row) => (dropped(row) ? "warn" : "")],
+      ["why", "name", (row) => [...row.dropped].map(([reason, number]) => `${reason}: ${count(number)}`).join(", ")],
+    ]);
+    this.workers = new View(section("workers"), "Workers of this host", [
+      ["worker", "number", (row) => String(row.index)],
+      ["host and member", "name", (row) => (row.facts ? row.facts.id : "–")],
+      ["state", "", (row) => row.state, (row) => (row.state.toLowerCase() === "running" ? "good" : "warn")],
+      ["process", "number", (row) => (row.pid === null ? "none" : String(row.pid))],
+      ["tasks", "number", (row) => (row.facts ? String(row.facts.tasks.length) : "–")],
+      ["processed", "number", (row) => rate(row.rate)],
+      ["processor", "number", (row) => (row.cpu === null ? "–" : `${(row.cpu * 100).toFixed(0)} %`)],
+      ["memory", "number", (row) => bytes(row.facts && row.facts.memory_bytes)],
+      ["commits", "number", (row) => count(row.facts && row.facts.commits)],
+      ["aborted", "number", (row) => count(row.facts && row.facts.aborted)],
+      ["restarts", "number", (row) => count(row.restarts), (row) => (row.restarts ? "warn" : "")],
+    ]);
+    this.tasks = new View(section("tasks"), "Tasks", [
+      ["task", "", (row) => row.id],
+      ["worker", "number", (row) => String(row.worker)],
+      ["state", "", (row) => row.state, (row) => (row.state === "running" ? "good" : "warn")],
+      ["for", "number", (row) => span(row.stateS * 1000)],
+      ["processed", "number", (row) => rate(row.rate)],
+      ["committed", "number", (row) => count(row.committed)],
+      ["lag", "number", (row) => count(sum(row.inputs, (input) => input.lag))],
+      ["to restore", "number", (row) => count(row.restore)],
+    ]);
+    this.events = new View(section("events"), "What changed while this page was open, the last first", [
+      ["at", "", (row) => row.at],
+      ["what", "name", (row) => row.text, (row) => row.kind],
+    ]);
+  }
+
+  show(model, events) {
+    for (const [, text, name] of TOTALS) this.totals.get(name).textContent = text(model);
+    const inputs = inputsOf(model).sort((a, b) => (b.lag ?? 0) - (a.lag ?? 0) || a.topic.localeCompare(b.topic) || a.partition - b.partition);
+    this.inputs.show(inputs, (row) => `${row.task} ${row.topic}`);
+    const stores = [...grouped(storesOf(model), (store) => store.name)].map(([name, all]) => ({
+      name,
+      tasks: all.length,
+      keys: sum(all, (store) => store.keys),
+      size: sum(all, (store) => store.size_bytes),
+      uncommitted: sum(all, (store) => store.uncommitted_bytes),
+      cached: sum(all, (store) => store.cached_bytes),
+      restore: sum(all, (store) => store.restore_remaining),
+    }));
+    this.stores.show(stores, (row) => row.name);
+    this.steps.show([...model.nodes].sort((a, b) => (b.busy ?? 0) - (a.busy ?? 0) || a.sub - b.sub || a.name.localeCompare(b.name)), (row) => `${row.sub} ${row.name}`);
+    this.workers.show(model.workers, (row) => String(row.index));
+    this.tasks.show(model.tasks, (row) => row.id);
+    this.events.show(events, (row) => row.id);
+  }
+}
