@@ -56,8 +56,9 @@ class Intake:
         waiting = sum(
             task.queued_in(place)
             for task in self._tasks.running
-            # What is held is bounded by its own queues, and others are not to go short for it.
-            if not self._backlog.is_held(task)
+            # What a task that waits has is bounded by its own queues, and others are not to go
+            # short for it: what it waits for is behind it in the client's line.
+            if not (self._backlog.is_held(task) or self._inputs.is_waiting(task))
             for place in task.inputs
             if place not in self._paused
         )
@@ -65,6 +66,14 @@ class Intake:
         if self._record_bytes * most > WAITING_MAX_BYTES:
             most = WAITING_MAX_BYTES // self._record_bytes
         return max(1, most - waiting)
+
+    @property
+    def _most_queued(self) -> int:
+        """How many records of a partition may wait in a task that waits for others."""
+        most = self._config.buffered_records_per_partition
+        if self._record_bytes * most > WAITING_MAX_BYTES:
+            most = max(1, WAITING_MAX_BYTES // self._record_bytes)
+        return most
 
     def must_wait(self, task: Task) -> bool:
         """Whether a task is to wait for its own input, or for the readers of its output.
@@ -92,8 +101,7 @@ class Intake:
         full = [
             place
             for place in task.inputs
-            if place not in self._paused
-            and task.queued_in(place) >= self._config.buffered_records_per_partition
+            if place not in self._paused and task.queued_in(place) >= self._most_queued
         ]
         if full:
             self._consumer.pause(full)
@@ -106,8 +114,7 @@ class Intake:
         free = [
             place
             for place in task.inputs
-            if place in self._paused
-            and task.queued_in(place) < self._config.buffered_records_per_partition
+            if place in self._paused and task.queued_in(place) < self._most_queued
         ]
         if free:
             self._consumer.resume(free)
