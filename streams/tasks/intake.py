@@ -62,18 +62,12 @@ class Intake:
             for place in task.inputs
             if place not in self._paused
         )
-        most = self._config.max_poll_records
-        if self._record_bytes * most > WAITING_MAX_BYTES:
-            most = WAITING_MAX_BYTES // self._record_bytes
-        return max(1, most - waiting)
+        return max(1, self._bounded(self._config.max_poll_records) - waiting)
 
-    @property
-    def _most_queued(self) -> int:
-        """How many records of a partition may wait in a task that waits for others."""
-        most = self._config.buffered_records_per_partition
-        if self._record_bytes * most > WAITING_MAX_BYTES:
-            most = max(1, WAITING_MAX_BYTES // self._record_bytes)
-        return most
+    def _bounded(self, most: int) -> int:
+        """So many records, or as many as make about WAITING_MAX_BYTES."""
+        large = self._record_bytes * most > WAITING_MAX_BYTES
+        return max(1, WAITING_MAX_BYTES // self._record_bytes) if large else most
 
     def must_wait(self, task: Task) -> bool:
         """Whether a task is to wait for its own input, or for the readers of its output.
@@ -98,11 +92,8 @@ class Intake:
 
     def hold_back(self, task: Task) -> None:
         """Pause full queues of a task that waits, so that what it waits for can arrive."""
-        full = [
-            place
-            for place in task.inputs
-            if place not in self._paused and task.queued_in(place) >= self._most_queued
-        ]
+        most = self._bounded(self._config.buffered_records_per_partition)
+        full = [p for p in task.inputs if p not in self._paused and task.queued_in(p) >= most]
         if full:
             self._consumer.pause(full)
             self._paused.update(full)
@@ -111,11 +102,8 @@ class Intake:
         """Resume what was paused and has room again."""
         if not self._paused:
             return
-        free = [
-            place
-            for place in task.inputs
-            if place in self._paused and task.queued_in(place) < self._most_queued
-        ]
+        most = self._bounded(self._config.buffered_records_per_partition)
+        free = [p for p in task.inputs if p in self._paused and task.queued_in(p) < most]
         if free:
             self._consumer.resume(free)
             self._paused.difference_update(free)
