@@ -13,7 +13,7 @@ _SAME = {
     "min_position": "Wait until a partition is so far: PARTITION:OFFSET, as places have them, or "
     "TOPIC-PARTITION:OFFSET of a record that was written to an input.",
     "wait": "For how long, such as 2s.",
-    "max_age": "Refuse rows that may lack changes of a longer time, such as 10s.",
+    "max_age": "Refuse rows that may lack changes of a longer time, such as 10s; 60s unless given.",
 }
 _PAGED = {
     "limit": "Rows of a page, 100 unless it is given, 10000 at most.",

@@ -53,6 +53,9 @@ LIMIT = 100
 """Rows of a page, where nobody says how many."""
 PAGE_MAX = 10_000
 BODY_MAX_BYTES = 4 << 20
+AGE_MAX_S = 60.0
+"""Rows that may lack changes of a longer time are given to whoever asks for such: their task has
+moved to another host, as a rule, and they are what it left."""
 WAIT_S = 2.0
 """How long is waited for one's own writes, where nobody says for how long."""
 WAIT_MAX_S = 30.0
@@ -279,12 +282,13 @@ class _Asked:
 
     def require_young(self, places: tuple[Place, ...]) -> None:
         """Refuse what is older than `max_age`."""
-        most_s = self._span("max_age", float("inf"))
+        most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
             raise TooOldError(
-                f"partition {old[0].partition} may lack changes of {old[0].age_ms} ms, which is "
-                "more than max_age"
+                f"partition {old[0].partition} may lack changes of {old[0].age_ms / 1000:g} s: no "
+                f"worker of this host has its task now, or it is silent; max_age= is {most_s:g} s "
+                "here, and a longer one has the rows as they are"
             )
 
     def _span(self, name: str, otherwise: float) -> float:

@@ -218,7 +218,7 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         ("/counts/k?min_position=x", 400, "min_position is PARTITION:OFFSET"),
         ("/counts/k?max_age=x", 400, "max_age is a number and ms, s, m or h"),
         ("/held/k", 501, "kept in the memory of the workers"),
-        ("/counts/k?max_age=0ms", 503, "which is more than max_age"),
+        ("/counts/k?max_age=0ms", 503, "max_age= is 0 s here"),
         ("/counts/k?min_position=0:999999&wait=10ms", 503, "not as far as asked for"),
     ],
 )
@@ -246,6 +246,24 @@ def test_ones_own_write_is_waited_for(scene: Scene) -> None:
     at = f"{found['partition']}:{found['places'][0]['offset']}"
     code, found = scene.get(f"/api/stores/counts/k?min_position={at}&max_age=1h")
     assert (code, found["value"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "path", ["counts/k", "counts/none", "counts/range", "counts/prefix?prefix=k"]
+)
+def test_what_a_task_has_left_behind_is_given_where_that_is_asked_for(
+    scene: Scene, path: str
+) -> None:
+    scene.send("words", ("k", ""), ("l", ""))
+    code = scene.get(f"/api/stores/{path}")[0]
+    assert code in (200, 404)
+    now_ms = scene.queries._now_ms
+    scene.queries._now_ms = lambda: now_ms() + 61_000
+    refused, found = scene.get(f"/api/stores/{path}")
+    assert refused == 503
+    assert "no worker of this host has its task now" in found["error"]
+    more = "&" if "?" in path else "?"
+    assert scene.get(f"/api/stores/{path}{more}max_age=2h")[0] == code
 
 
 def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
