@@ -30,6 +30,8 @@ from headrace.state.rocks import (
 from headrace.state.store import Position
 
 _PREFIX = "headrace-secondary-"
+_TRIES = 8
+_LOG = ".log"
 
 
 class RocksSecondary:
@@ -87,15 +89,19 @@ class RocksSecondary:
         """
         if _version(self._path) != self._was:
             return False
-        written = _written(self._path)
-        if written == self._written:
-            return True
-        with failures():
-            self._db.try_catch_up_with_primary()
-            is_same = renewals(self._db) == self._renewals
-        # What came while it caught up is for the next time.
-        self._written = written
-        return is_same
+        for _ in range(_TRIES):
+            written = _written(self._path)
+            if written == self._written:
+                return True
+            with failures():
+                self._db.try_catch_up_with_primary()
+                is_same = renewals(self._db) == self._renewals
+            # What came while it caught up is for the next time. But where rows went to a file and
+            # their log was deleted meanwhile, they may have been in neither when it looked.
+            if _lists(_written(self._path)) == _lists(written):
+                self._written = written
+                return is_same
+        raise StateError(f"{self._path} changes faster than it can be followed; try it again")
 
     @property
     def is_restoring(self) -> bool:
@@ -149,7 +155,12 @@ def _written(path: Path) -> frozenset[tuple[str, int]]:
             return frozenset(
                 (one.name, one.stat().st_size)
                 for one in found
-                if one.name.endswith(".log") or one.name.startswith("MANIFEST-")
+                if one.name.endswith(_LOG) or one.name.startswith("MANIFEST-")
             )
     except OSError as error:
         raise StateError(f"the files of {path} cannot be seen: {error.strerror}") from error
+
+
+def _lists(written: frozenset[tuple[str, int]]) -> set[tuple[str, int]]:
+    """What changes when rows go from the log to files: which logs there are, and the list."""
+    return {(name, 0 if name.endswith(_LOG) else size) for name, size in written}

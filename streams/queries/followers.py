@@ -57,6 +57,7 @@ class Follower:
         self._lock = threading.Lock()
         self._secondary: RocksSecondary | None = None
         self._followed_s = self._follow_at_s = float("-inf")
+        self._reached: dict[str, Position] = {}
         self._is_over = False
         self.used_s = monotonic_s()
 
@@ -79,11 +80,24 @@ class Follower:
                 position = secondary.position(family)
                 if position is None or secondary.is_restoring:
                     raise NotReadableError("its rows come from the changelog; ask again later")
+                self._require_reached(family, position)
                 age_s = self._monotonic_s() - self._followed_s
                 yield secondary.store(family), position, age_s
             except (StateError, UnknownStoreError) as error:
                 self._close()
                 raise NotReadableError(f"its files cannot be read: {error}") from error
+
+    def _require_reached(self, family: str, position: Position) -> None:
+        """Nobody is to see rows that are older than those he has seen: restored from the begin."""
+        before = self._reached.get(family)
+        if (
+            before is not None
+            and before.topic_id == position.topic_id
+            and position.offset < before.offset
+        ):
+            self._follow_at_s = float("-inf")
+            raise NotReadableError("it is not as far again as it has been; ask again later")
+        self._reached[family] = position
 
     def _current(self, *, fresh: bool) -> RocksSecondary:
         if self._is_over:

@@ -232,3 +232,25 @@ def test_what_is_written_while_it_follows_is_seen_the_next_time(
     assert reader.follow()
     assert rows(reader) == {b"k": b"2"}
     reader.close()
+
+
+def test_rows_that_go_to_a_file_while_it_follows_are_looked_for_again(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = beside(tmp_path, memory)
+    real, caught_up = module.renewals, 0
+
+    def meanwhile(db: Any) -> int:
+        nonlocal caught_up
+        caught_up += 1
+        if caught_up == 1:
+            state.begin_restore()
+            state.restore({"a": [(b"k", b"2")]})
+            state.end_restore({"a": LATER})
+        return real(db)
+
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
+    monkeypatch.setattr(module, "renewals", meanwhile)
+    assert reader.follow()
+    assert (caught_up, rows(reader), reader.position("a")) == (2, {b"k": b"2"}, LATER)
+    reader.close()

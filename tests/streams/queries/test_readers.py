@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -445,3 +445,20 @@ def test_many_threads_ask_while_it_is_written(
         for thread in threads:
             thread.join()
         assert wrong == []
+
+
+def test_rows_that_are_not_as_far_as_they_were_are_not_read(tmp_path: Path) -> None:
+    with asked(counting(), tmp_path) as (driver, queries):
+        send(driver, "a", "b")
+        driver.commit()
+        counts = queries.store("counts")
+        assert counts.get("a") == 1
+        (home,) = driver._worker.disk._homes.values()
+        state: RocksTaskState = home.state
+        position = state.position("counts")
+        assert position is not None
+        state.write({}, {"counts": replace(position, offset=position.offset - 1)})
+        with pytest.raises(NotReadableError, match="it is not as far again as it has been"):
+            counts.get("a")
+        state.write({}, {"counts": position})
+        assert counts.get("a") == 1
