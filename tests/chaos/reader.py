@@ -5,6 +5,7 @@ To be called when the workers have ended. The brokers must be up.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.chaos.markers import MARKER_KEY, write_markers
 from tests.support import kafka
 
 _TIMEOUT_S = 60
+_AGAIN_S = 0.1
 _BATCH = 10_000
 
 
@@ -190,7 +192,15 @@ def _consumer(bootstrap: str, isolation: str) -> confluent_kafka.Consumer:
 def _watermarks(
     consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition
 ) -> tuple[int, int]:
-    found = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            found = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+            break
+        except confluent_kafka.KafkaException:  # such as of a leader that has just changed
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_AGAIN_S)
     if found is None:
         raise TimeoutError(f"{place.topic}-{place.partition}: the brokers do not say its offsets")
     return found

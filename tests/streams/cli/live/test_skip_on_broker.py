@@ -45,6 +45,7 @@ class Counting:
     def __init__(self, topics: Topics, directory: Path, guarantee: str) -> None:
         self.bootstrap = topics.bootstrap
         self.lines, self.counts = topics.create("lines"), topics.create("counts")
+        self.is_exact = guarantee == "exactly_once_v2"
         self.settings = settings_of(topics, directory, processing_guarantee=guarantee)
         text = APP.format(lines=self.lines, counts=self.counts, settings=self.settings)
         self.file = directory / f"app_{uuid.uuid4().hex}.py"
@@ -65,6 +66,13 @@ class Counting:
         """The last count of each word, as the topic has it."""
         found = kafka.read(self.bootstrap, self.counts)
         return {(r.key or b"").decode(): int.from_bytes(r.value or b"") for r in found}
+
+    def shows(self, **expected: int) -> bool:
+        """Whether the counts are these; at-least-once may have counted more."""
+        found = self.result()
+        if self.is_exact:
+            return found == expected
+        return found.keys() == expected.keys() and all(found[w] >= n for w, n in expected.items())
 
     def skip(self, *arguments: str | int) -> Result:
         line = ["skip", *map(str, arguments)]
@@ -103,7 +111,7 @@ def test_the_command_of_the_message_leaves_out_that_record_and_no_other(
     offset, marked = counting.stands_at()
     assert (offset, marked) in [(3, []), (0, [2]), (1, [2])]
     with live(counting.app.topology, counting.settings) as app:
-        app.wait(lambda: counting.result() == {"a": 3, "b": 2, "c": 1}, what="all others")
+        app.wait(lambda: counting.shows(a=3, b=2, c=1), what="all others")
     assert counting.stands_at() == (5, [])
 
 
@@ -114,23 +122,23 @@ def test_one_record_after_the_other_is_left_out(counting: Counting) -> None:
         assert error.offset == offset
         assert counting.skip_as_told(error, "--yes").exit_code == 0
     with live(counting.app.topology, counting.settings) as app:
-        app.wait(lambda: counting.result() == {"a": 1, "b": 1}, what="the others")
+        app.wait(lambda: counting.shows(a=1, b=1), what="the others")
         counting.write("a")
-        app.wait(lambda: counting.result() == {"a": 2, "b": 1}, what="what comes after")
+        app.wait(lambda: counting.shows(a=2, b=1), what="what comes after")
     assert counting.stands_at() == (6, [])
 
 
 def test_at_the_record_itself_the_offset_is_set_behind_it(counting: Counting) -> None:
     counting.write("a")
     with live(counting.app.topology, counting.settings) as app:
-        app.wait(lambda: counting.result() == {"a": 1}, what="the first")
+        app.wait(lambda: counting.shows(a=1), what="the first")
     counting.write("p0ison")
     done = counting.skip_as_told(counting.failure(), "--yes")
     assert f"{counting.lines}-0  1 -> 2" in done.output
     assert counting.stands_at() == (2, [])
     counting.write("a")
     with live(counting.app.topology, counting.settings) as app:
-        app.wait(lambda: counting.result() == {"a": 2}, what="what comes after")
+        app.wait(lambda: counting.shows(a=2), what="what comes after")
 
 
 def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None:

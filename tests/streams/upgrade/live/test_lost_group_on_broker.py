@@ -119,7 +119,7 @@ def test_at_least_once_tells_of_a_deleted_group_before_the_start_and_how_to_go_a
     told = capsys.readouterr().out
     options = f"--topic {group}-by-word-repartition --topic {source}"
     assert f"headrace offsets set MODULE:APP {options} --to end" in told
-    assert "\nNote: records_counted_twice: the group " in told
+    assert "Note: records_counted_twice: the group " in told
     assert told.endswith("can be started on what is deployed, but see the notes.\n")
 
     ends = {t: kafka.ends(topics.bootstrap, t) for t in (f"{group}-by-word-repartition", source)}

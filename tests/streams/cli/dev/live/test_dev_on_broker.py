@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support import kafka
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.topics import Topics
 
@@ -62,7 +63,7 @@ class Terminal:
     def interrupt(self) -> int:
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE_S)
         ended = ("terminated", "zombie")  # nobody may be there to bury what the broker was
         left = [c for c in children if c.is_running() and c.status() not in ended]
         assert left == []
