@@ -412,9 +412,9 @@ class Task:
         self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
     ) -> None:
         """Make a committed transaction's rows the local state's: one batch, then start afresh."""
-        rows = self._local_rows(deltas)
-        if rows or positions:
-            with corruption_of(self.id):
+        with corruption_of(self.id):
+            rows = self._local_rows(deltas)  # reads, too, where rows expire
+            if rows or positions:
                 self.state.write(rows, positions)
         for name in deltas:
             self._buffers[name].committed()

@@ -266,6 +266,26 @@ def test_rows_of_a_corrupted_task_that_its_changelog_does_not_have_are_gone(
     assert sorted(key for key, _ in home.state.store("counts").scan()) == [b"a", b"b"]
 
 
+def test_files_that_are_found_broken_as_expired_rows_are_looked_for_are_rebuilt(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is final by then: a worker that died of it would do so again after each start."""
+    bench.send("a", place=THERE)
+    bench.commit()
+    bench.send("a", place=THERE)
+
+    def local_rows(self: Any, changes: Any) -> Any:
+        raise StoreCorruptedError("a file is broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.state.buffer.Buffer.local_rows", local_rows)
+        bench.commit()
+    assert [event["tasks"] for event in bench.events("state_rebuilt")] == [["0_1"]]
+    bench.send("a", place=THERE)
+    bench.commit()
+    assert bench.out() == [("a", 1), ("a", 2), ("a", 3)]
+
+
 def test_nothing_is_kept_of_what_was_restored_of_a_corrupted_task(
     restoring: RestoringBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
