@@ -45,6 +45,8 @@ _SILENT_FACTOR = 3
 _SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
 """Brokers that are there answer in milliseconds."""
 _REQUEST_S = 5.0
+_CLIENT_S, _CLIENT_MAX_S = 1.0, 30.0
+"""How long a client is given to reach a broker, the next one twice as long: some are far away."""
 _SURE_AFTER_S = 1.0
 """One of several brokers may have a certificate that is wrong, and another one answer."""
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
@@ -122,15 +124,27 @@ class Heard:
 
 
 class _Probe:
-    """One client that asks until it has an answer, and what it says meanwhile."""
+    """Clients that ask, one after the other, until there is an answer, and what they say meanwhile.
 
-    def __init__(self, config: Mapping[str, Any], log: Log) -> None:
+    A client that has just heard of a broker which is gone may try that one for ever, without a
+    pause, though others are there. So none is waited for for long.
+    """
+
+    def __init__(self, config: Mapping[str, Any], log: Log, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
         self._servers = str(config.get("bootstrap.servers", "")).split(",")
         self.heard = Heard(log)
-        self._client = new_admin(config, self.heard)
-        self._future: Any = None
         self._slice_s = _SLICE_MIN_S
         self._final_s: float | None = None
+        self._client_s = _CLIENT_S
+        self._begin()
+
+    def _begin(self) -> None:
+        self._client = new_admin(self._config, self.heard)
+        self._future: Any = None
+        self._given_up_s = self._clock.monotonic_s() + self._client_s
+        self._client_s = min(2 * self._client_s, _CLIENT_MAX_S)
 
     def answers(self) -> bool:
         """Ask, wait a moment, and say whether there is an answer."""
@@ -138,14 +152,16 @@ class _Probe:
             self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
         self._client.poll(self._slice_s)
         self._slice_s = min(1.1 * self._slice_s, _SLICE_MAX_S)
-        if not self._future.done():
-            return False
-        future, self._future = self._future, None
-        try:
-            future.result(0)
-        except KafkaException:
-            return False
-        return True
+        if self._future.done():
+            future, self._future = self._future, None
+            try:
+                future.result(0)
+            except KafkaException:
+                return False
+            return True
+        if self._clock.monotonic_s() >= self._given_up_s:
+            self._begin()
+        return False
 
     @property
     def all_failed(self) -> bool:
@@ -297,7 +313,7 @@ class BrokerContact(Heard):
         on_late: Callable[[], None],
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
-        probe = _Probe(self._config, self._log)
+        probe = _Probe(self._config, self._log, self._clock)
         is_told = False
         begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
         while not probe.answers():

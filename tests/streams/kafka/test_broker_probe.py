@@ -1,0 +1,40 @@
+"""How a start finds a broker that answers, whatever a client of its own makes of it."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from headrace.streams.kafka import broker_contact
+from headrace.streams.kafka.broker_contact import BrokerContact
+
+
+class Client:
+    """Answers at once, or never."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers = answers
+
+    def describe_cluster(self, **_: Any) -> Future[None]:
+        future: Future[None] = Future()
+        if self._answers:
+            future.set_result(None)
+        return future
+
+    def poll(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+
+def test_a_client_that_hangs_at_a_broker_that_is_gone_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen with one of three nodes just killed: the client tried that one alone, in a busy loop."""
+    clients = iter([Client(answers=False), Client(answers=False), Client(answers=True)])
+    monkeypatch.setattr(broker_contact, "new_admin", lambda *_: next(clients))
+    monkeypatch.setattr(broker_contact, "_CLIENT_S", 0.05)
+    contact = BrokerContact({"bootstrap.servers": "one:1,two:2,three:3"})
+    contact.reach(lambda: False, within_s=20.0)
+    assert next(clients, None) is None
