@@ -21,6 +21,8 @@ NAME_LENGTH_MAX = 249
 TOPOLOGY_ENDING = ".topology"
 BACKFILL_ENDING = ".backfill"
 SHUTDOWN_ENDING = ".shutdown"
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 OWN_GROUPS = (TOPOLOGY_ENDING, BACKFILL_ENDING, SHUTDOWN_ENDING)
 """What stands behind an application's name in those of the groups that it keeps notes in."""
 
@@ -232,3 +234,23 @@ def _bounded(value: int, minimum: int, maximum: int, except_for: tuple[int, ...]
     if value in except_for:
         raise ValueError(f"must not be {value}")
     return value
+
+
+def span_of(text: str, name: str) -> timedelta:
+    """Read a span of time that was given as text.
+
+    Args:
+        name: what it is, for the error.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> span_of("1.5s", "wait").total_seconds(), span_of("2m", "wait").total_seconds()
+    (1.5, 120.0)
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{name} is a number and ms, s, m or h, such as 30s, and not {text[:40]!r}"
+        )
+    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])

@@ -11,7 +11,6 @@ again, and wait longer.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -30,8 +29,6 @@ STUCK_S = 30.0
 OLD_S = SILENT_S
 """What a worker told so long ago says nothing of how it is now."""
 _AWAY = "connecting"
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,23 +85,6 @@ def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health
     if not reasons and not board.facts.tasks:
         reasons.append("no worker has a task")  # it may have had some, so not yet or any more
     return Health(tuple(reasons), _progress(left) if reasons else [])
-
-
-def span_of(text: str) -> timedelta:
-    """Read a span of time.
-
-    Raises:
-        ValueError: it is none.
-
-    >>> span_of("1.5s").total_seconds(), span_of("2m").total_seconds()
-    (1.5, 120.0)
-    """
-    found = _SPAN.fullmatch(text)
-    if found is None:
-        raise ValueError(
-            f"within is a number and ms, s, m or h, such as 30s, and not {text[:40]!r}"
-        )
-    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
 
 
 def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 from headrace import __version__
 from headrace.streams.logs import LEVELS
 from headrace.streams_web.changes import LOG_LEVEL
-from headrace.streams_web.store_openapi import store_paths
+from headrace.streams_web.stores.openapi import store_paths
 from headrace.streams_web.views import VIEWS, TopologyAnswer
 
 _HEALTH = {

@@ -16,6 +16,7 @@ from headrace.streams.facts.board import Board
 from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
+from headrace.streams.settings import span_of
 from headrace.streams_web import exposition, health, static
 from headrace.streams_web.address import names_this_machine
 from headrace.streams_web.changes import LOG_LEVEL, Changes
@@ -92,7 +93,7 @@ class Pages:
     def _of_stores(self) -> list[Route]:
         if self._queries is None:
             return []
-        from headrace.streams_web.store_pages import StorePages  # loads RocksDB
+        from headrace.streams_web.stores.pages import StorePages  # loads RocksDB
 
         return StorePages(self._queries).routes()
 
@@ -168,7 +169,7 @@ class Pages:
     async def _ready(self, request: Request) -> Response:
         asked = request.query_params.get("within")
         try:
-            within = None if asked is None else health.span_of(asked)
+            within = None if asked is None else span_of(asked, "within")
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
         return _answer(health.ready(self._board(), self._monotonic_s(), within))

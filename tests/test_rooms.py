@@ -77,6 +77,7 @@ streams/cli/looks/
 streams/cli/stores/
 streams/cli/
 streams/__init__.py
+streams_web/stores/
 streams_web/
 spark_bridge/cleanup.py spark_bridge/driver_memory.py spark_bridge/errors.py spark_bridge/read.py \
     spark_bridge/range_consumer.py

@@ -29,9 +29,9 @@ from headrace.streams.facts.board import Board
 from headrace.streams.queries import followers
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web import store_pages
 from headrace.streams_web.server import WebServer
-from headrace.streams_web.store_pages import WAITING_MAX
+from headrace.streams_web.stores.local import WAITING_MAX, room
+from headrace.streams_web.stores.pages import StorePages
 from tests.support.processes import wait_until
 from tests.support.snapshots import application_snapshot
 
@@ -281,11 +281,11 @@ def test_what_takes_long_leaves_threads_for_others(scene: Scene) -> None:
         thread.join()
     assert "others wait" not in scene.get(late.replace("3s", "0ms"))[1]["error"]
     assert scene.get("/api/stores/counts/count?exact=true")[0] == 200
-    pages = store_pages.StorePages(lambda: scene.queries)
+    counting = threading.Semaphore()
     with (
-        store_pages._room(pages._counting, "another count"),
+        room(counting, "another count"),
         pytest.raises(NotReadableError, match="another count; ask again later"),
-        store_pages._room(pages._counting, "another count"),
+        room(counting, "another count"),
     ):
         raise AssertionError("two at once")
 
@@ -304,7 +304,7 @@ def test_the_description_has_the_questions(scene: Scene) -> None:
     assert paths["/api/stores/{name}/{key}"]["get"]["responses"].keys() >= {"404", "503"}
     assert "Place" in described["components"]["schemas"]
     asked = {path for path in paths if path.startswith("/api/stores")}
-    routes = store_pages.StorePages(lambda: None).routes()
+    routes = StorePages(lambda: None).routes()
     assert asked == {route.path.replace(":path", "") for route in routes}
 
 
