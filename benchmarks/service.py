@@ -19,6 +19,7 @@ from headrace.streams.app import KafkaStreams
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.worker.reactions import Reactions
 
 
 def tell(event: str, **fields: object) -> None:
@@ -35,8 +36,8 @@ class Teller:
     def on_running(self) -> None:
         tell("running")
 
-    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
-        tell("committed", records=records)
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
+        tell("committed", records=records, tasks=[str(task) for task in tasks])
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
         tell("restore_started", place=str(place), store=store, begin=begin, end=end)
@@ -56,6 +57,16 @@ def _tell_of_init(init: Callable[[TransactionalProducer], None]) -> None:
         tell("transactions_initialised")
 
     TransactionalProducer.init = told  # type: ignore[method-assign]
+
+
+def _tell_of_aborts(abort: Callable[[Reactions], None]) -> None:
+    """Nor does one hear of transactions that come to nothing."""
+
+    def told(self: Reactions) -> None:
+        tell("aborted")
+        abort(self)
+
+    Reactions.abort = told  # type: ignore[method-assign]
 
 
 @click.command()
@@ -83,6 +94,7 @@ def main(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     _tell_of_init(TransactionalProducer.init)
+    _tell_of_aborts(Reactions.abort)
     settings: dict[str, object] = {
         "application.id": run_name,
         "bootstrap.servers": bootstrap,

@@ -31,6 +31,8 @@ FENCED_TIMES = 3
 FENCED_WITHIN_S = 60.0
 LOOK_AFTER_S = 1.0
 JOIN_PATIENCE_SESSIONS = 4
+HEARTBEAT_LOOK_S = 0.05
+"""How often to have the client look whether a heartbeat is due."""
 UNSETTLED = frozenset({TopicPartition("", -1)})
 """Stands for an answer that is none yet."""
 
@@ -65,6 +67,9 @@ class Membership:
         self._metadata: GroupMetadata | None = None
         self._member_id: str | None = None
         self._is_fenced = False
+        self._is_new = False
+        """Whether the group has begun a generation since the last turn."""
+        self._touched_s = -math.inf
         self._joining_since_s: float | None = None
         self._look_at_s: float | None = None
         """When to look for orphans: after each join, until an answer is sure."""
@@ -104,6 +109,7 @@ class Membership:
     def assigned(self) -> None:
         """The group has given out partitions, so the worker has joined."""
         self._joining_since_s = None
+        self._is_new = True
         if self._look_at_s is None:
             self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
 
@@ -112,12 +118,28 @@ class Membership:
         if self._is_fenced:
             self._is_fenced = False
             self._join_anew()
+        self._keep_in_touch()
         self._look_for_orphans()
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
             # A client that was started while a broker was silent may wait for it for ever.
             self._log.warning("join_repeated", after_s=round(self._join_patience_s))
             self._join_anew()
+
+    def _keep_in_touch(self) -> None:
+        """Hear soon of a rebalance, and take part in it at once: what moves is nobody's until then.
+
+        Heartbeats go out here, between two commits, rather than when a commit asks for the
+        generation: the client joins with the answer, and offsets on their way are refused then.
+        """
+        if self._is_new:
+            self._is_new = False
+            # Who has got nothing yet waits for what others give up, in the generation after this.
+            self._consumer.hasten()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._touched_s >= HEARTBEAT_LOOK_S:
+            self._touched_s = now_s
+            self._consumer.keep_in_touch()
 
     def _look_for_orphans(self) -> None:
         """Have partitions shared out that the group has left without a member.
@@ -173,6 +195,7 @@ class Membership:
         self._is_fenced = True
 
     def _join_anew(self) -> None:
+        self._is_new = False
         self._member_id = None
         self._look_at_s = None
         self._joining_since_s = self._clock.monotonic_s()

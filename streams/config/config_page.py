@@ -62,7 +62,7 @@ may be `read_uncommitted`; then the application reads all records at once, abort
 does a [backfill](backfill.md) of it.
 
 `consumer.session.timeout.ms` is 10 s: after that the group gives up a worker that died.
-`consumer.heartbeat.interval.ms` is 500, or a third of the session where that is shorter. Workers
+`consumer.heartbeat.interval.ms` is 200, or a third of the session where that is shorter. Workers
 hear of a rebalance with their next heartbeat, and nobody reads partitions that move until then.
 
 `consumer.queued.min.messages` is 5000 and `consumer.max.partition.fetch.bytes` 262144: records of

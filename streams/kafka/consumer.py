@@ -40,6 +40,7 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 _NOTHING: Batches = {}
 _RETRY_WAIT_S = 0.1
 _METADATA_S = 2.0
+_HASTEN_S = 0.5
 _JOIN_WAIT_S = 10.0
 """How long a member that leaves waits for its joining to end; the others join once they hear of it,
 with their next heartbeat, and one that is dead holds them up until its session ends."""
@@ -119,6 +120,18 @@ class LiveConsumer:
         # the group. The pattern matches no topic.
         self._asked = not self._asked
         self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
+
+    def hasten(self) -> None:
+        """Have the client take part at once in the rebalance that comes next."""
+        assert self._subscribed is not None, "before subscribe"
+        # The client joins once a second at most, and counts anew behind any answer about topics.
+        with contextlib.suppress(KafkaException):
+            self._client.list_topics(self._subscribed[0][0], timeout=_HASTEN_S)
+
+    def keep_in_touch(self) -> None:
+        """Have the client send a heartbeat if one is due."""
+        # It looks when something wakes it, as a question does; by itself each half second alone.
+        self._client.consumer_group_metadata()
 
     def hear_of_partitions(self) -> bool:
         """Ask what partitions there are, so that the group shares out new ones; whether it was."""

@@ -80,6 +80,12 @@ class Consumer(Protocol):
     def ask_for_rebalance(self) -> None:
         """Have the group share out its partitions again; what stays where it is goes on."""
 
+    def hasten(self) -> None:
+        """Have the client take part at once in the rebalance that comes next."""
+
+    def keep_in_touch(self) -> None:
+        """Have the client send a heartbeat if one is due."""
+
     def hear_of_partitions(self) -> bool:
         """Ask what partitions there are, so that the group shares out new ones; whether it was."""
 

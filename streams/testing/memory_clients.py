@@ -61,6 +61,12 @@ class MemoryConsumer:
     def ask_for_rebalance(self) -> None:
         """There is nobody to share with."""
 
+    def hasten(self) -> None:
+        """It joins at once."""
+
+    def keep_in_touch(self) -> None:
+        """Nobody else is there to be heard of."""
+
     def hear_of_partitions(self) -> bool:
         """There is nothing to hear: a topic has the partitions that it was made with."""
         return True

@@ -357,6 +357,11 @@ class SimulatedConsumer:
             self._group.name, self._generation, self._member_id, self._instance_id or None
         )
 
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
+        """Ask what topics there are: joins do not wait for it here."""
+        del topic, timeout
+        self.process.check()
+
     def memberid(self) -> str:
         """The member id as it is now, "" for none."""
         self.process.check()

@@ -12,6 +12,7 @@ import pytest
 from headrace.streams.commit.membership import (
     FENCED_TIMES,
     FENCED_WITHIN_S,
+    HEARTBEAT_LOOK_S,
     JOIN_PATIENCE_SESSIONS,
     LOOK_AFTER_S,
     Membership,
@@ -36,11 +37,19 @@ class Consumer:
     """As much of one as is asked; each question about the group finds another generation."""
 
     calls: list[str] = field(default_factory=list)
+    touched: list[str] = field(default_factory=list)
+    """What is asked so that it hears of rebalances soon."""
     name: str = "member-1"
     generations: Any = field(default_factory=lambda: itertools.count(1))
 
     def __getattr__(self, call: str) -> Callable[..., None]:
         return lambda *_: self.calls.append(call)
+
+    def hasten(self) -> None:
+        self.touched.append("hasten")
+
+    def keep_in_touch(self) -> None:
+        self.touched.append("keep_in_touch")
 
     def member_id(self) -> str:
         return self.name
@@ -124,6 +133,24 @@ def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Be
 
     bench.consumer.group_metadata = given_up
     assert bench.membership.metadata() == heard
+
+
+def test_each_generation_is_taken_part_in_at_once(bench: Bench) -> None:
+    """Who got nothing in one waits for what others give up, in the next."""
+    bench.joined()
+    bench.turns(3)
+    assert bench.consumer.touched.count("hasten") == 1
+    bench.membership.assigned()
+    bench.turns(3)
+    assert bench.consumer.touched.count("hasten") == 2
+
+
+def test_heartbeats_that_are_due_go_out_between_two_commits(bench: Bench) -> None:
+    """Not with the question for the generation, whose answer they would change."""
+    for _ in range(101):
+        bench.membership.turn()
+        bench.clock.sleep(HEARTBEAT_LOOK_S / 10)
+    assert len(bench.consumer.touched) == pytest.approx(11, abs=1)
 
 
 def test_another_name_of_the_member_is_another_membership(bench: Bench) -> None:

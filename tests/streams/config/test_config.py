@@ -262,8 +262,8 @@ def test_heartbeats_are_frequent_and_fit_into_the_session() -> None:
     def heartbeat_ms(**settings: object) -> object:
         return parse(**settings).consumer_config("w")["heartbeat.interval.ms"]
 
-    assert heartbeat_ms() == 500
-    assert heartbeat_ms(consumer__session__timeout__ms=timedelta(milliseconds=600)) == 200
+    assert heartbeat_ms() == 200
+    assert heartbeat_ms(consumer__session__timeout__ms=timedelta(milliseconds=300)) == 100
     assert heartbeat_ms(consumer__heartbeat__interval__ms=3000) == 3000
     assert "heartbeat.interval.ms" not in parse().restore_config()
 
