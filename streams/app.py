@@ -27,8 +27,8 @@ from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import refuse_while_loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
-from headrace.streams.plan.key_checks import log_unequal_keys
 from headrace.streams.plan.plan import SubPlan, plan_application
+from headrace.streams.plan.plan_notes import log_plan_notes
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
@@ -359,7 +359,7 @@ class KafkaStreams(Crewed):
 
     def _work(self) -> None:
         if self._index == 0:
-            log_unequal_keys(self._topology, self.config, self._log)
+            log_plan_notes(self._topology, self.config, self._log)
         contact = BrokerContact(
             self.config.admin_config(),
             self._log,

@@ -10,7 +10,7 @@ import click
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
-from headrace.streams.plan.key_checks import meetings_of, unnamed_keys_of
+from headrace.streams.plan.plan_notes import meetings_of, unnamed_keys_of
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as

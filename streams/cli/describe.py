@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.plan.plan import optimized
+from headrace.streams.plan.plan_notes import folds_as_run
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
 
 
 @click.command()
@@ -21,9 +26,10 @@ def describe(
 ) -> None:
     """Print the sub-topologies of an application, their steps, topics and stores.
 
-    The text is the one that Kafka Streams prints for the same topology. With --code, print the
-    source that each sub-topology becomes. Both are as the application's settings have them, and
-    those given here over them. No broker is asked.
+    The text is the one that Kafka Streams prints for the same topology. Below it stands for each
+    fold of a grouped stream whether partial results go to its repartition topic, or why not. With
+    --code, print the source that each sub-topology becomes. All is as the application's settings
+    have it, and those given here over them. No broker is asked.
 
     MODULE:APP is what `headrace run` takes.
     """
@@ -41,3 +47,20 @@ def describe(
             click.echo(topology.to_svg())
         else:
             click.echo(topology.describe().rstrip())
+            for line in _partial_results(app):
+                click.echo(line)
+
+
+def _partial_results(app: KafkaStreams) -> Iterator[str]:
+    """For each fold of a grouped stream: whether partial results are written, and why not."""
+    seen = [
+        one
+        for one in folds_as_run(app.topology, app.config)
+        if one.topic is not None or one.is_declared
+    ]
+    if seen:
+        yield "\nPartial results:"
+    for one in seen:
+        written = f"written to {one.topic} in place of single records"
+        said = f"none, as {one.reason}" if one.combining is None else written
+        yield f"  {one.fold.word} into {one.store}: {said}"

@@ -354,16 +354,32 @@ topics and groups are named after it
             timestamps=self.default_timestamp_extractor,
         )
 
+    def why_not_combined(self, *, asks_user: bool) -> str | None:
+        """Why these settings let no partial results be written; None where they do.
+
+        Args:
+            asks_user: whether functions of the user's make them: not those of counts.
+        """
+        # Results are held back with a cache alone, and a record that cannot be written, or that a
+        # function fails on, is the handler's as long as it is one.
+        if COMBINE not in self.topology_optimization:
+            return f"topology.optimization leaves {COMBINE} out"
+        if not self.statestore_cache_max_bytes:
+            return "statestore.cache.max.bytes is 0"
+        if self.production_exception_handler != "fail":
+            return "production.exception.handler decides about records that cannot be written"
+        if asks_user and self.processing_exception_handler != "fail":
+            return "processing.exception.handler decides about records that a function fails on"
+        return None
+
     @property
     def rewrites(self) -> Sequence[Rewrite]:
         """Those of the topology, without one that would not keep the results here."""
         names = set(self.topology_optimization)
-        # Results are held back with a cache alone, and a record that cannot be written is the
-        # handler's as long as it is one.
-        if not self.statestore_cache_max_bytes or self.production_exception_handler != "fail":
-            names.discard(COMBINE)
         rewrites = dict(BY_NAME)
-        if self.processing_exception_handler != "fail" or self.compile_options.skips_undecodable:
+        if self.why_not_combined(asks_user=False) is not None:
+            names.discard(COMBINE)
+        elif self.why_not_combined(asks_user=True) is not None:
             rewrites[COMBINE] = count_before_repartition
         chosen = [rewrite for name, rewrite in rewrites.items() if name in names]
         reset = self.consumer_config("").get("auto.offset.reset")

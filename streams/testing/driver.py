@@ -17,8 +17,8 @@ from typing_extensions import TypeVar
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import plan_global_tables
-from headrace.streams.plan.key_checks import warn_of_keys
 from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.plan_notes import warn_of_keys
 from headrace.streams.testing.driver_names import Names
 from headrace.streams.testing.driver_store import Stores, StoreView
 from headrace.streams.testing.driver_topics import (

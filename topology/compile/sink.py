@@ -99,7 +99,7 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
     assert node.combines is not None
     w, i = gen.writer, gen.ordinal(node)
     serde = node.key or gen.options.default_key
-    kept, key = f"partial_{i}", f"partial_key_{i}"
+    key = f"partial_key_{i}"
     w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
     known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
     single = [f"partials_{i}.rests"]
@@ -108,34 +108,64 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
     with w.block(f"if {' or '.join(single)}:"):
         _emit_single(gen, node, known)
     with w.block("else:"):
-        if node.combines.fold.asks_user:
-            _emit_step(gen, node, replace(known, key_is_set=True, value_is_set=True), key)
+        known = replace(known, key_is_set=True, value_is_set=True)
+        if not gen.options.skips_undecodable:
+            _emit_step(gen, node, known, key, _all_given(gen, node, known, key))
             return
-        w.line(f"{kept} = partials_{i}_get({key})")
-        with w.block(f"if {kept} is None:"):
-            w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
+        # What cannot be read behind the topic goes there by itself: a handler is asked there.
+        with w.block("try:"):
+            given = _all_given(gen, node, known, key)
+            _check_key(gen, node, known, key)
+        with w.block("except Exception:"):
+            _emit_alone(gen, node, known, key)
         with w.block("else:"):
-            w.line(f"partials_{i}.hits += 1")
-            latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
-            w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
+            _emit_step(gen, node, known, key, given)
 
 
-def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
-    """Write the step of the user's functions, of what they would be given behind the topic.
+def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, str]:
+    """Write what the fold's functions are given behind the topic: key and value, as far as so."""
+    assert node.combines is not None
+    fold = node.combines.fold
+    return (
+        _given(gen, node, flow.key, "key", data=key) if fold.adds_with_key else "",
+        _given(gen, node, flow.value_object, "value") if fold.reads_value else "",
+    )
 
-    Where they say that there is no row, the record goes there itself, behind what is held of its
-    key: a partial result cannot say what a row becomes that was never seen.
+
+def _check_key(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+    """Write that the key is read as it will be behind the topic, unless it is for the fold."""
+    assert node.combines is not None
+    if flow.key is None:
+        serde = node.key or gen.options.default_key
+        decode = gen.constant(f"decode_key_{gen.ordinal(node)}", serde.deserialize)
+        gen.writer.line(f"{decode}({key})")
+    elif not node.combines.fold.adds_with_key:
+        _given(gen, node, flow.key, "key", data=key)
+
+
+def _emit_alone(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+    """Write the send of a record as it is, behind what is held of its key."""
+    gen.writer.line(f"partials_{gen.ordinal(node)}_send_one({key})")
+    _emit_single(gen, node, flow)
+
+
+def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[str, str]) -> None:
+    """Write the step of the fold.
+
+    Where the user's functions say that there is no row, the record goes there itself: a partial
+    result cannot say what a row becomes that was never seen.
     """
     combines = node.combines
     assert combines is not None
     w, i, fold = gen.writer, gen.ordinal(node), combines.fold
+    if not fold.asks_user:
+        _emit_count(gen, node, flow, key)
+        return
     kept, old, new = f"partial_{i}", f"old_{i}", f"new_{i}"
-    given_key = _given(gen, node, flow.key, "key", data=key) if fold.adds_with_key else ""
-    given = _given(gen, node, flow.value_object, "value")
     serde = combines.value or gen.options.default_value
     step = fold.source.format(
-        key=given_key,
-        value=given,
+        key=given[0],
+        value=given[1],
         old=old,
         **{name: gen.function(f"{name}_{i}", f) for name, f in fold.functions.items()},
     )
@@ -149,14 +179,25 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
         w.line(f"{new} = {step}")
         _hold(gen, node, serde, new)
     with w.block(f"if {new} is None:"):
-        w.line(f"partials_{i}_send_one({key})")
-        _emit_single(gen, node, flow)
+        _emit_alone(gen, node, flow, key)
     with w.block(f"elif {kept} is None:"):
         w.line(f"partials_{i}[{key}] = ({new}, {flow.timestamp}, {flow.headers})")
     with w.block("else:"):
         w.line(f"partials_{i}.hits += 1")
         latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
         w.line(f"partials_{i}[{key}] = ({new}, {latest}, {flow.headers})")
+
+
+def _emit_count(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+    w, i = gen.writer, gen.ordinal(node)
+    kept = f"partial_{i}"
+    w.line(f"{kept} = partials_{i}_get({key})")
+    with w.block(f"if {kept} is None:"):
+        w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
+    with w.block("else:"):
+        w.line(f"partials_{i}.hits += 1")
+        latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
+        w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
 
 
 def _given(
@@ -218,7 +259,7 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
         told += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
     w.line(f"{name} = Partials({told})")
     w.line(f"{name}_get = {name}.get")
-    if fold.asks_user:
+    if fold.asks_user or gen.options.skips_undecodable:
         w.line(f"{name}_send_one = {name}.send_one")
     return name
 

@@ -12,10 +12,10 @@ from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
 from headrace.topology.compile.needs import needs_key, needs_value
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
 from headrace.topology.graph.graph import AnySerde, Source, SubTopology
-from headrace.topology.serdes.partials import Take, refuse_partial, take_count, taken
+from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unread, take_count, taken
 from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
 
-CALLED = {"refuse_partial": refuse_partial}
+CALLED = {"refuse_partial": refuse_partial, "refuse_unread": refuse_unread}
 """What the lines call, by name."""
 
 
@@ -94,6 +94,8 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
     with w.block("try:"):
         yield
     with w.block("except Exception as error:"):
+        if node.internal:
+            w.line("refuse_unread(error, m.headers())")
         w.line(f"undecodable({node.name!r}, error, m)")
         w.line("continue")
 

@@ -192,9 +192,15 @@ class Node:
         return False
 
     @property
-    def combinable(self) -> Fold | None:
-        """What it does to a row, if it may be done before a repartition topic as well."""
+    def folds(self) -> Fold | None:
+        """What it does to a row of the table that it makes of a grouped stream, if it makes one."""
         return None
+
+    @property
+    def combinable(self) -> Fold | None:
+        """The same, if partial results of it can be merged."""
+        fold = self.folds
+        return fold if fold is not None and fold.combines else None
 
     @property
     def makes_windows(self) -> bool:

@@ -217,9 +217,9 @@ class Aggregate(Node):
         return not self.fold.asks_user
 
     @property
-    def combinable(self) -> Fold | None:
-        """Its fold, if partial results of it can be merged."""
-        return self.fold if self.fold.combines else None
+    def folds(self) -> Fold | None:
+        """Its fold."""
+        return self.fold
 
     @property
     def word(self) -> str:

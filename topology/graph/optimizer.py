@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from headrace.topology.graph.combinable import folds_of
 from headrace.topology.graph.fold import Combining
 from headrace.topology.graph.graph import (
     G,
@@ -20,7 +21,6 @@ from headrace.topology.graph.graph import (
     Source,
     by_name,
 )
-from headrace.topology.graph.timed import reaches_time
 
 
 class Rewrite(Protocol):
@@ -111,7 +111,7 @@ def combine_before_repartition(topology: G) -> G:
 
     The partial results stay in the memory of the task that would write the records until the next
     commit, or for a moment where records are read without one; then it writes one for each key.
-    `combinable` says where that is right.
+    `folds_of` says where that is right.
 
     Returns:
         The same computation with fewer records in its repartition topics.
@@ -138,33 +138,12 @@ def count_before_repartition(topology: G) -> G:
 
 
 def combinable(topology: Graph) -> Mapping[str, Combining]:
-    """The repartition topics that may take partial results, and of what.
-
-    That is right where nobody can tell: one fold whose partial results can be merged reads the
-    topic, nobody else does, and its results are held back until the commit, too, as its store is
-    cached. Nothing beside or behind it depends on stream time or on a record's headers. A function
-    that is given keys is given the same ones here, as the store has the topic's serde.
-    """
-    found = {}
-    timed = reaches_time(topology)
-    for sub in topology.sub_topologies:
-        if any(node.is_timed or node.needs_record for node in sub.nodes):
-            continue
-        for source in sub.sources:
-            children = sub.children(source.name)
-            if not source.internal or len(source.topics) != 1 or len(children) != 1:
-                continue
-            (reader,) = children
-            if reader.parents != (source.name,) or reader.name in timed:
-                continue
-            fold, stores = reader.combinable, {store.name: store for store in sub.stores}
-            if fold is None:
-                continue
-            store = stores[reader.stores[0]]
-            keys_are_same = not fold.adds_with_key or store.key == source.key
-            if store.spec.cached and keys_are_same:
-                found[source.topics[0]] = Combining(fold, reader.name, store.name, store.value)
-    return found
+    """The repartition topics that may take partial results, and of what: see `folds_of`."""
+    return {
+        seen.topic: seen.combining
+        for seen in folds_of(topology)
+        if seen.topic is not None and seen.combining is not None
+    }
 
 
 def combining(topology: G, folds: Mapping[str, Combining]) -> G:

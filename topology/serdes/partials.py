@@ -12,16 +12,19 @@ goes no further than to the repartition topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from headrace.topology.errors import PartialError, SerdeError
+from headrace.topology.errors import PartialError, RegistryError, SerdeError
 from headrace.topology.serdes import long
 
 Headers = Sequence[tuple[str, "bytes | None"]]
 
 MARK = "headrace.partial"
 """The name of the header; its value is the word of a fold."""
+_OTHERS = (RegistryError, MemoryError)
+"""What says nothing of the bytes that are read."""
 
 
 def marked(headers: Headers | None, call: str) -> Headers:
@@ -57,6 +60,43 @@ def refuse_partial(headers: Headers) -> None:
         raise PartialError(call)
 
 
+def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
+    """What a record of a repartition topic is said to be if it is a partial result, else None.
+
+    >>> said_of_partial(marked(None, "count"), write_count(3))
+    "a partial result of 'count', made of 3 records"
+    >>> said_of_partial(marked(None, "reduce"), b"12")
+    "a partial result of 'reduce', made of one record or more, nobody knows how many"
+    """
+    call = call_of(headers or ())
+    if call is None:
+        return None
+    many = "one record or more, nobody knows how many"
+    if call == "count" and value is not None:
+        with suppress(SerdeError):
+            number = long.deserialize(value)
+            many = f"{number} record{'' if number == 1 else 's'}"
+    return f"a partial result of {call!r}, made of {many}"
+
+
+def refuse_unread(error: Exception, headers: Headers | None) -> None:
+    """Let no handler decide about a partial result that cannot be read: it is of many records.
+
+    Args:
+        error: why a record cannot be read.
+        headers: those of the record.
+
+    Raises:
+        PartialError: the record is a partial result.
+    """
+    call = call_of(headers or ())
+    if call is None:
+        return
+    if isinstance(error, (PartialError, *_OTHERS)):
+        raise error
+    raise PartialError(call) from error
+
+
 def taken(
     headers: Headers, value: bytes | None, *, call: str, read: Callable[[bytes], Any]
 ) -> tuple[Any, Headers | None]:
@@ -84,7 +124,9 @@ def taken(
         raise PartialError(found)
     try:
         result = read(value)
-    except SerdeError as error:
+    except _OTHERS:
+        raise
+    except Exception as error:  # a serde of the user's own raises what it likes
         raise PartialError(found) from error
     if result is None:
         raise PartialError(found)

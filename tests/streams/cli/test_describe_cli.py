@@ -87,3 +87,19 @@ def test_an_application_that_is_not_there_is_named() -> None:
     result = CliRunner().invoke(main, ["describe", "no_such_module:app"])
     assert result.exit_code != 0
     assert "no_such_module" in result.output
+
+
+def test_it_says_of_each_fold_whether_partial_results_are_written(tmp_path: Path) -> None:
+    """Not so of a fold without a repartition topic, where there are none."""
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text(TWICE)
+    app = f"{file}:app"
+    _, _, said = described(app).output.partition("\n\nPartial results:\n")
+    assert said.splitlines() == [
+        "  count into counts: written to counts-repartition in place of single records",
+        "  reduce into largest: none, as no merger= says how two results become one",
+    ]
+    off = described(app, "--set", "statestore.cache.max.bytes=0").output
+    assert "  count into counts: none, as statestore.cache.max.bytes is 0\n" in off
+    for form in ("--code", "--mermaid", "--svg"):
+        assert "Partial results" not in described(app, form).output

@@ -22,7 +22,7 @@ from tests.topology.show.test_describe_golden import GOLDEN, PROGRAMS
 GIVEN = {
     "constants", "ATOMS", "NullKeyError", "FutureTimestampError", "NegativeTimestampError",
     "chosen", "hashed", "OutOfOrder", "as_pair", "looked_at",
-    "Partials", "refuse_partial", "taken_count", "unmarked",
+    "Partials", "refuse_partial", "refuse_unread", "taken_count", "unmarked",
 }  # fmt: skip
 """What `Program.bind` puts beside the code."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import optimized
+from headrace.streams.plan.plan_notes import folds_as_run, log_plan_notes
 from headrace.topology import (
     Materialized,
     Processor,
@@ -21,6 +22,7 @@ from headrace.topology import (
     Topology,
     serdes,
 )
+from headrace.topology.graph.combinable import folds_of
 from headrace.topology.graph.optimizer import combine_before_repartition
 from headrace.topology.show.mermaid import to_mermaid
 
@@ -143,12 +145,9 @@ def test_the_key_does_not_matter_to_what_is_not_given_it() -> None:
     assert combining(optimized(topology, config())) == ["by-word-repartition"]
 
 
-@pytest.mark.parametrize(
-    "handler", ["processing.exception.handler", "deserialization.exception.handler"]
-)
-def test_a_handler_that_lets_records_go_is_given_them_one_by_one(handler: str) -> None:
+def test_a_handler_that_lets_records_go_is_given_them_one_by_one() -> None:
     """A partial result that a function fails on would be many; counts ask no function."""
-    settings = {handler: "continue"}
+    settings = {"processing.exception.handler": "continue"}
     for build in MERGED.values():
         topology = topology_of(build)
         assert optimized(topology, config(**settings)) is topology
@@ -186,3 +185,101 @@ def config(**settings: object) -> StreamsConfig:
     """Settings of an application."""
     least = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
     return StreamsConfig.parse({**least, **settings})
+
+
+def test_a_handler_of_what_cannot_be_read_does_not_matter() -> None:
+    """Such a record is never folded, whichever source it comes from."""
+    settings = {"deserialization.exception.handler": "continue"}
+    for build in MERGED.values():
+        after = optimized(topology_of(build), config(**settings))
+        assert combining(after) == ["by-word-repartition"]
+
+
+# -- why it is left out ----------------------------------------------------------------------------
+
+REASONS: dict[str, str] = {
+    "two readers": "(store again) reads the topic too; call group_by once for each of them",
+    "a fold without a merger": "no merger= says how two results become one",
+    "an aggregate without a merger": "no merger= says how two results become one",
+    "keys of other bytes behind the topic": "its store has another serde of keys than the topic",
+    "suppression behind": "KTABLE-SUPPRESS-0000000006, of the same sub-topology, may depend on",
+    "a processor behind": "KSTREAM-PROCESSOR-0000000007, of the same sub-topology, may depend on",
+    "a join with a stream": "of the same sub-topology, may depend on when each record comes",
+    "a store without a cache": "its store has cached=False",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_it_is_said_why_a_fold_is_not_combined(name: str) -> None:
+    topology = topology_of(CANNOT[name])
+    shared = config(
+        **{"topology.optimization": "merge.repartition.topics,combine.before.repartition"}
+    )
+    first = next(folds_as_run(topology, shared))
+    assert first.combining is None
+    assert first.topic == "by-word-repartition"
+    assert REASONS[name] in first.reason
+
+
+def test_windows_are_no_folds_of_a_whole_stream() -> None:
+    for name in ("windows", "windows of a fold that merges"):
+        assert list(folds_of(topology_of(CANNOT[name]))) == []
+
+
+def test_without_a_repartition_topic_there_is_nothing_to_combine() -> None:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=serdes.string, value=serdes.string)
+    words.group_by_key().reduce(max, merger=merging, store="largest")
+    (seen,) = folds_of(builder.build())
+    assert (seen.topic, seen.combining) == (None, None)
+    assert seen.reason == "its records come through no repartition topic"
+
+
+def test_a_step_behind_the_topic_sees_each_record() -> None:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=serdes.string, value=serdes.string)
+    moved = words.repartition(name="moved").filter(lambda _, word: word > "m")
+    moved.group_by_key().reduce(max, merger=merging, store="largest")
+    (seen,) = folds_of(builder.build())
+    assert seen.topic == "moved-repartition"
+    assert seen.reason == "a step stands between the repartition topic and it"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"topology.optimization": "none"}, "topology.optimization leaves combine.before"),
+        ({"statestore.cache.max.bytes": 0}, "statestore.cache.max.bytes is 0"),
+        ({"production.exception.handler": "continue"}, "production.exception.handler decides"),
+        ({"processing.exception.handler": "continue"}, "processing.exception.handler decides"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_leaves_it_out_is_named(settings: dict[str, object], reason: str) -> None:
+    (seen,) = folds_as_run(topology_of(MERGED["reduce"]), config(**settings))
+    assert seen.reason.startswith(reason)
+
+
+class Events:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        self.told.append((event, fields))
+
+    debug = warning = error = info
+
+
+def test_a_start_says_why_a_merger_is_of_no_use_and_nothing_of_others() -> None:
+    log = Events()
+    log_plan_notes(topology_of(MERGED["reduce"]), config(), log)
+    none = config(**{"topology.optimization": "none"})
+    for build in (CANNOT["a fold without a merger"], CANNOT["a store without a cache"]):
+        log_plan_notes(topology_of(build), none, log)
+    assert log.told == []
+    log_plan_notes(topology_of(MERGED["aggregate"]), none, log)
+    reason = "topology.optimization leaves combine.before.repartition out"
+    fields = {"store": "largest", "call": "aggregate", "reason": reason}
+    assert log.told == [("combining_left_out", fields)]

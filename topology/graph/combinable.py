@@ -1,0 +1,109 @@
+"""Which folds may be made before the repartition topics that they read, and why others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.topology.graph.fold import Combining, Fold
+from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology, by_name
+from headrace.topology.graph.timed import timed_behind
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSeen:
+    """A fold of a grouped stream, and what stands in the way of partial results of it.
+
+    Args:
+        fold: what it does to a row.
+        store: the store that has its rows.
+        topic: the repartition topic that its records come through, if there is one.
+        combining: how partial results of it are made; None where they may not be.
+        reason: why they may not, as the rest of a sentence.
+    """
+
+    fold: Fold
+    store: str
+    topic: str | None
+    combining: Combining | None = None
+    reason: str = ""
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether somebody has said how two of its results become one."""
+        return self.fold.asks_user and self.fold.combines
+
+
+def folds_of(topology: Graph) -> Iterator[FoldSeen]:
+    """Look at each fold of a grouped stream as a whole: may records be folded before their topic?
+
+    That is right where nobody can tell: one fold whose partial results can be merged reads the
+    topic, nobody else does, and its results are held back until the commit, too, as its store is
+    cached. Nothing beside or behind it depends on stream time or on a record's headers. A function
+    that is given keys is given the same ones there, as the store has the topic's serde.
+    """
+    timed = timed_behind(topology)
+    for sub in topology.sub_topologies:
+        stores = {store.name: store for store in sub.stores}
+        for node in sub.nodes:
+            fold = node.folds
+            if fold is None:
+                continue
+            store = stores[node.stores[0]]
+            source = _repartition_above(sub, node)
+            topic = None if source is None else source.topics[0]
+            reason = _hindrance(sub, node, fold, source)
+            if reason is None and node.name in timed:
+                reason = f"{timed[node.name]} behind it may depend on when each result comes"
+            elif reason is None and not store.spec.cached:
+                reason = "its store has cached=False"
+            elif reason is None and not _is_given_same_keys(fold, store.key, source):
+                reason = "its store has another serde of keys than the topic (key=)"
+            if reason is None:
+                combining = Combining(fold, node.name, store.name, store.value)
+                yield FoldSeen(fold, store.name, topic, combining)
+            else:
+                yield FoldSeen(fold, store.name, topic, None, reason)
+
+
+def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: Source | None) -> bool:
+    return not fold.adds_with_key or source is None or key == source.key
+
+
+def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: Source | None) -> str | None:
+    """What is in the way where the fold reads its records."""
+    if not fold.combines:
+        return "no merger= says how two results become one"
+    if source is None:
+        return "its records come through no repartition topic"
+    if node.parents != (source.name,):
+        return "a step stands between the repartition topic and it"
+    others = [_named(one) for one in sub.children(source.name) if one is not node]
+    if others:
+        return (
+            f"{', '.join(others)} read{'s' if len(others) == 1 else ''} the topic too; call "
+            "group_by once for each of them, with a name of its own"
+        )
+    timed = next((one for one in sub.nodes if one.is_timed or one.needs_record), None)
+    if timed is not None:
+        return f"{timed.name}, of the same sub-topology, may depend on when each record comes"
+    return None
+
+
+def _named(node: Node) -> str:
+    return f"{node.name} (store {node.stores[0]})" if node.stores else node.name
+
+
+def _repartition_above(sub: SubTopology, node: Node) -> Source | None:
+    """The source of a repartition topic that is above a node, the nearest one."""
+    nodes = by_name(sub.nodes)
+    above, waiting = set[str](), list(node.parents)
+    for name in waiting:
+        if name in above or name not in nodes:
+            continue
+        above.add(name)
+        source = nodes[name].as_source
+        if source is not None and source.internal:
+            return source
+        waiting += nodes[name].parents
+    return None
