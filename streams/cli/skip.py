@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from confluent_kafka import Message
@@ -22,6 +22,10 @@ from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.offsets import InputOffsets
 from headrace.streams.upgrade.reset import refuse_members
 from headrace.streams.upgrade.skip import carry_out, plan_skip
+from headrace.topology.serdes.partials import said_of_partial
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
 
 
 @click.command()
@@ -49,7 +53,8 @@ def skip(
 
     The message that the application stopped with says which. All other records are processed as
     they would be without it, under exactly-once each of them once. What is left out is always
-    printed first: its place, its time and its size, and with --show what is in it.
+    printed first: its place, its time and its size, how many records it stands for where it is a
+    partial result, and with --show what is in it.
     """
     with said_errors():
         app = load(target, settings)
@@ -76,6 +81,9 @@ def skip(
         message = first(place, offset)
         assert message is not None, "`plan_skip` has found it"
         click.echo(f"To be left out: {place} offset {offset}, {_size(message)}")
+        said = _said_of_partial(app, message)
+        if said is not None:
+            click.echo(f"  It is {said}: with it they are left out.")
         if show:
             form = known.form(place.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
@@ -89,6 +97,13 @@ def skip(
         carry_out(work, plan, plan_skip(work, place, offset, first_from))
         reader.close()
         click.echo("Done. The application can be started.")
+
+
+def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
+    """What stands for several records goes through topics that the application writes itself."""
+    own = {topic.name for plan in app.plans for topic in plan.topics.repartition_sources}
+    headers: Any = message.headers()
+    return said_of_partial(headers, message.value()) if message.topic() in own else None
 
 
 @contextmanager

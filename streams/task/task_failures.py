@@ -18,12 +18,14 @@ from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedErr
 from headrace.topology.errors import (
     BadRecordError,
     NullKeyError,
+    PartialError,
     RegistryError,
     ReturnedError,
     SerdeError,
     TopologyError,
 )
 from headrace.topology.functions import is_ours
+from headrace.topology.serdes.partials import said_of_partial
 
 _TOLD = (
     BadRecordError,
@@ -78,7 +80,7 @@ def range_error(
 def _record_error(
     spec: TaskSpec, suspect: Suspects, error: BaseException, node: str | None, record: Any
 ) -> StreamsError:
-    message = _what_happened(error)
+    message = _what_happened(error) + _of_partial(spec, error, record)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
     if record is None:
         return range_error(suspect(), message, node=node, store=store)
@@ -93,6 +95,14 @@ def _record_error(
         task_id=str(spec.id),
         unread=isinstance(error, (SerdeError, RegistryError)) and _is_source(spec, node),
     )
+
+
+def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
+    """Say of a record that stands for several ones that it does, unless the error says it."""
+    if record is None or record.topic() not in spec.internal_topics:
+        return ""
+    said = said_of_partial(record.headers(), record.value())
+    return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
 
 
 def _is_source(spec: TaskSpec, node: str | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Producer
 
 from headrace.streams.cli.main import main
 from headrace.streams.errors import RecordError
@@ -16,8 +17,10 @@ from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.plan.left_out import left_out
 from headrace.streams.plan.progress import Progress
 from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.serdes.partials import marked, write_count
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
@@ -56,6 +59,22 @@ class Counting:
 
     def write(self, *lines: str) -> None:
         kafka.write(self.bootstrap, self.lines, [(None, line.encode()) for line in lines])
+
+    def partial_count(self, number: int) -> tuple[str, int, int]:
+        """Write one to the repartition topic; returns its place."""
+        topic = f"{self.settings['application.id']}-by-word-repartition"
+        written: list[Any] = []
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(
+            topic,
+            write_count(number),
+            b"a",
+            0,
+            headers=marked(None, "count"),
+            on_delivery=lambda _, message: written.append(message.offset()),
+        )
+        assert producer.flush(PATIENCE_S) == 0
+        return topic, 0, written[0]
 
     def failure(self) -> RecordError:
         error = Live(self.app.topology, self.settings).failure()
@@ -169,6 +188,10 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
     assert "Nothing was set (--dry-run)." in done.output
     assert "run it again with --yes" in counting.skip(counting.lines, 0, 3, *app).output
     assert counting.stands_at() == (3, [])
+    done = counting.skip(*counting.partial_count(7), *app, "--dry-run")
+    assert "It is a partial result of 'count', made of 7 records: with it they are left out." in (
+        done.output
+    )
 
 
 def test_nothing_is_set_while_the_group_has_a_member(topics: Topics, tmp_path: Path) -> None:
