@@ -7,6 +7,7 @@ one. What cannot be told, such as the parameters of many functions in C, is let 
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import re
@@ -50,6 +51,8 @@ _KINDS = {
 """What annotations name that is looked for by the name of its class, and how it is made."""
 _TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
 """What they are given is called for what it does or says, so a generator would never run."""
+_MAKE_ROWS = ("reducer", "aggregator", "merger", "adder", "subtractor")
+"""What they return is the row, and None deletes it."""
 _CONSTANTS = {
     str: "serdes.string", bytes: "serdes.bytes", int: "serdes.long", float: "serdes.double",
     dict: "serdes.json", list: "serdes.json", bool: "serdes.json",
@@ -222,6 +225,31 @@ def _check_function(
             f"{method.__name__}() at {_place()}: {_described(function)} is a generator function, "
             "which would never run, as nothing asks for what it yields; write it without yield"
         )
+    if name in _MAKE_ROWS and _returns_nothing(function):
+        raise TopologyError(
+            f"{method.__name__}() at {_place()}: {name} {_described(function)} returns None in any "
+            "case, which would delete each row; return what the row is to be, or give a lambda "
+            "that says None"
+        )
+
+
+def _returns_nothing(function: Any) -> bool:
+    """Whether a function in Python gives None wherever it ends, as one without `return` does."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = function if hasattr(function, "__code__") else type(function).__call__
+    code = getattr(called, "__code__", None)
+    if code is None or code.co_name == "<lambda>" or inspect.isgeneratorfunction(function):
+        return False  # a lambda says itself what it gives
+    ends: list[bool] = []
+    loads_none = False
+    for step in dis.get_instructions(code):
+        if step.opname == "RETURN_CONST":
+            ends.append(step.argval is None)
+        elif step.opname == "RETURN_VALUE":
+            ends.append(loads_none and not step.is_jump_target)
+        loads_none = step.opname == "LOAD_CONST" and step.argval is None
+    return bool(ends) and all(ends)
 
 
 def refuse_other_than_function(

@@ -113,6 +113,31 @@ FILTER = (
     r"filter\(\) at .*: predicate is called as predicate\(key, value\), and "
     r".*<lambda> \(test_arguments.py:\d+\) takes \(value\); give it 2 parameters"
 )
+
+
+class Forgetful:
+    """Changes what it is given, and says nothing of it."""
+
+    def merge(self, key: str, one: dict[str, int], other: dict[str, int]) -> Any:
+        if other:
+            one.update(other)
+
+    def __call__(self, key: str, value: int, total: dict[str, int]) -> None:
+        for name in total:
+            total[name] += value
+        return
+
+
+def forgetful(one: Any, other: Any, third: Any = None, fourth: Any = None) -> None:
+    one.update(other)
+
+
+def forgetful_merger(key: str, one: Any, other: Any) -> Any:
+    one.update(other)
+
+
+SESSIONS = SessionWindows(inactivity_gap=timedelta(minutes=1))
+
 WORKS = [
     str, int, str.upper, len, repr, max, dict, Adder(1), Adder.static,
     Adder.made, functools.partial(pow, 2), functools.partial(lambda a, b: b, 1), with_connection,
@@ -158,6 +183,13 @@ def test_whatever_takes_a_value_is_taken(function: Callable[..., Any]) -> None:
         (lambda s: s.filter(AsyncCall()), "coroutine function"),
         (lambda s: s.process(coroutine), "coroutine function"),
         (lambda s: s.peek(generator), "generator function, which would never run"),
+        (lambda s: s.group_by_key().reduce(forgetful), r"reducer forgetful \(test_arg.*returns N"),
+        (lambda s: s.group_by_key().reduce(max, merger=Forgetful().merge), "merger Forgetful.m"),
+        (lambda s: s.group_by_key().aggregate(dict, Forgetful()), "aggregator .*returns None"),
+        (lambda s: s.group_by_key().cogroup(functools.partial(forgetful, 1)), "aggregator"),
+        (lambda s: s.group_by(lambda k, v: v).windowed_by(SESSIONS).aggregate(
+            dict, lambda k, v, a: a, forgetful_merger, store="visits"), "merger forgetful_merger"),
+        (lambda s: s.to_table().group_by(lambda k, v: (k, v)).reduce(max, forgetful), "subtractor"),
         (lambda s: StreamsBuilder().stream("in", timestamps=lambda record: 0), "timestamps"),
         (lambda s: Topology().add_source("s", "in", timestamps=lambda: 0), "add_source"),
     ],
@@ -343,3 +375,28 @@ def test_none_is_no_function_where_one_has_to_be_given(
 ) -> None:
     with pytest.raises(TopologyError, match=f"{said}.* must be a function, and not None"):
         refused(stream())
+
+
+def test_what_may_return_a_row_is_taken() -> None:
+    """None deletes a row, which some records may do; and a function may have no end at all."""
+
+    def none_for_some(one: Any, other: Any) -> Any:
+        if other:
+            return one
+        return None
+
+    def never_ends(one: Any, other: Any) -> Any:
+        raise NotImplementedError
+
+    taken: list[Any] = [
+        none_for_some,
+        never_ends,
+        lambda one, other: other and None,
+        lambda one, other: None if other else one,
+        lambda one, other: one.update(other),
+        lambda one, other: None,
+        max,
+        functools.partial(none_for_some),
+    ]
+    for number, reducer in enumerate(taken):
+        stream().group_by_key().reduce(reducer, store=f"rows-{number}")
