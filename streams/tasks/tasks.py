@@ -203,6 +203,13 @@ class Tasks:
         ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
         return [task_id for task_id in ids if task_id in self._slots]
 
+    def told(self, leads: Iterable[TopicPartition]) -> list[str]:
+        """For the log: these partitions of lead topics, and all others that their tasks read."""
+        found = set[TopicPartition](leads)
+        for topic, partition in list(found):
+            found.update(self._by_lead[topic].inputs(partition, self._partitions))
+        return [str(place) for place in sorted(found)]
+
     def release(self, ids: Iterable[TaskId]) -> None:
         """Let go of tasks, those of them that are here; what is not committed is forgotten."""
         for task_id in list(ids):

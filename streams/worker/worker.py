@@ -214,13 +214,13 @@ class Worker:
         self._topic_watch.look_soon()
         self.tasks.assign(partitions)
         self._was_running = False
-        self._log.info("partitions_assigned", partitions=[str(p) for p in partitions])
+        self._log.info("partitions_assigned", partitions=self.tasks.told(partitions))
         self._ownership.tell()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit while the tasks are still this worker's, then let go of them."""
         leaving = self.tasks.owned_of(partitions)
-        self._log.info("partitions_revoked", partitions=[str(p) for p in partitions])
+        self._log.info("partitions_revoked", partitions=self.tasks.told(partitions))
         if self._membership.hear():
             self._reactions.abort()
         elif leaving:
@@ -232,7 +232,7 @@ class Worker:
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop tasks that are somebody else's already, with all that is uncommitted."""
         self._gathering.counters.rebalances += 1
-        self._log.warning("partitions_lost", partitions=[str(p) for p in partitions])
+        self._log.warning("partitions_lost", partitions=self.tasks.told(partitions))
         self._reactions.abort()
         self._ownership.let_go(self.tasks.owned_of(partitions))
 

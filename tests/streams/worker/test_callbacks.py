@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import pytest
 
@@ -102,3 +103,35 @@ def test_they_are_asked_for_until_they_are_there(monkeypatch: pytest.MonkeyPatch
     driver._clock.pass_ms(10_000)
     settle(driver)
     assert len(jobs) == looks, "it goes on asking"
+
+
+class Told:
+    """A log that keeps the partitions of each event."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[str, list[str]] = {}
+
+    def info(self, event: str, **fields: object) -> None:
+        if "partitions" in fields:
+            self.partitions[event] = cast("list[str]", fields["partitions"])
+
+    debug = warning = error = info
+
+
+def test_what_is_said_of_partitions_has_those_that_tables_are_read_from() -> None:
+    """The group gives out one topic of each sub-topology; its tasks read others beside it."""
+    builder = StreamsBuilder()
+    prices = builder.table("prices", key=serdes.string, value=serdes.string)
+    orders = builder.stream("orders", key=serdes.string, value=serdes.string)
+    orders.join(prices, lambda order, price: f"{order} {price}").to("out")
+    driver = TopologyTestDriver(builder.build(), {"application.id": "app"}, partitions=2)
+    worker = driver._worker.present()
+    worker._log = told = Told()
+    driver.run()
+    (lead, other) = sorted(worker.tasks.leads)
+    worker.on_revoked([lead])
+    worker.on_lost([other])
+    said = told.partitions
+    assert said["partitions_assigned"] == ["orders-0", "orders-1", "prices-0", "prices-1"]
+    assert said["partitions_revoked"] == ["orders-0", "prices-0"]
+    assert said["partitions_lost"] == ["orders-1", "prices-1"]
