@@ -42,6 +42,7 @@ streams/client_names.py streams/collector.py streams/errors.py streams/loading.p
     streams/states.py streams/worker_errors.py
 streams/contact/
 streams/seams/
+streams/calls/
 streams/kafka/
 streams/records/
 streams/lines/

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.topology import serdes
+from headrace.topology.context.calls import Call, Retry
 from headrace.topology.dsl.branched import BranchedKStream
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.dsl.cogrouped import (
@@ -58,6 +59,7 @@ from headrace.topology.windows import (
 __all__ = [
     "BranchedKStream",
     "BufferConfig",
+    "Call",
     "CogroupedKStream",
     "FixedKeyProcessor",
     "FixedKeyProcessorContext",
@@ -76,6 +78,7 @@ __all__ = [
     "ProcessorContext",
     "ReadOnlyStore",
     "Record",
+    "Retry",
     "Serde",
     "SerdeError",
     "SessionStore",

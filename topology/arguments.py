@@ -53,6 +53,8 @@ _TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
 """What they are given is called for what it does or says, so a generator would never run."""
 _MAKE_ROWS = ("reducer", "aggregator", "merger", "adder", "subtractor")
 """What they return is the row, and None deletes it."""
+_AWAITS = ("map_async",)
+"""What they are given may be a coroutine function."""
 _CONSTANTS = {
     str: "serdes.string", bytes: "serdes.bytes", int: "serdes.long", float: "serdes.double",
     dict: "serdes.json", list: "serdes.json", bool: "serdes.json",
@@ -219,7 +221,10 @@ def _check_function(
     if name == "supplier" and not callable(function):
         return  # what makes no processors is refused as such
     called_as = None if count is None else _called_as(method, name)
-    refuse_other_than_function(function, method.__name__, name, count, called_as)
+    is_awaited = method.__name__ in _AWAITS
+    refuse_other_than_function(
+        function, method.__name__, name, count, called_as, is_awaited=is_awaited
+    )
     if method.__name__ in _TO_NO_END and inspect.isgeneratorfunction(function):
         raise TopologyError(
             f"{method.__name__}() at {_place()}: {_described(function)} is a generator function, "
@@ -253,7 +258,13 @@ def _returns_nothing(function: Any) -> bool:
 
 
 def refuse_other_than_function(
-    function: Any, method: str, name: str, count: int | None, called_as: str | None = None
+    function: Any,
+    method: str,
+    name: str,
+    count: int | None,
+    called_as: str | None = None,
+    *,
+    is_awaited: bool = False,
 ) -> None:
     """Raise if something is given for a function that cannot be called as it will be.
 
@@ -263,6 +274,7 @@ def refuse_other_than_function(
         name: of the argument.
         count: how many arguments it will be called with; None where that depends.
         called_as: the call as it is written, if there is one to show.
+        is_awaited: whether it may be a coroutine function.
 
     Raises:
         TopologyError: it is no function, a coroutine function, or takes others.
@@ -270,7 +282,7 @@ def refuse_other_than_function(
     where = f"{method}() at {_place()}"
     if not callable(function):
         raise TopologyError(f"{where}: {name} must be a function, and not {_described(function)}")
-    if _is_coroutine(function):
+    if not is_awaited and is_coroutine(function):
         raise TopologyError(
             f"{where}: {_described(function)} is a coroutine function, which would never run, as "
             "nothing awaits it; write a plain function, in which asyncio.run() can call others"
@@ -305,7 +317,7 @@ def why_not_called_as(called: str, count: int, function: Any) -> str | None:
     >>> print(why_not_called_as("handler(failure)", 1, len))
     None
     """
-    if _is_coroutine(function):
+    if is_coroutine(function):
         return (
             f"would never run: {_described(function)} is a coroutine function, and nothing awaits "
             "it; write a plain function, in which asyncio.run() can call others"
@@ -323,7 +335,8 @@ def why_not_called_as(called: str, count: int, function: Any) -> str | None:
     return None
 
 
-def _is_coroutine(function: Any) -> bool:
+def is_coroutine(function: Any) -> bool:
+    """Whether what it returns is to be awaited, as far as it says so itself."""
     candidates = [function]
     if not isinstance(function, type) and not inspect.isroutine(function):
         candidates.append(getattr(type(function), "__call__", None))  # noqa: B004

@@ -247,6 +247,41 @@ class NoResultsError(ReturnedError):
         )
 
 
+class NoValuesError(ReturnedError):
+    """A function that is given a batch returned what has no value for each record in it.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned {self.returned} where a value for each record of the batch "
+            "belongs; return a list of them, in their order, or a frame or a column of such"
+        )
+
+
+class WrongLengthError(ReturnedError):
+    """A function that is given a batch returned more values than it has records, or fewer.
+
+    Args:
+        values: how many it returned.
+        records: how many it was given.
+    """
+
+    def __init__(self, values: int, records: int) -> None:
+        super().__init__(f"{values} values")
+        self.args = (values, records)
+        self.records = records
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned {self.returned} for a batch of {self.records} records, of "
+            "which this one is the first; return one for each, in their order, and None where "
+            "there is nothing to say"
+        )
+
+
 class NeverRunError(ReturnedError):
     """A function returned a coroutine or a generator where nobody awaits or asks it.
 
@@ -353,4 +388,56 @@ class PartialError(BadRecordError):
             f"the record is a partial result of {self.call!r}, and no such call reads it, or it is "
             "damaged; run the version that wrote it, with topology.optimization=none, until the "
             "repartition topic is read to its end"
+        )
+
+
+class CallError(BadRecordError):
+    """A call to the outside has come to no end of its own."""
+
+
+class CallTimeoutError(CallError, TimeoutError):
+    """A call to the outside took too long.
+
+    Args:
+        timeout_ms: how long it might take.
+        attempts: how many there were.
+    """
+
+    def __init__(self, timeout_ms: int, attempts: int) -> None:
+        super().__init__(timeout_ms, attempts)
+        self.timeout_ms = timeout_ms
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return (
+            f"the call took longer than {self.timeout_ms / 1000:g} s ({times}); give the step a "
+            "longer timeout=, the function a shorter one of its own, or let on_error= say what "
+            "then becomes of the record"
+        )
+
+
+class CallCancelledError(CallError):
+    """A call to the outside was cancelled: by itself, or as the worker ended."""
+
+    def __str__(self) -> str:
+        return "the call was cancelled, by the function itself or as the worker ended"
+
+
+class CallsStuckError(CallError):
+    """So many calls that took too long still run that no further one is begun.
+
+    Args:
+        stuck: how many.
+    """
+
+    def __init__(self, stuck: int) -> None:
+        super().__init__(stuck)
+        self.stuck = stuck
+
+    def __str__(self) -> str:
+        return (
+            f"{self.stuck} calls that took longer than their timeout= still run in their threads, "
+            "as a plain function cannot be interrupted; give it a time-out of its own, or make it "
+            "a coroutine function"
         )

@@ -24,7 +24,8 @@ from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
 from headrace.state.buffer import Buffer
 from headrace.topology.compile.codegen import CompileOptions
-from headrace.topology.compile.compiler import Program, TaskEnvironment, compile_sub_topology
+from headrace.topology.compile.compiler import Program, compile_sub_topology
+from headrace.topology.context.environment import TaskEnvironment
 from headrace.topology.topology import Topology
 
 RECORDS = 5000

@@ -14,7 +14,8 @@ from benchmarks.micro.timing import Comparison, compare
 from headrace import KGroupedStream, SlidingWindows, StreamsBuilder, TimeWindows, serdes
 from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer
-from headrace.topology.compile.compiler import TaskEnvironment, compile_sub_topology
+from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.context.environment import TaskEnvironment
 
 ACCOUNTS = 200
 SECOND = timedelta(seconds=1)

@@ -24,7 +24,7 @@ from headrace.spark_bridge.records.packs import (
     packed_rows,
 )
 from headrace.streams.plan.task_spec import TaskId
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 
 NO_CAUSE: Order = (-1, -1, -1)
 """The order of what is made before the first record."""

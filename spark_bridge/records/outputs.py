@@ -17,7 +17,7 @@ from headrace.spark_bridge.records.packs import Pack, batches_of
 from headrace.state.codec import partition_for_key
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
-from headrace.topology.compile.compiler import Headers, Send
+from headrace.topology.context.environment import Headers, Send
 
 BATCH_ROWS = 10_000
 """How many rows wait before they are packed."""

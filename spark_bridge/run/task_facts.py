@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.spark_bridge.errors import WallClockError
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.plan.task_spec import TaskId
+from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_facts import TaskFacts, TimeKind
 
@@ -30,12 +31,15 @@ class HistoryFacts(TaskFacts):
         TaskFacts.schedule(self, kind, schedule)
 
 
-def facts_of(config: StreamsConfig, task_id: TaskId, now_ms: int) -> HistoryFacts:
+def facts_of(
+    config: StreamsConfig, task_id: TaskId, now_ms: int, calls: Caller | None = None
+) -> HistoryFacts:
     """Make what the processors of one task share.
 
     Args:
         config: the settings; those of the clients, which may be secret, are not passed on.
         now_ms: what they are told as the time, the same in each attempt.
+        calls: makes the calls of steps to the outside; None where none is made.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
     return HistoryFacts(
@@ -44,4 +48,5 @@ def facts_of(config: StreamsConfig, task_id: TaskId, now_ms: int) -> HistoryFact
         partition=task_id.partition,
         settings=settings,
         now_ms=lambda: now_ms,
+        calls=NoCaller() if calls is None else calls,
     )

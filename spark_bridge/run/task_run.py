@@ -36,6 +36,7 @@ from headrace.spark_bridge.run.history_tables import load_global_tables
 from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.state.buffers import bound_caches
 from headrace.state.events.log import get_logger
+from headrace.streams.calls.live import LiveCalls
 from headrace.streams.errors import RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
@@ -119,6 +120,8 @@ class StageRun:
         self._open_tables = open_tables or open_consumer
         self._sources = {place: i for i, place in enumerate(plan.inputs)}
         self._cause = Cause()
+        # One by one: what a record makes has its place in the order, whatever was asked for it.
+        self._calls = LiveCalls(gathers=False)
         self._global_views: Mapping[str, Any] = {}
         self._log = get_logger().bind(backfill=plan.id)
         ids = self._task_ids(number)
@@ -181,7 +184,8 @@ class StageRun:
 
     def _close(self) -> None:
         tasks = self._tasks.values()
-        with and_then(*[close for task in tasks for close in (task.close, task.state.close)]):
+        closes = [close for task in tasks for close in (task.close, task.state.close)]
+        with and_then(*closes, self._calls.close):
             pass
 
     def _limit(self) -> int:
@@ -206,7 +210,7 @@ class StageRun:
             send=self._outputs.sender(task_id),
             dropped=self._drop,
             handlers=self._config.handlers,
-            facts=facts_of(self._config, task_id, self._plan.now_ms),
+            facts=facts_of(self._config, task_id, self._plan.now_ms, self._calls),
             global_views=self._global_views,
             now_ms=lambda: self._plan.now_ms,
             log=self._log,

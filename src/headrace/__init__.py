@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.topology import (
         BranchedKStream,
         BufferConfig,
+        Call,
         CogroupedKStream,
         FixedKeyProcessor,
         FixedKeyProcessorContext,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         ProcessorContext,
         ReadOnlyStore,
         Record,
+        Retry,
         Serde,
         SerdeError,
         SessionStore,
@@ -87,6 +89,7 @@ __version__: Final = "0.1.0"
 __all__ = [
     "BranchedKStream",
     "BufferConfig",
+    "Call",
     "CogroupedKStream",
     "Continue",
     "DeadLetter",
@@ -110,6 +113,7 @@ __all__ = [
     "ProcessorContext",
     "ReadOnlyStore",
     "Record",
+    "Retry",
     "SchemaRegistry",
     "Serde",
     "SerdeError",

@@ -16,6 +16,7 @@ from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.topology.checks.calls_alone import calls_alone
 from headrace.topology.checks.unnamed import Unnamed, unnamed_steps
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     """List the stores and repartition topics of an application that have no name of their own.
 
     And the keys that are written with a serde that nobody named behind one that is named, and
-    those that may be other bytes than the keys that they meet.
+    those that may be other bytes than the keys that they meet. And, as a note, the steps whose
+    calls to the outside are made one by one.
 
     With --deployed, say instead what the topology would do to the state and the topics of the
     version that started last; the exit code is 1 if it would not start. Nothing is changed.
@@ -55,6 +57,8 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     keys = list(unnamed_keys_of(app.topology, app.config))
     for found in (*meetings_of(app.topology, app.config), *keys):
         click.echo(f"{found}\n")
+    for said in calls_alone(plan.program.sub_topology for plan in app.plans):
+        click.echo(f"Note: {said}\n")
     _say_unnamed(steps)
     if strict and (steps or keys):
         sys.exit(1)

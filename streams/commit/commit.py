@@ -27,7 +27,8 @@ from headrace.streams.seams.clients import (
     Producer,
     TopicPartition,
 )
-from headrace.streams.task.task import Delta, Task
+from headrace.streams.task.task import Task
+from headrace.streams.task.task_buffers import Delta
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.worker_errors import RecordTooLargeError
 

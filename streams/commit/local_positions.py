@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from headrace.state.store import Position
 from headrace.streams.seams.clients import Offsets, TopicPartition
-from headrace.streams.task.task import Delta, Task
+from headrace.streams.task.task import Task
+from headrace.streams.task.task_buffers import Delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from headrace.streams.config.client_settings import (
     read_client_settings,
 )
 from headrace.streams.config.cross_checks import (
-    check_dead_letters,
     check_heartbeats,
     check_transaction_timeout,
 )
@@ -322,7 +321,6 @@ topics and groups are named after it
         if exactly_once:
             problems += check_transaction_timeout(values.get("commit.interval.ms"), clients)
         problems += check_heartbeats(clients)
-        problems += check_dead_letters(values)
         if problems:
             raise ConfigError(*problems)
         topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import get_args
-
 from headrace.streams.config.client_settings import (
     HEARTBEAT_INTERVAL_MS,
     SESSION_TIMEOUT_MS,
     TRANSACTION_TIMEOUT_MS,
     ClientSettings,
 )
-from headrace.streams.records.handlers import Stage
 
 TRANSACTION_MARGIN_MS = 2_000
 """What a transaction must have left, beyond the commit interval, for the slowest batch."""
@@ -55,20 +51,6 @@ def transaction_timeout_ms(clients: ClientSettings) -> int:
     """After how many milliseconds the broker aborts a transaction of a worker that died."""
     value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     return int(str(value))
-
-
-def check_dead_letters(values: Mapping[str, object]) -> list[str]:
-    """A topic to which nothing would ever be written is a mistake."""
-    names = [f"{stage}.exception.handler" for stage in get_args(Stage)]
-    if values.get("errors.dead.letter.queue.topic.name") is None or any(
-        values.get(name) != "fail" for name in names
-    ):
-        return []
-    problem = (
-        "errors.dead.letter.queue.topic.name is set, but records are written there only where a "
-        f"handler lets them go; set one of {', '.join(names)} to 'continue'"
-    )
-    return [problem]
 
 
 def check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:

@@ -36,7 +36,7 @@ from headrace.streams.worker_errors import (
     RecordTooLargeError,
     TaskMigratedError,
 )
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05

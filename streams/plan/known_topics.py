@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.topology.compile.compiler import Send
+from headrace.topology.context.environment import Send
 from headrace.topology.errors import NoTopicError, type_of
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ConfigError
 from headrace.streams.plan.source_rows import SourceRows, source_rows
 from headrace.streams.plan.task_spec import TaskId, TaskSpec, unknown_partitions
 from headrace.streams.plan.topic_plan import (
@@ -15,6 +16,7 @@ from headrace.streams.plan.topic_plan import (
     SubTopologyTopics,
     changelog_config,
 )
+from headrace.streams.records.handlers import Stage
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.checks.key_meetings import refuse_unequal_keys
 from headrace.topology.checks.loops import refuse_loops
@@ -132,6 +134,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     options = config.compile_options
     topology = optimized(topology, config)
     refuse_unequal_keys(topology, options.default_key)
+    _refuse_lost_letters(topology, config)
     topology = bound_to_topics(
         topology,
         application_id=options.application_id,
@@ -140,6 +143,31 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     )
     more_ms = config.windowstore_changelog_additional_retention_ms
     return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
+
+
+def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
+    """Refuse dead letters without a topic, and a topic that nobody would ever write to.
+
+    Raises:
+        TopologyError: a step asks for dead letters, and no topic is set.
+        ConfigError: one is set, and neither a handler nor a step lets records go there.
+    """
+    asking = [node.name for node in topology.nodes if node.answer == "dead_letter"]
+    handlers = config.handlers
+    if handlers.dead_letter_topic is None:
+        if asking:
+            raise TopologyError(
+                f'{asking[0]} has on_error="dead_letter", and no topic for dead letters is set; '
+                "set errors.dead.letter.queue.topic.name"
+            )
+        return
+    stages: tuple[Stage, ...] = get_args(Stage)
+    if not asking and all(handlers.of(stage) == "fail" for stage in stages):
+        names = ", ".join(f"{stage}.exception.handler" for stage in stages)
+        raise ConfigError(
+            "errors.dead.letter.queue.topic.name is set, but records are written there only where "
+            f"a handler lets them go; set one of {names} to 'continue'"
+        )
 
 
 def optimized(topology: Topology, config: StreamsConfig) -> Topology:

@@ -21,6 +21,7 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.seams.clients import Log
 from headrace.topology.errors import (
     BadRecordError,
+    CallError,
     RegistryError,
     ReturnedError,
     SerdeError,
@@ -117,7 +118,7 @@ def _places(chain: list[BaseException]) -> list[str]:
 def _called(chain: list[BaseException]) -> list[str]:
     """The functions of the node, where what failed is the call of one, or what it returned."""
     cause = chain[-1]
-    if isinstance(cause, _OURS) and not isinstance(cause, ReturnedError):
+    if isinstance(cause, _OURS) and not isinstance(cause, (ReturnedError, CallError)):
         return []
     failed = next((error for error in chain if isinstance(error, StreamsError)), None)
     functions = () if failed is None else failed.functions

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from headrace.streams.settings import Kind
 from headrace.topology.arguments import why_not_called_as
-from headrace.topology.compile.compiler import Headers, Part
+from headrace.topology.context.environment import Headers, Part
 from headrace.topology.errors import type_of
 from headrace.topology.functions import Place, place_of
 
@@ -193,8 +193,7 @@ class Handlers:
         if handler == "fail":
             return Fail()
         if handler == "continue":
-            topic = self.dead_letter_topic
-            return Continue(() if topic is None else (failure.dead_letter(topic),))
+            return self.letting_go(failure, dead_letter=True)
         assert callable(handler)
         try:
             answer = handler(failure)
@@ -209,6 +208,11 @@ class Handlers:
             raise self.failed(failure, f"returned {wrong}", _ANSWERS)
         right: Continue | Fail = answer
         return right
+
+    def letting_go(self, failure: Failure, *, dead_letter: bool) -> Continue:
+        """Let go of a record, with a dead letter where one is wanted and there is a topic."""
+        topic = self.dead_letter_topic if dead_letter else None
+        return Continue(() if topic is None else (failure.dead_letter(topic),))
 
     def failed(self, failure: Failure, did: str, advice: str = "") -> HandlerFailedError:
         """The error to raise for what the handler of a failure has done."""

@@ -26,7 +26,8 @@ from headrace.streams.records.handlers import (
 )
 from headrace.streams.seams.clients import Log
 from headrace.streams.worker_errors import RecordTooLargeError
-from headrace.topology.compile.compiler import Headers, Part, Program, Send
+from headrace.topology.compile.compiler import Program
+from headrace.topology.context.environment import Answered, Headers, Part, Send
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import BufferFullError, RegistryError, SerdeError
 
@@ -80,6 +81,22 @@ class RecordErrors:
         error = self.program.explain(error, node, None)
         self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
 
+    def let_go(
+        self,
+        node: str,
+        error: Exception,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers | None,
+        answer: Answered,
+    ) -> None:
+        """Let go of a record that a node fails on, as the node's step says itself."""
+        record = NodeRecord(key, value, timestamp, headers)
+        error = self.program.explain(error, node, None)
+        message = self.program.current(sys._getframe(1))
+        self._decide(error, "processing", node, message, record, answer=answer)
+
     def punctuator_failed(self, node: str, error: BaseException) -> None:
         """Decide about a punctuator's call that failed; what it did until then stays."""
         if not isinstance(error, Exception):
@@ -94,6 +111,8 @@ class RecordErrors:
         message: Any,
         record: NodeRecord | None = None,
         part: Part | None = None,
+        *,
+        answer: Answered | None = None,
     ) -> None:
         if not _is_about_a_record(error):
             raise error
@@ -108,12 +127,16 @@ class RecordErrors:
             part=part,
             **origin,
         )
-        answer = self._answer(failure, message)
-        if not isinstance(answer, Continue):
+        answered = (
+            self._answer(failure, message)
+            if answer is None
+            else self.handlers.letting_go(failure, dead_letter=answer == "dead_letter")
+        )
+        if not isinstance(answered, Continue):
             self.refuse(error, node, message)
-        for letter in answer.dead_letters:
+        for letter in answered.dead_letters:
             self._send(letter, failure, message)
-        self._note(failure, answer)
+        self._note(failure, answered)
 
     def _answer(self, failure: Failure, message: Any) -> object:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from headrace.topology.compile.compiler import Headers, Message
+from headrace.topology.context.environment import Headers, Message
 
 
 class TopicPartition(NamedTuple):

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.state.errors import StateError
+from headrace.streams.calls.one_by_one import OneByOne
 from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
@@ -296,6 +297,7 @@ class Slot:
             producer_client=make_producer,  # type: ignore[arg-type]
             local_state=lambda _: self._local(process, host),
             background=lambda _: _Beside(run, process),
+            calls=OneByOne,
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
         )
 

@@ -52,6 +52,15 @@ class InputQueue:
         self._went_on(end - start)
         return batch
 
+    def put_back(self, records: Sequence[ReceivedMessage]) -> None:
+        """Have the last ones of what was taken last wait again, in front."""
+        if self.start:
+            self.start -= len(records)
+        else:
+            self.batches.appendleft(records)
+            self.times = []
+        self.size += len(records)
+
     def head(self) -> ReceivedMessage:
         """The record whose turn it is."""
         return self.batches[0][self.start]

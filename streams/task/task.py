@@ -19,10 +19,8 @@ from enum import IntEnum
 from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer
-from headrace.state.buffers import make_buffer
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import Position, TaskState
-from headrace.state.timed import TimedBuffer
 from headrace.streams.errors import StreamsError
 from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
@@ -41,20 +39,18 @@ from headrace.streams.task.committed_rows import committed_rows
 from headrace.streams.task.in_order import in_order
 from headrace.streams.task.input_queue import InputQueue
 from headrace.streams.task.passed_over import PassedOver
+from headrace.streams.task.task_buffers import Delta, buffers_of, local_rows, oldest_times
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
+from headrace.streams.task.waiting import Waiting
 from headrace.streams.worker_errors import RecordTooLargeError
-from headrace.topology.compile.compiler import BoundProgram, Send, TaskEnvironment
+from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import TableView
+from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
-from headrace.topology.processors.store import Store
-from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.timestamps import Stamper
-
-Delta = list[tuple[bytes, "bytes | None", int]]
-LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 
 
 class Phase(IntEnum):
@@ -109,7 +105,7 @@ class Task:
         self._tried = {}
         self.partition_time = {place: p.partition_time for place, p in progress.items()}
         self._queues = {place: InputQueue() for place in self.start}
-        self._buffers = {store.name: self._make_buffer(store) for store in self.spec.stores}
+        self._buffers = buffers_of(self.spec, self.state)
         self._beside = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
         errors = self._record_errors()
@@ -134,6 +130,7 @@ class Task:
             task=self.facts,
             global_views=self.global_views,
             failed=errors.failed,
+            let_go=errors.let_go,
             undecodable=errors.undecodable,
             now_ms=self.now_ms,
         )
@@ -156,18 +153,6 @@ class Task:
             self.log,
         )
 
-    def _make_buffer(self, store: Store) -> Buffer:
-        serde = self.spec.value_serdes[store.name]
-        return make_buffer(
-            store.spec,
-            self.state.store(store.name),
-            encode=serde.serialize,
-            decode=serde.deserialize,
-            hold=self.spec.program.holds[store.name],
-            exact=exact_types(serde),
-            keep=keeper(serde),
-        )
-
     @property
     def id(self) -> TaskId:
         """Sub-topology and partition."""
@@ -177,6 +162,11 @@ class Task:
     def inputs(self) -> Sequence[TopicPartition]:
         """The input partitions."""
         return tuple(self.start)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its runs end where calls were waited for, and need not be short beforehand."""
+        return self._bound.gathers and self.facts.calls.gathers
 
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
@@ -257,24 +247,30 @@ class Task:
                 break
             if len(waiting) > 1:
                 for place, batch in in_order(self._queues, waiting, max_records - done):
-                    self._run(place, batch)
-                    done += len(batch)
+                    done += self._run(place, batch)
+                    if self.facts.has_waited:
+                        break
                 break
             batch = self._queues[waiting[0]].take(max_records - done)
-            self._run(waiting[0], batch)
-            done += len(batch)
+            done += self._run(waiting[0], batch)
+            if self.facts.has_waited:
+                break
         return done
 
-    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
+        run = Waiting(batch, self.facts) if self.gathers else batch
         try:
-            stream_time = self._bound.process[place.topic](batch)
+            stream_time = self._bound.process[place.topic](run)
         except BaseException as error:  # also what would end Python: a restart would meet it again
             self._tried[place] = batch[-1].offset() + 1
             self._raise(error)
+        if isinstance(run, Waiting):
+            batch = run.ended(self._queues[place])
         self.moved = True
         self.next_offset[place] = batch[-1].offset() + 1
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time
+        return len(batch)
 
     # -- the clock ---------------------------------------------------------------------------
 
@@ -381,11 +377,7 @@ class Task:
 
     def oldest_times(self) -> dict[str, int]:
         """By store with windows: the earliest of those that the next commit writes."""
-        found = {}
-        for name, buffer in self._buffers.items():
-            if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
-                found[name] = oldest
-        return found
+        return oldest_times(self._buffers)
 
     def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
         """Say which input a row came from that the changelog refuses."""
@@ -413,7 +405,7 @@ class Task:
     ) -> None:
         """Make a committed transaction's rows the local state's: one batch, then start afresh."""
         with corruption_of(self.id):
-            rows = self._local_rows(deltas)  # reads, too, where rows expire
+            rows = local_rows(self._buffers, deltas)  # reads, too, where rows expire
             if rows or positions:
                 self.state.write(rows, positions)
         for name in deltas:
@@ -422,15 +414,6 @@ class Task:
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
         self.moved = False
         self.is_committed = True
-
-    def _local_rows(self, deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
-        """The rows to write to local state: what changed, and what has expired."""
-        rows: dict[str, LocalRows] = {}
-        for store in self.spec.stores:
-            changed = self._buffers[store.name].local_rows(deltas.get(store.name, []))
-            if changed:
-                rows[store.name] = changed
-        return rows
 
     # -- reading from outside ----------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from headrace.streams.records.handlers import HandlerFailedError
 from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
 from headrace.topology.errors import (
     BadRecordError,
+    CallError,
     NullKeyError,
     PartialError,
     RegistryError,
@@ -62,7 +63,7 @@ def raise_for(
     if isinstance(error, Exception) and not is_said:
         cause = spec.program.explain(error, node, record)
     failure = _record_error(spec, suspect, cause, node, record)
-    likely = isinstance(cause, ReturnedError) or not isinstance(cause, _TOLD)
+    likely = isinstance(cause, (ReturnedError, CallError)) or not isinstance(cause, _TOLD)
     if isinstance(error, HandlerFailedError):
         failure.functions = error.places
     else:

@@ -33,7 +33,8 @@ from headrace.streams.seams.clients import (
     TopicPartition,
 )
 from headrace.streams.seams.never_back import NeverBack
-from headrace.streams.task.task import LocalRows, Task
+from headrace.streams.task.task import Task
+from headrace.streams.task.task_buffers import LocalRows
 from headrace.streams.task.task_failures import corruption_of
 from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
 from headrace.streams.worker_errors import OffsetLostError, RestoreLostError, TaskCorruptedError

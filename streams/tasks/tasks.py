@@ -45,8 +45,8 @@ from headrace.streams.tasks.slot import (
     look_up,
     require_same_topics,
 )
-from headrace.topology.compile.compiler import Send
 from headrace.topology.context.context import TableView
+from headrace.topology.context.environment import Send
 from headrace.topology.context.task_facts import TaskFacts
 
 MakeSend = Callable[[], Send]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 from headrace.topology.errors import about
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic

@@ -21,7 +21,7 @@ from headrace.streams.seams.refused_times import FAR_MS, advice, told
 from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.streams.worker_errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 from headrace.topology.errors import FarTimeWarning
 
 MAX_MESSAGE_BYTES = 1_048_588

@@ -22,7 +22,7 @@ from enum import Enum
 from headrace.state.codec import partition_for_key
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.testing.partition_log import PartitionLog
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 
 CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""

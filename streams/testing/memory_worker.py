@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from headrace.streams.calls.one_by_one import OneByOne
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.local.driver_disk import Disk
@@ -190,6 +191,7 @@ def make_memory_worker(
         open_home=disk.open,
         open_global_home=disk.open_global,
         background=lambda _: at_once,
+        calls=OneByOne(),
         clock=clock,
         listener=counts,
         restore_listener=counts,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from headrace.streams.calls.live import LiveCalls
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.kafka.admin import LiveAdmin
@@ -23,6 +24,7 @@ from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.tracing import Tracer
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.worker.host_state import HostState, LocalState
+from headrace.topology.context.calls import Caller
 
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
@@ -44,6 +46,7 @@ class Connections:
         contact: hears what the live clients say, and knows whether brokers can be reached.
         local_state: takes an identity, and opens the host's state.
         background: makes what runs jobs of a name beside the worker.
+        calls: makes what makes the calls of a worker's steps to the outside.
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
         measures: what is measured of the worker from outside of its loop.
         tracer: makes what traces a worker, by the application's name and the worker's.
@@ -55,6 +58,7 @@ class Connections:
     contact: BrokerContact | None = None
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
+    calls: Callable[[], Caller] = LiveCalls
     first_commit_id: Callable[[], int] = _new_commit_id
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of

@@ -121,10 +121,13 @@ class Processing:
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
             if self._tracer.samples:
                 self._tracer.sample(heads)
+            if task.gathers:  # it ends behind its first wait, and few at a time would wait longer
+                share = self._config.max_poll_records
             most = min(share, self._backlog.room(task))
             count = task.process(1 if self._effort.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
-            self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
+            if not task.gathers:
+                self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
             self._backlog.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)
             if held_bytes > self._config.statestore_cache_max_bytes:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock
+from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import TaskFacts
 
 MakeFacts = Callable[[TaskId], TaskFacts]
@@ -17,12 +18,14 @@ def facts_maker(
     clock: Clock,
     request_commit: Callable[[], None],
     count: Callable[[str, str, float], None],
+    calls: Caller,
 ) -> MakeFacts:
     """Return what tells the processors of each task of a worker.
 
     Args:
         config: the settings; those of the clients, which may be secret, are not passed on.
         count: adds to a number of a node.
+        calls: makes the calls of steps to the outside.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 
@@ -35,6 +38,7 @@ def facts_maker(
             now_ms=clock.now_ms,
             request_commit=request_commit,
             count=count,
+            calls=calls,
         )
 
     return make

@@ -194,6 +194,7 @@ def _seams(
         restore_listener=restore_listener,
         global_listener=restore_listener,
         probe=probe,
+        calls=connections.calls(),
         first_commit_id=connections.first_commit_id(),
         log=log,
         contact=connections.contact or NoContact(),

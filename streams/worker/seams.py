@@ -26,6 +26,7 @@ from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.worker.listeners import WorkerListener
+from headrace.topology.context.calls import Caller
 from headrace.topology.processors.store import Store
 
 
@@ -65,6 +66,7 @@ class Seams:
         restore_listener: hears how tasks' restores go on.
         global_listener: hears how global tables are read.
         first_commit_id: where commits are numbered from, unlike any other worker's.
+        calls: makes the calls of steps to the outside.
         contact: knows whether brokers can be reached.
         gate: what tasks wait for before they begin.
         worker_id: the worker's identity.
@@ -87,6 +89,7 @@ class Seams:
     probe: Probe
     first_commit_id: int
     log: Log
+    calls: Caller
     contact: Contact = field(default_factory=NoContact)
     gate: Gate = field(default_factory=OpenGate)
     worker_id: str = ""

@@ -73,6 +73,7 @@ class _Wiring:
             gathering=self.gathering,
             pausing=self.pausing,
             listener=self._seams.listener,
+            calls=self._seams.calls,
             clock=self._seams.clock,
             log=self._seams.log,
         )
@@ -143,7 +144,11 @@ class _Wiring:
             log=seams.log,
             handlers=config.handlers,
             make_facts=facts_maker(
-                config, seams.clock, self._commit_requested.set, self.own_numbers.add
+                config,
+                seams.clock,
+                self._commit_requested.set,
+                self.own_numbers.add,
+                seams.calls,
             ),
             global_views=self.global_tables.views,
         )

@@ -38,6 +38,7 @@ from headrace.streams.worker.ownership import Ownership
 from headrace.streams.worker.pausing import Pausing
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.reactions import REACTED_TO, Reactions
+from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
 
 UNKNOWN_LOOK_S = 1.0
@@ -72,6 +73,7 @@ class Worker:
         gathering: Gathering,
         pausing: Pausing,
         listener: WorkerListener,
+        calls: Caller,
         clock: Clock,
         log: Log,
     ) -> None:
@@ -95,6 +97,7 @@ class Worker:
         self._gathering = gathering
         self.pausing = pausing
         self._listener = listener
+        self._calls = calls
         self._clock = clock
         self._log = log
         self._stop = threading.Event()
@@ -184,6 +187,7 @@ class Worker:
         self.tasks.release(self.tasks.owned)
         self._restorer.close()
         self.global_tables.close()
+        self._calls.close()
         self._transactions.close()
 
     def give_up(self) -> None:
@@ -194,6 +198,7 @@ class Worker:
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,
+            self._calls.close,
             self._transactions.close,
             self._gathering.gather,
         ):

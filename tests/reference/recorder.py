@@ -33,9 +33,10 @@ class Recorder:
         """Follow what is processed and committed meanwhile."""
         run, commit = Task._run, Commit.run
 
-        def run_and_note(task: Task, place: TopicPartition, batch: Any) -> None:
-            run(task, place, batch)
-            self._open.setdefault(task, []).extend(batch)
+        def run_and_note(task: Task, place: TopicPartition, batch: Any) -> int:
+            done = run(task, place, batch)
+            self._open.setdefault(task, []).extend(batch[:done])
+            return done
 
         def commit_these(own: Commit, tasks: Sequence[Task], *rest: Any) -> None:
             self._committing = tasks

@@ -25,6 +25,7 @@ from headrace.streams.simulation.world.cluster import SimulatedAdmin
 from headrace.streams.simulation.world.disk import _DurableState
 from headrace.streams.simulation.world.groups import Group
 from headrace.streams.simulation.world.kernel import VirtualClock
+from headrace.streams.task import task_buffers
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.tasks import Tasks
@@ -127,13 +128,13 @@ def offsets_from_the_consumers_position(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def buffer_kept_over_an_abort(patch: pytest.MonkeyPatch) -> None:
-    right = Task._make_buffer
+    right = task_buffers.buffers_of
 
-    def make_buffer(self: Task, store: Any) -> Buffer:
-        kept: dict[str, Buffer] = self.state.__dict__.setdefault("kept", {})
-        return kept.setdefault(store.name, right(self, store))
+    def buffers_of(spec: Any, state: Any) -> dict[str, Buffer]:
+        kept: dict[str, Buffer] = state.__dict__.setdefault("kept", {})
+        return {name: kept.setdefault(name, made) for name, made in right(spec, state).items()}
 
-    patch.setattr(Task, "_make_buffer", make_buffer)
+    patch.setattr("headrace.streams.task.task.buffers_of", buffers_of)
     patch.setattr(Buffer, "discard", lambda self: None)
 
 
@@ -224,15 +225,15 @@ def deletions_left_out_of_changelogs(patch: pytest.MonkeyPatch) -> None:
 @bug_of_steps
 def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
     """The changelogs are right."""
-    right = Task._local_rows
+    right = task_buffers.local_rows
 
-    def local_rows(self: Task, deltas: Mapping[str, Any]) -> dict[str, Any]:
-        rows = right(self, deltas)
+    def local_rows(buffers: Any, deltas: Mapping[str, Any]) -> dict[str, Any]:
+        rows = right(buffers, deltas)
         if "final-store" in rows:
             rows["final-store"] = [row for row in rows["final-store"] if row[1] is not None]
         return rows
 
-    patch.setattr(Task, "_local_rows", local_rows)
+    patch.setattr("headrace.streams.task.task.local_rows", local_rows)
 
 
 @bug_of_several

@@ -10,13 +10,8 @@ from headrace.state.codec import timestamped_rows
 from headrace.state.memory import MemoryTaskState
 from headrace.topology import Topology, serdes
 from headrace.topology.compile.codegen import CompileOptions
-from headrace.topology.compile.compiler import (
-    Failed,
-    Program,
-    TaskEnvironment,
-    compile_sub_topology,
-    raise_again,
-)
+from headrace.topology.compile.compiler import Program, compile_sub_topology
+from headrace.topology.context.environment import Failed, TaskEnvironment, raise_again
 from tests.support.interpreter import Sent
 
 OPTIONS = CompileOptions("app", serdes.json, serdes.json, caching=False, null_key_policy="drop")

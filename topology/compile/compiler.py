@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any
 
-from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.buffer import ATOMS
 from headrace.topology import blame, functions
 from headrace.topology.compile import (
     aggregate,
@@ -35,9 +35,10 @@ from headrace.topology.compile import (
 )
 from headrace.topology.compile.codegen import CompileOptions, Flow, Generator, Hold, Writer
 from headrace.topology.compile.holding import hold_of
-from headrace.topology.compile.making import NewNumbers, OperatorMaker
-from headrace.topology.context.context import Number, TableView, TaskFacts
+from headrace.topology.compile.objects import gathered
+from headrace.topology.compile.objects.making import OperatorMaker
 from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.context.environment import Message, TaskEnvironment
 from headrace.topology.errors import (
     BadRecordError,
     FutureTimestampError,
@@ -66,68 +67,9 @@ from headrace.topology.operators.versioned import OutOfOrder
 from headrace.topology.serdes.pairs import as_pair
 from headrace.topology.timestamps import Stamper
 
-Headers = Sequence[tuple[str, bytes | None]]
-
 MAX_DEPTH = 14
 """How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
 _code_of = lru_cache(maxsize=64)(compile)  # an application that is made again has the same
-
-
-class Message(Protocol):
-    """A record as it comes from Kafka, or from whatever stands in for it."""
-
-    def key(self) -> bytes | None:
-        """The key's bytes."""
-
-    def value(self) -> bytes | None:
-        """The value's bytes."""
-
-    def timestamp(self) -> tuple[int, int]:
-        """The kind of the timestamp and its milliseconds since 1970."""
-
-    def headers(self) -> Headers | None:
-        """The headers, in order."""
-
-
-Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
-"""Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
-
-Part = Literal["key", "value", "record"]
-"""What of a record a sink could not write."""
-
-Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "Part | None"], None]
-"""Takes the node, the error, the record's key, value, timestamp in ms and headers, and what of it
-could not be written; None where no sink was about to write it.
-"""
-
-
-def raise_again(node: str, error: Exception, *record: Any) -> NoReturn:  # noqa: ARG001
-    """Let no record be passed over."""
-    raise error
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnvironment:
-    """What a task gives to the code that it runs."""
-
-    send: Send
-    buffers: Mapping[str, Buffer]
-    dropped: Callable[[str, str], None]
-    """Called with the node and the reason for each record that a policy leaves out."""
-    write_line: Callable[[str], None] = print
-    number: Callable[[str], Number] = field(default_factory=lambda: NewNumbers().get)
-    """A number that is committed beside the input offsets, by its name."""
-    partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
-    """Tells the partition count of a topic that is written to."""
-    task: TaskFacts = field(default_factory=TaskFacts)
-    global_views: Mapping[str, TableView] = field(default_factory=dict)
-    """The rows of the global tables, by their nodes."""
-    failed: Failed = raise_again
-    """Called where a node fails on a record; returns where the others are to go on."""
-    undecodable: Callable[[str, Exception, Any], None] = raise_again
-    """Called with the source, the error and the message; returns where it is to be passed over."""
-    now_ms: Callable[[], int] = lambda: 0
-    """Tells the wall-clock time in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +86,8 @@ class BoundProgram:
     """By node: the steps that are objects."""
     stampers: Mapping[str, Callable[[int], Stamper]]
     """By topic, where an extractor tells the time: makes what asks it for one partition."""
+    gathers: bool
+    """Whether a step gathers records, so that what is left of a run may better wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +127,8 @@ class Program:
         maker = OperatorMaker(self.sub_topology, self._options, environment)
         process, flush, pending = namespace["bind"](environment, maker.make)
         stampers = source.stampers(self.sub_topology, self._options, environment.now_ms)
-        return BoundProgram(process, flush, pending, maker.made, stampers)
+        gathers = bool(gathered.gathering(self.sub_topology.nodes))
+        return BoundProgram(process, flush, pending, maker.made, stampers, gathers)
 
     def current(self, frame: FrameType | None) -> Any:
         """Find the message that is processed in a frame, or in those that called it, or None."""
@@ -305,9 +250,10 @@ class _Assembler:
         sources = gen.sub.sources
         bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
         for node in gen.sub.nodes:
-            if isinstance(node, Operator):
+            if isinstance(node, Operator) and not node.gathers:
                 for child in gen.sub.children(node.name):
                     self._shared(child)
+        bodies += [self._in_own_writer(partial(self._release, n)) for n in self._gathering]
         flush = self._in_own_writer(self._flush)
         whole = Writer()
         whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
@@ -346,12 +292,14 @@ class _Assembler:
 
     def _make_operator(self, w: Writer, node: Operator) -> None:
         i = self._gen.ordinal(node)
-        children = self._gen.sub.children(node.name)
+        children = () if node.gathers else self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
         places = preamble.said_of(functions.functions_in(node))
         w.node = node.name  # of which an error is that comes from what makes it
         w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
         w.node = ""
+        if node.gathers:
+            w.line(f"operator_{i}.released_by(release_{i})")
         w.line(f"process_{i} = operator_{i}.process")
 
     def _topic_name(self, node: Source, topic: str) -> str:
@@ -382,7 +330,15 @@ class _Assembler:
                 if self._needs_record:
                     # Of no node: punctuators run here, and the task knows whose.
                     w.line("task.end()")
+            gathered.emit_run_ended(gen)
             w.line("return stream_time")
+
+    @property
+    def _gathering(self) -> list[Operator]:
+        return gathered.gathering(self._gen.sub.nodes)
+
+    def _release(self, node: Operator) -> None:
+        gathered.emit_release(self._gen, node, self._children)
 
     def _flush(self) -> None:
         gen = self._gen
@@ -455,6 +411,8 @@ class _Assembler:
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
             with guarding.attempt(gen, node, flow):
                 gen.writer.line(line)
+            if node.gathers:
+                gathered.emit_full(gen, node)
 
         if node.needs_key:
             store = node.uses[0] if node.uses else None

@@ -17,6 +17,7 @@ _OF_THE_TASK = (
     "partitions_of",
     "task",
     "failed",
+    "let_go",
     "undecodable",
 )
 """What the generated code may call of the `TaskEnvironment`."""

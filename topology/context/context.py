@@ -91,6 +91,8 @@ class OperatorContext:
         failed: to be called with the error of a user's function, and key, value, timestamp and
             headers of the record, where the step goes on if a handler lets it. Where no handler
             does, it raises the error.
+        at_once: whether its results meet what came another way, so that none may wait.
+        in_runs: whether they meet records of other sources, so that none may wait for the next run.
     """
 
     node: str
@@ -107,3 +109,5 @@ class OperatorContext:
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
+    at_once: bool = False
+    in_runs: bool = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
+from headrace.topology.context.environment import Answered
 from headrace.topology.errors import Arguments
 from headrace.topology.serdes import Serde
 
@@ -71,6 +72,21 @@ class OperatorSpec:
     def is_timed(self) -> bool:
         """Whether what it does depends on stream time, and so on when each record comes."""
         return True
+
+    @property
+    def gathers(self) -> bool:
+        """Whether it gathers records, and lets their results go on together."""
+        return False
+
+    @property
+    def gives_up_order(self) -> bool:
+        """Whether it may gather records though their results meet what came another way."""
+        return False
+
+    @property
+    def answer(self) -> Answered | None:
+        """What it says of records that fail in it; None leaves it to the handler."""
+        return None
 
     # What it makes.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.punctuation import Schedule, Schedules
 from headrace.topology.first_result import refuse_never_run
 
@@ -44,6 +45,7 @@ class TaskFacts:
         stream_time: the largest timestamp that the task has seen, in milliseconds, or -1.
         failed: called with the node and the error where a punctuator fails; returns where the
             task is to go on.
+        calls: makes the calls of steps that gather records.
     """
 
     application_id: str = ""
@@ -55,6 +57,10 @@ class TaskFacts:
     count: Callable[[str, str, float], None] = lambda *_: None
     stream_time: int = -1
     failed: Callable[[str, BaseException], None] = _fail
+    calls: Caller = field(default_factory=NoCaller)
+    has_waited: bool = False
+    """Whether calls have been waited for in this run, so that what is left of it had better wait
+    for a look at the clock and the consumer."""
     record: Any = None
     """The message that is processed now; None in punctuators and while caches are flushed."""
     timestamp: int = -1
@@ -67,6 +73,7 @@ class TaskFacts:
     _by_wall_clock: Schedules = field(default_factory=Schedules)
     _processors: list[tuple[str, Start, Close]] = field(default_factory=list)
     _started: int = 0
+    _gathered: dict[str, tuple[int, Callable[[], None]]] = field(default_factory=dict)
 
     # -- around each record ------------------------------------------------------------------
 
@@ -117,11 +124,24 @@ class TaskFacts:
     @property
     def wall_due_ms(self) -> int:
         """When `punctuate` has something to do next."""
-        return self._by_wall_clock.due_ms
+        if not self._gathered:
+            return self._by_wall_clock.due_ms
+        return min(self._by_wall_clock.due_ms, *(due_ms for due_ms, _ in self._gathered.values()))
 
     def punctuate(self, now_ms: int) -> None:
-        """Call the punctuators that are due by the wall clock."""
+        """Release what has been gathered long enough, and call the punctuators that are due."""
+        due = [release for due_ms, release in self._gathered.values() if due_ms <= now_ms]
+        for release in due:
+            release()
         self._by_wall_clock.run(now_ms, self._call)
+
+    def release_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
+        """Have what a step has gathered released at a time, unless it is before that."""
+        self._gathered[node] = (due_ms, release)
+
+    def released(self, node: str) -> None:
+        """Nothing that a step has gathered waits any more."""
+        self._gathered.pop(node, None)
 
     def _call(self, schedule: Schedule, now_ms: int) -> None:
         self.record = None

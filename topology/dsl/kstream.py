@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
-from headrace.topology.dsl.methods.processing import Processing
+from headrace.topology.dsl.methods.calling import Calling
 from headrace.topology.dsl.steps.merging import merged
 from headrace.topology.dsl.steps.table_nodes import to_table
 from headrace.topology.errors import TopologyError
@@ -28,7 +28,7 @@ V2 = TypeVar("V2", default=Any)
 
 
 @checked
-class KStream(Processing[K, V]):
+class KStream(Calling[K, V]):
     """Records, one after the other; each method adds a step behind this stream.
 
     Functions take ``(key, value)``; those of the ``*_values`` steps take the value alone, unless

@@ -111,6 +111,21 @@ class Node:
         return False
 
     @property
+    def gathers(self) -> bool:
+        """Whether it gathers records, and lets their results go on together."""
+        return False
+
+    @property
+    def gives_up_order(self) -> bool:
+        """Whether it may gather records though their results meet what came another way."""
+        return False
+
+    @property
+    def answer(self) -> str | None:
+        """What it says of records that fail in it; None leaves it to the handler."""
+        return None
+
+    @property
     def changes_key(self) -> bool:
         """Whether records may have another key behind it than in front of it."""
         return False

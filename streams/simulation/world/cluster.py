@@ -18,7 +18,7 @@ from headrace.streams.simulation.world.log import Log, Topic, Txn
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError, TransactionCoordinator
 from headrace.streams.testing.local_admin import LocalAdmin
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 
 CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""

@@ -26,7 +26,7 @@ from headrace.streams.simulation.world.groups import Metadata
 from headrace.streams.simulation.world.kernel import MS, NEVER_US, SECOND
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError
-from headrace.topology.compile.compiler import Headers
+from headrace.topology.context.environment import Headers
 
 Report = Callable[[KafkaError | None, Message], None]
 

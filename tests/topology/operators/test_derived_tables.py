@@ -10,7 +10,8 @@ import pytest
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, serdes
 from headrace.topology.compile.codegen import CompileOptions
-from headrace.topology.compile.compiler import TaskEnvironment, compile_sub_topology
+from headrace.topology.compile.compiler import compile_sub_topology
+from headrace.topology.context.environment import TaskEnvironment
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.dsl.ktable import KTable
 from tests.support.operators import pairs

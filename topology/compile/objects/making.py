@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from headrace.state.buffer import Buffer
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.needs import needs_old
+from headrace.topology.compile.objects.meeting import meets_others
 from headrace.topology.context.context import (
     Headers,
     Number,
@@ -36,19 +37,8 @@ from headrace.topology.processors.store_faces import Rows
 from headrace.topology.processors.stores import open_store
 
 
-class NewNumbers:
-    """Numbers that are kept nowhere: what a task begins with that has committed none."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, Number] = {}
-
-    def get(self, name: str) -> Number:
-        """The number of that name."""
-        return self._numbers.setdefault(name, Number())
-
-
 class _Environment(Protocol):
-    """The part of `compiler.TaskEnvironment` that operators are made with."""
+    """The part of `environment.TaskEnvironment` that operators are made with."""
 
     @property
     def buffers(self) -> Mapping[str, Buffer]: ...
@@ -107,6 +97,8 @@ class OperatorMaker:
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
             failed=self._failed(node.name),
+            at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
+            in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
         )
 
     def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:

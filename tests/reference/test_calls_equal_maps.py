@@ -1,0 +1,144 @@
+"""Whatever the topology: calls that are made together come to what they come to one by one.
+
+The same random program is written twice, once with `map_values` and once with `map_async` or
+`map_batches` in its place, and gets the same records in the same batches. All topics must have the
+same records in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
+from tests.reference.checking import Way, settings_of
+from tests.reference.functions import mapped
+from tests.reference.programs import GLOBAL, OPS, Program, Step, Written, random_program
+from tests.reference.recorder import Recorder, committed
+from tests.support.examples import examples
+
+PROGRAMS = 200
+PARTS = 4
+DRAWN = (*OPS, *("map_values",) * 12)
+HOUR = timedelta(hours=1)
+
+
+class Called(Written):
+    """Calls where a program maps values, in one of several ways."""
+
+    def map_values(self, stream: Any, step: Step, place: int) -> None:
+        async def awaited(value: int | None) -> int | None:
+            await asyncio.sleep((value or 0) % 3)
+            return mapped(value, step.n)
+
+        def plainly(value: int | None) -> int | None:
+            return mapped(value, step.n)
+
+        def many(values: list[int | None]) -> list[int | None]:
+            return [mapped(value, step.n) for value in values]
+
+        size = 1 + step.other % 5
+        options = {"concurrency": size, "timeout": HOUR, "name": f"n{place}"}
+        if step.index % 3 == 0:
+            self._add(stream.map_async(awaited, **options))
+        elif step.index % 3 == 1:
+            self._add(stream.map_async(plainly, **options))
+        else:
+            self._add(stream.map_batches(many, max_records=size, name=f"n{place}"))
+
+
+@dataclass
+class Run:
+    """What a program has done.
+
+    Args:
+        read: what each task has read, in its order.
+        written: what each topic has.
+    """
+
+    read: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
+    written: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_calls_equal_maps(part: int) -> None:
+    _compare(range(part, examples(PROGRAMS), PARTS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(PROGRAMS, 1_000, 100))
+def test_more_calls_equal_maps(first: int) -> None:
+    _compare(range(first, first + 100))
+
+
+def _compare(seeds: range) -> None:
+    outcomes = Counter(map(_outcome, seeds))
+    assert outcomes["compared"] > len(seeds) * 0.6, outcomes
+
+
+def _outcome(seed: int) -> str:
+    program = random_program(seed, interrupted=False, cached=seed % 2 == 1, ops=DRAWN)
+    plain, called = (_ran(program, kind, seed) for kind in (Written, Called))
+    if plain is None or called is None:
+        assert plain is called, f"seed {seed}: one of both was refused, and the other was not"
+        return "refused"
+    if plain.read != called.read:
+        return "read otherwise"  # in which order a task takes what others have made is open
+    for topic in plain.written:
+        assert plain.written[topic] == called.written[topic], f"seed {seed} differs in {topic}"
+    return "compared"
+
+
+def _ran(program: Program, kind: type[Written], seed: int) -> Run | None:
+    """Run a program; None where it is refused."""
+    builder = StreamsBuilder()
+    way = Way(caching=program.cached)
+    recorder = Recorder()
+    try:
+        written = kind(builder, program.values, program.keys, cached=program.cached)
+        for place, step in enumerate(program.steps):
+            written.step(step, place)
+        written.end()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KeySerdeWarning)
+            settings = settings_of(program, way)
+            topology = builder.build()
+            driver = TopologyTestDriver(topology, settings, partitions=1, commit="manual")
+    except TopologyError:
+        return None
+    with driver, recorder.following():
+        _send(driver, program, random.Random(seed))
+        run = Run()
+        for task, message in recorder.read:
+            at = (message.topic(), message.partition(), message.offset())
+            run.read.setdefault(task, []).append(at)
+        for topic in driver.cluster.topics:
+            (place,) = driver.cluster.places(topic)
+            run.written[topic] = [
+                (m.key(), m.value(), m.timestamp(), m.headers())
+                for m in committed(driver.cluster, place)
+            ]
+        return run
+
+
+def _send(driver: TopologyTestDriver, program: Program, rng: random.Random) -> None:
+    """Write the records in batches, and commit now and then."""
+    for event in program.events:
+        if event.topic == GLOBAL and GLOBAL not in driver.cluster.topics:
+            continue
+        topic = driver.input(event.topic)
+        topic.append(*topic._encoded(event.key, event.value), timestamp=event.timestamp)
+        if event.topic == GLOBAL or rng.random() < 0.1:
+            driver.run()
+        if rng.random() < 0.1:
+            driver.commit()
+    driver.run()
+    driver.commit()

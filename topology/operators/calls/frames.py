@@ -1,0 +1,112 @@
+"""The forms in which a function may have the values of a batch: a list, or a frame.
+
+A frame has a column for each name where the values are dicts, and else one that is called
+``value``. The libraries are imported when a batch is made, and by nobody who wants a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from headrace.topology.errors import NoValuesError, TopologyError, type_of
+
+Form = Literal["list", "arrow", "pandas", "polars"]
+COLUMN = "value"
+
+
+@dataclass(frozen=True, slots=True)
+class FormOf:
+    """How values get into a form, and out of it.
+
+    Args:
+        made_of: makes a batch of values.
+        values_of: gives the values of what a function returned.
+        library: the module that it needs.
+    """
+
+    made_of: Callable[[list[Any]], Any]
+    values_of: Callable[[Any], Sequence[Any]]
+    library: str | None = None
+
+
+def require_library(form: Form) -> None:
+    """Refuse a form whose library is not installed.
+
+    Raises:
+        TopologyError: naming it.
+    """
+    library = FORMS[form].library
+    if library is not None and find_spec(library) is None:
+        raise TopologyError(
+            f"as_={form!r} needs {library}, which is not installed here: pip install {library}"
+        )
+
+
+def _are_dicts(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(value, dict) for value in values)
+
+
+def _columns(values: list[Any]) -> list[dict[str, Any]]:
+    return values if _are_dicts(values) else [{COLUMN: value} for value in values]
+
+
+def _plain(result: Any) -> Sequence[Any]:
+    """The values of a list, or of what gives one by itself, such as an array of numpy."""
+    if isinstance(result, (list, tuple)):
+        return result
+    to_list = getattr(result, "tolist", None) or getattr(result, "to_pylist", None)
+    if callable(to_list):
+        values = to_list()
+        if isinstance(values, list):
+            return values
+    raise NoValuesError(type_of(result))
+
+
+def _rows(rows: list[dict[str, Any]]) -> Sequence[Any]:
+    """Values again, where the only column is that of values that are no dicts."""
+    if rows and list(rows[0]) == [COLUMN]:
+        return [row[COLUMN] for row in rows]
+    return rows
+
+
+def _to_arrow(values: list[Any]) -> Any:
+    return import_module("pyarrow").Table.from_pylist(_columns(values))
+
+
+def _of_arrow(result: Any) -> Sequence[Any]:
+    if hasattr(result, "column_names"):  # a table or a record batch
+        return _rows(result.to_pylist())
+    return _plain(result)
+
+
+def _to_pandas(values: list[Any]) -> Any:
+    return import_module("pandas").DataFrame(_columns(values))
+
+
+def _of_pandas(result: Any) -> Sequence[Any]:
+    if hasattr(result, "to_dict") and hasattr(result, "columns"):
+        return _rows(result.to_dict("records"))
+    return _plain(result)
+
+
+def _to_polars(values: list[Any]) -> Any:
+    return import_module("polars").DataFrame(_columns(values))
+
+
+def _of_polars(result: Any) -> Sequence[Any]:
+    if hasattr(result, "to_dicts"):
+        return _rows(result.to_dicts())
+    to_list = getattr(result, "to_list", None)
+    return to_list() if callable(to_list) else _plain(result)
+
+
+FORMS: dict[Form, FormOf] = {
+    "list": FormOf(list, _plain),
+    "arrow": FormOf(_to_arrow, _of_arrow, "pyarrow"),
+    "pandas": FormOf(_to_pandas, _of_pandas, "pandas"),
+    "polars": FormOf(_to_polars, _of_polars, "polars"),
+}
