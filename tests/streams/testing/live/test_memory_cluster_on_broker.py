@@ -93,6 +93,14 @@ def flushed(kit: Kit, producer: Producer, end: int) -> None:
         time.sleep(0.01)
 
 
+def settled(kit: Kit, end: int) -> None:
+    """Wait for the marker of a transaction: the broker writes it after it has answered."""
+    deadline = time.monotonic() + PATIENCE_S
+    while kit.admin.end_offsets([kit.place])[kit.place] < end:
+        assert time.monotonic() < deadline, "the transaction does not end"
+        time.sleep(0.01)
+
+
 def commits_and_aborts(kit: Kit) -> Observed:
     """What is read between and behind the ends of transactions."""
     seen: Observed = []
@@ -102,11 +110,13 @@ def commits_and_aborts(kit: Kit) -> Observed:
     flushed(kit, producer, 2)
     seen += [kit.read(), kit.read(committed=False), kit.ends()]
     producer.commit()
+    settled(kit, 3)
     seen += [kit.read(), kit.read(committed=False), kit.ends()]
     producer.begin()
     write(kit, producer, b"void")
     flushed(kit, producer, 4)
     producer.abort()
+    settled(kit, 5)
     seen += [kit.read(), kit.read(committed=False), kit.ends()]
     seen += [kit.read(offset=2), kit.read(offset=3), kit.read(offset=4)]
     producer.close()
@@ -125,6 +135,7 @@ def successors(kit: Kit) -> Observed:
     second.begin()
     write(kit, second, b"new")
     second.commit()
+    settled(kit, 4)
     seen += [kit.read()]
     error: StreamsError | None = None
     try:
@@ -180,6 +191,7 @@ def changelogs(kit: Kit) -> Observed:
             found = producer.changelog_ends([kit.place])[kit.place]
         except KeyError:
             time.sleep(0.05)
+    settled(kit, 3)
     seen = [found, kit.read(), kit.ends()]
     producer.close()
     return seen
@@ -191,6 +203,7 @@ def deletions(kit: Kit) -> Observed:
     producer.begin()
     write(kit, producer, b"1", b"2", b"3")
     producer.commit()
+    settled(kit, 4)
     kit.admin.delete_records({kit.place: 2})
     producer.close()
     return [kit.ends(), kit.read(offset=2)]
