@@ -74,6 +74,12 @@ FAULTS = [
     (nothing_is_refused, nobody_expects_it),
 ]
 
+SHOWN_BY: dict[tuple[Patch, ...], int] = {
+    (cogroups_take_the_default,): 188,
+    (cogroups_take_the_default, nothing_is_refused): 188,
+}
+"""A seed that has shown a fault that few show: tried first, which spares a minute."""
+
 
 @pytest.mark.parametrize(
     "faults", FAULTS, ids=lambda faults: " and ".join(f.__name__ for f in faults)
@@ -83,7 +89,8 @@ def test_a_fault_is_found_by_the_seeds_that_are_run_each_time(
 ) -> None:
     for fault in faults:
         fault(monkeypatch)
-    for seed in range(SEEDS):
+    first = SHOWN_BY.get(faults, 0)
+    for seed in (*range(first, SEEDS), *range(first)):
         way = WAYS[seed % len(WAYS)]
         program = program_of(seed, way)
         try:

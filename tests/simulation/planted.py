@@ -70,6 +70,37 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
+SHOWN_BY: dict[str, int] = {
+    "restore_only_to_the_last_stable_offset": 7,
+    "another_membership_not_noticed": 455,
+    "metadata_fetched_at_commit_time": 455,
+    "bulk_restore_without_flush": 10,
+    "bulk_restore_without_flush_on_rocksdb": 50,
+    "offsets_from_the_consumers_position": 47,
+    "time_out_of_a_commit_taken_for_success": 32,
+    "lost_partitions_dropped_without_an_abort": 35,
+    "offsets_read_while_undecided": 221,
+    "state_written_before_the_transaction_commits": 9,
+    "deletions_left_out_of_changelogs": 4,
+    "durations_by_the_clock_on_the_wall": 28,
+    "a_write_that_fails_for_lack_of_room_taken_for_done": 98,
+}
+"""A seed that has shown a bug that few show: tried first, which spares minutes."""
+
+
+def found_by(name: str, run: Callable[[int], Sequence[str]], count: int) -> int | None:
+    """The seed that shows a bug, of the first so many; None if there is none.
+
+    Args:
+        name: of the bug.
+        run: runs a seed, and says what was wrong.
+        count: of seeds.
+    """
+    first = SHOWN_BY.get(name, 0)
+    with planted(name):
+        return next((seed for seed in (*range(first, count), *range(first)) if run(seed)), None)
+
+
 @bug
 def restore_only_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     def end_offsets(

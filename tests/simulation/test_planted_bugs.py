@@ -9,38 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, planted
+from tests.simulation.planted import BUGS, found_by
 from tests.simulation.seeds import run_seed
 from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
-
-WINDOW = 120
-FIRST: dict[str, int] = {
-    "metadata_fetched_at_commit_time": 400,
-    "another_membership_not_noticed": 400,
-    "lost_partitions_dropped_without_an_abort": 30,
-    "offsets_read_while_undecided": 150,
-    "offsets_from_the_consumers_position": 45,
-    "bulk_restore_without_flush_on_rocksdb": 50,
-}
-"""Where to begin to look for bugs that few seeds meet, so that the test is short."""
-
-
-def found_at(bug: str, seeds: range, state_dir: Path | None) -> int | None:
-    """The first of the seeds that fails with the bug."""
-    with planted(bug):
-        for seed in seeds:
-            own = None if state_dir is None else state_dir / str(seed)
-            if run_seed(seed, own)[0]:
-                return seed
-    return None
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:
-    first = FIRST.get(bug, 0)
     on_rocksdb = bug.endswith("on_rocksdb")
-    seeds = range(first, min(first + WINDOW, ON_ROCKSDB if on_rocksdb else IN_MEMORY))
-    seed = found_at(bug, seeds, tmp_path if on_rocksdb else None)
+
+    def run(seed: int) -> list[str]:
+        return run_seed(seed, tmp_path / f"{seed}" if on_rocksdb else None)[0]
+
+    seed = found_by(bug, run, ON_ROCKSDB if on_rocksdb else IN_MEMORY)
     assert seed is not None
     own = tmp_path / "without" if on_rocksdb else None
     assert run_seed(seed, own)[0] == [], "it fails without the bug too"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from headrace.streams.simulation import CALLS
 from headrace.streams.simulation.world.faults import WEIGHTS
+from tests.simulation.cores import make_pool
 from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow
@@ -43,8 +42,7 @@ class Blocks:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    # A fork of a process that has used RocksDB has none of its threads and waits for them.
-    made = ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn"))
+    made = make_pool()
     yield made
     made.shutdown(cancel_futures=True)
 

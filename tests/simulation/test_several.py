@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from headrace.streams.simulation import CALM, FaultPlan, Simulation
 from headrace.streams.simulation.disasters import DISASTERS
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.errors import TopologyError
-from tests.simulation.planted import BUGS_OF_SEVERAL, planted
+from tests.simulation.cores import make_pool
+from tests.simulation.planted import BUGS_OF_SEVERAL, found_by
 from tests.simulation.several import several_inputs
 from tests.simulation.several_seeds import NAMES, TOPOLOGY, run_block, run_seed
 from tests.simulation.test_seeds import Found, told
@@ -26,8 +26,7 @@ BLOCK = 20
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    # As in `test_seeds`.
-    made = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    made = make_pool()
     yield made
     made.shutdown(cancel_futures=True)
 
@@ -64,8 +63,7 @@ def test_no_seed_is_doubled_or_lost_in_silence_on_rocksdb(
 
 @pytest.mark.parametrize("bug", BUGS_OF_SEVERAL)
 def test_a_planted_bug_of_several_inputs_is_found(bug: str) -> None:
-    with planted(bug):
-        found = next((seed for seed in range(IN_MEMORY) if run_seed(seed)[0]), None)
+    found = found_by(bug, lambda seed: run_seed(seed)[0], IN_MEMORY)
     assert found is not None
     assert run_seed(found)[0] == [], "it fails without the bug too"
 

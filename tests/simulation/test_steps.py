@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes
-from tests.simulation.planted import BUGS_OF_STEPS, planted
+from tests.simulation.cores import make_pool
+from tests.simulation.planted import BUGS_OF_STEPS, found_by
 from tests.simulation.seeds import AT_LEAST_ONCE
 from tests.simulation.step_seeds import (
     TOPOLOGY,
@@ -52,8 +52,7 @@ REFUSED_COMMITS = FaultPlan(
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    # As in `test_seeds`.
-    made = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+    made = make_pool()
     yield made
     made.shutdown(cancel_futures=True)
 
@@ -84,8 +83,7 @@ def test_every_step_has_results_to_compare() -> None:
 
 @pytest.mark.parametrize("bug", BUGS_OF_STEPS)
 def test_a_planted_bug_of_steps_is_found(bug: str) -> None:
-    with planted(bug):
-        found = next((seed for seed in range(IN_MEMORY) if run_seed(seed)[0]), None)
+    found = found_by(bug, lambda seed: run_seed(seed)[0], IN_MEMORY)
     assert found is not None
     assert run_seed(found)[0] == [], "it fails without the bug too"
 

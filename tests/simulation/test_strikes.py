@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,8 @@ from headrace.streams.simulation import CALLS
 from headrace.streams.simulation.disasters import DISASTERS
 from headrace.streams.simulation.world.coverage import PHASES, Coverage
 from headrace.streams.simulation.world.faults import WEIGHTS
-from tests.simulation.planted import BUGS_OF_STRIKES, planted
+from tests.simulation.cores import make_pool
+from tests.simulation.planted import BUGS_OF_STRIKES, found_by
 from tests.simulation.strikes import (
     SELDOM,
     UNREACHABLE,
@@ -68,8 +66,7 @@ Found = tuple[dict[int, list[str]], Coverage, Counter[Any]]
 
 @pytest.fixture(scope="module")
 def blocks() -> Iterator[dict[int, Any]]:
-    # As in `test_seeds`.
-    pool = ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn"))
+    pool = make_pool()
     yield {first: pool.submit(run_block, first, min(first + BLOCK, RANGE)) for first in FIRSTS}
     pool.shutdown(cancel_futures=True)
 
@@ -143,14 +140,9 @@ def test_every_disaster_is_drawn() -> None:
     assert {disaster_of(seed) for seed in range(RANGE)} == {None, *DISASTERS}
 
 
-WINDOW = 120
-
-
 @pytest.mark.parametrize("bug", BUGS_OF_STRIKES)
 def test_a_planted_bug_is_found(bug: str) -> None:
-    assert RANGE >= WINDOW
-    with planted(bug):
-        seed = next((seed for seed in range(RANGE) if run_seed(seed)[0]), None)
+    seed = found_by(bug, lambda seed: run_seed(seed)[0], RANGE)
     assert seed is not None
     assert run_seed(seed)[0] == [], "it fails without the bug too"
 
