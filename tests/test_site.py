@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -132,6 +133,12 @@ class Page(HTMLParser):
             pass
 
 
+@cache
+def page_at(built: Path) -> Page:
+    """Read a page of the site, once however many links lead to it."""
+    return Page(built.read_text())
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("site")
@@ -146,13 +153,18 @@ def _built(site: Path, page: Path) -> Path:
     return site / ("" if place.name == "index" else place) / "index.html"
 
 
+def test_the_pages_build_without_a_warning(site: Path) -> None:
+    """Strictly, and without a word: else there is no site for any test."""
+    assert (site / "index.html").is_file()
+
+
 def _with(pages: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("page", pages, ids=lambda page: str(page.relative_to(DOCS)))
 
 
 @_with(PAGES)
 def test_every_fence_and_every_heading_is_one(site: Path, page: Path) -> None:
-    source, shown = read_source(page.read_text()), Page(_built(site, page).read_text())
+    source, shown = read_source(page.read_text()), page_at(_built(site, page))
     assert shown.blocks == source.fences
     assert shown.headings == source.headings
     assert shown.rows == source.rows
@@ -160,7 +172,7 @@ def test_every_fence_and_every_heading_is_one(site: Path, page: Path) -> None:
 
 @_with(PAGES)
 def test_nothing_of_markdown_is_left_in_the_text(site: Path, page: Path) -> None:
-    prose = Page(_built(site, page).read_text()).prose
+    prose = page_at(_built(site, page)).prose
     assert len(prose) > 100
     left = {what: found for what, mark in _LEFT_OVER.items() if (found := mark.findall(prose))}
     assert not left, prose
@@ -169,7 +181,7 @@ def test_nothing_of_markdown_is_left_in_the_text(site: Path, page: Path) -> None
 @_with(PAGES)
 def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Path, page: Path) -> None:
     built = _built(site, page)
-    for link in Page(built.read_text()).links:
+    for link in page_at(built).links:
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = unquote(link).partition("#")
@@ -177,4 +189,4 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Path, page: Pat
         target = target / "index.html" if target.is_dir() else target
         assert target.is_file(), link
         if anchor:
-            assert anchor in Page(target.read_text()).anchors, link
+            assert anchor in page_at(target).anchors, link
