@@ -40,6 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = in_turns(items)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was collected, which stays to the end, out of what is searched for garbage."""
+    gc.collect()
+    gc.freeze()
+    # Most tests make graphs of objects and let go of them whole: to look less often is enough.
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def reused() -> dict[str, str]:
     """The brokers to reuse; out of the environment, where commands take it for their settings."""
