@@ -1,4 +1,4 @@
-"""`make setup` says what is wrong before it makes anything."""
+"""`make setup` says what is wrong before it makes anything; `make test` knows its files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.turns import MEASURED_S
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,3 +35,8 @@ def test_a_missing_python_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "make setup PYTHON=" in refused.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_every_file_that_was_measured_is_there() -> None:
+    """One that has moved would be guessed at, and may be given out last though it takes longest."""
+    assert [name for name in MEASURED_S if not (ROOT / name).is_file()] == []
