@@ -357,6 +357,18 @@ class StateDirectory:
             return Identity(f"{host}-{slot}", lock)
         raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
 
+    def identities(self) -> list[str]:
+        """Those that workers of this host have or had, whether or not they live."""
+        found: list[str] = []
+        for path in sorted(self._workers.iterdir()):
+            kind, _, name = path.name.partition("-")
+            words = path.read_text(errors="replace").split()
+            if kind == "id":
+                found.append(name)
+            elif kind == "slot" and words:
+                found.append(f"{words[0]}-{name}")
+        return found
+
     def _lock(self, path: Path) -> _Lock | None:
         try:
             return _Lock.take(path)

@@ -163,8 +163,10 @@ def test_every_word_of_the_glossary_is_in_the_code() -> None:
 
 
 def test_nobody_is_sent_to_kafka_s_shell_tools_for_what_a_command_does() -> None:
-    tools = re.compile(r"kafka-(topics|consumer-groups|console-\w+|configs|acls)\b")
-    tops = ("state", "topology", "streams", "spark_bridge", "examples")
+    tools = re.compile(
+        r"kafka-(topics|consumer-groups|console-\w+|configs|acls|transactions|[a-z-]+\.sh)\b"
+    )
+    tops = ("state", "topology", "streams", "streams_web", "spark_bridge", "examples")
     sources = [*PAGES, *(path for top in tops for path in (ROOT / top).rglob("*.py"))]
     named = [
         path.relative_to(ROOT).as_posix() for path in sources if tools.search(path.read_text())

@@ -46,6 +46,7 @@ headrace lag revenue:app
 headrace tasks revenue:app
 headrace top revenue:app --times 1
 headrace offsets list revenue:app
+headrace transactions list revenue:app
 ```
 
 What it writes, internal topics too, which go by the names of their stores and steps:

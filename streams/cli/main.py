@@ -70,6 +70,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.topics.commands:topics",
         "Make topics, look into them, and write to them.",
     ),
+    "transactions": (
+        "headrace.streams.cli.looks.transactions:transactions",
+        "Find transactions that never end, and end them.",
+    ),
     "try": (
         "headrace.streams.cli.try_app:try_app",
         "Run an application on files, without Kafka.",

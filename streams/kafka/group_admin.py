@@ -100,10 +100,19 @@ class GroupAdmin(LiveAdmin):
         """The offsets of a group at some places; undecided transactions or not, if not told."""
         return self._committed_of(group, frozenset(places), decided=decided)
 
-    def _committed(self, group: str, *, decided: bool) -> list[Any]:
+    def undecided_offsets(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Those places whose offset in a group an open transaction may change."""
+        # Where nothing was committed yet, only what is asked for by name is told of.
+        named = [confluent_kafka.TopicPartition(*place) for place in places]
+        found = self._committed(group, decided=True, named=named) if named else []
+        return [TopicPartition(p.topic, p.partition) for p in found if p.error is not None]
+
+    def _committed(self, group: str, *, decided: bool, named: list[Any] | None = None) -> list[Any]:
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(
-                [_Group(name) for name in some],
+                [_Group(name, named) for name in some],
                 require_stable=decided,
                 request_timeout=self._request_s,
             )

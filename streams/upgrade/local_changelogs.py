@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Protocol
 
-from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.directory import TaskDirectory
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
@@ -62,7 +61,7 @@ from headrace.streams.upgrade.local_changelog_plan import (
     missing_rows,
     unmarked,
 )
-from headrace.streams.upgrade.reset import local_errors, refuse_members
+from headrace.streams.upgrade.reset import local_errors, locked_state, refuse_members
 
 _LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
@@ -292,21 +291,13 @@ class LocalChangelogs:
     @contextmanager
     def _locked(self) -> Iterator[Mapping[TaskId, TaskDirectory]]:
         """Hold all local state; yields the newest generation of each task that has files."""
-        held: list[TaskDirectory] = []
-        root: Path = self._config.state_dir
-        try:
-            with local_errors():
-                if (root / self._group).is_dir():
-                    held = StateDirectory(root, self._group).claim_all()
+        with locked_state(self._config.state_dir, self._group) as held:
             newest: dict[TaskId, TaskDirectory] = {}
             for directory in sorted(held, key=lambda one: one.generation):
                 sub, _, partition = directory.path.name.partition(".")[0].partition("_")
                 if sub.isdecimal() and partition.isdecimal() and directory.path.is_dir():
                     newest[TaskId(int(sub), int(partition))] = directory
             yield newest
-        finally:
-            for directory in held:
-                directory.release()
 
 
 def _deletes(topic: NewTopic) -> bool:

@@ -155,7 +155,7 @@ class Reset:
                 unless the message says so.
             LocalStateError: the local state cannot be removed.
         """
-        with self._locked() as held:
+        with locked_state(self._state_dir, self._group) as held:
             refuse_members(self._group, self._cluster.members(self._group))
             refuse_backfill(self._group, self._open_backfill())
             if not plan.is_still(look_again()):
@@ -215,19 +215,6 @@ class Reset:
     def _directory(self) -> StateDirectory:
         return StateDirectory(self._state_dir, self._group)
 
-    @contextmanager
-    def _locked(self) -> Iterator[list[TaskDirectory]]:
-        """Hold the locks of all local state, if there is any."""
-        held: list[TaskDirectory] = []
-        try:
-            with local_errors():
-                if (self._state_dir / self._group).is_dir():
-                    held = self._directory().claim_all()
-                yield held
-        finally:
-            for directory in held:
-                directory.release()
-
 
 def refuse_members(group: str, members: Sequence[Member]) -> None:
     """See that the application does not run.
@@ -257,6 +244,24 @@ def refuse_backfill(group: str, note: BackfillNote | None) -> None:
 def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
     count = facts[name].partitions if name in facts else 0
     return [TopicPartition(name, partition) for partition in range(count)]
+
+
+@contextmanager
+def locked_state(state_dir: Path, group: str) -> Iterator[list[TaskDirectory]]:
+    """Hold the locks of all local state of an application on this host, if there is any.
+
+    Raises:
+        ResetRefusedError: a process has some of it; the message says which.
+    """
+    held: list[TaskDirectory] = []
+    try:
+        with local_errors():
+            if (state_dir / group).is_dir():
+                held = StateDirectory(state_dir, group).claim_all()
+            yield held
+    finally:
+        for directory in held:
+            directory.release()
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The commands that look at a running application: `lag`, `tasks`, `top`."""
+"""The commands that look at an application on its cluster: lag, tasks, top, open transactions."""
