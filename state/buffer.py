@@ -51,11 +51,13 @@ class Buffer:
         "_entry_bytes",
         "_exact",
         "_keep",
+        "_missed",
         "_objects",
         "_order",
         "_sampled",
         "clean",
         "dirty",
+        "hits",
         "misses",
         "name",
     )
@@ -74,8 +76,10 @@ class Buffer:
         self.name = name
         self.dirty: dict[bytes, Entry] = {}
         self.clean: dict[bytes, Entry] = {}
-        self.misses = 0
+        self.misses = self._missed = 0
         """Rows that were asked for and in neither of them."""
+        self.hits = 0
+        """Rows that commits changed without reading the store; never too many."""
         self._committed = committed
         self._encode = encode
         self._decode = decode
@@ -121,11 +125,8 @@ class Buffer:
             return None
         if self._objects:
             return self._keep(value)
-        return (
-            value
-            if value.__class__ in ATOMS and self._keep(value) is value
-            else self._encode(value)
-        )
+        is_plain = value.__class__ in ATOMS and self._keep(value) is value
+        return value if is_plain else self._encode(value)
 
     def forget(self, key: bytes) -> None:
         """Take back the writes of a row that is not in the committed store: it came and went.
@@ -213,10 +214,15 @@ class Buffer:
 
     def committed(self) -> None:
         """The dirty rows are in the committed store now: keep them as clean ones."""
-        self._changed += len(self.dirty)
+        self._count_changes()
         self.clean.update(self.dirty)
         self.dirty.clear()
         self._order.clear()
+
+    def _count_changes(self) -> None:
+        self._changed += len(self.dirty)
+        self.hits += max(0, len(self.dirty) - self.misses + self._missed)
+        self._missed = self.misses
 
     def discard(self) -> None:
         """Forget everything that is not committed, and the cache with it."""

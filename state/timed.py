@@ -293,7 +293,7 @@ class TimedBuffer(Buffer):
         if self._other is None:
             super().committed()
         else:
-            self._changed += len(self.dirty)
+            self._count_changes()
             self.dirty.clear()
             self._order.clear()
             self.clean.clear()  # what was read one by one is not kept up to date there

@@ -333,6 +333,12 @@ METRICS = (
         _stores(lambda store: store.cached_bytes), "cache-size-bytes",
     ),
     Metric(
+        "headrace_store_cache_hits", "counter",
+        "Rows that commits changed without reading the store, as they were kept, since the task "
+        "began; misses of lookups are taken off.", _STORE,
+        _stores(lambda store: store.cache_hits), "hit-ratio",
+    ),
+    Metric(
         "headrace_store_cache_misses", "counter",
         "Rows that were not kept and were read from the store, since the task began.", _STORE,
         _stores(lambda store: store.cache_misses), "hit-ratio",

@@ -211,6 +211,7 @@ class Gathering:
             size_bytes=size.size_bytes,
             uncommitted_bytes=buffer.uncommitted_bytes(),
             cached_bytes=buffer.cached_bytes(),
+            cache_hits=buffer.hits,
             cache_misses=buffer.misses,
             restore_remaining=remaining,
         )

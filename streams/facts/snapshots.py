@@ -56,6 +56,7 @@ class StoreSnapshot:
         size_bytes: about what they take on disk or in memory; likewise.
         uncommitted_bytes: about what rows take that no commit holds yet.
         cached_bytes: about what committed rows take that are kept for reading.
+        cache_hits: rows that commits changed without reading the store, as they were kept.
         cache_misses: rows that were not there and were read from the store, since the task began.
         restore_remaining: offsets of its changelog that are still to be read.
     """
@@ -65,6 +66,7 @@ class StoreSnapshot:
     size_bytes: int
     uncommitted_bytes: int
     cached_bytes: int
+    cache_hits: int
     cache_misses: int
     restore_remaining: int
 

@@ -317,3 +317,25 @@ def test_a_row_that_came_and_went_is_in_no_later_scan() -> None:
     buffer.put(b"d", 1, 0)
     assert [key for key, _, _ in buffer.scan()] == [b"a", b"c", b"d"]
     assert [key for key, _, _ in buffer.delta()] == [b"a", b"c", b"d"]
+
+
+def test_rows_that_commits_change_without_reading_the_store_are_counted() -> None:
+    rows = Rows()
+    buffer = make(rows)
+
+    def change(*keys: bytes) -> tuple[int, int]:
+        for key in keys:
+            buffer.put(key, (buffer.get(key)[0] or 0) + 1, 0)
+        rows.apply(timestamped_rows(buffer.delta()))
+        buffer.committed()
+        return buffer.hits, buffer.misses
+
+    assert change(b"a", b"b") == (0, 2)
+    assert change(b"a", b"a", b"c") == (1, 3)
+    for key in (b"x", b"y"):
+        buffer.get(key)  # a look that changes nothing is taken off
+    assert change(b"a", b"b", b"c") == (2, 5)
+    assert change() == (2, 5)
+    buffer.get(b"z")
+    buffer.discard()
+    assert change(b"a", b"b", b"c") == (2, 9)

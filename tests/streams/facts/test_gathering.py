@@ -150,11 +150,21 @@ def test_stores_are_looked_at_seldom() -> None:
     found = task(facts(bench), "0_0").stores[0]
     assert (found.name, found.keys, found.uncommitted_bytes) == ("counts", 0, 0)
     assert found.cached_bytes > 0
-    assert found.cache_misses == 2
+    assert (found.cache_hits, found.cache_misses) == (0, 2)
     bench.clock.pass_ms(int(STORES_EVERY_S * 1000))
     found = task(facts(bench), "0_0").stores[0]
     assert found.keys == 2
     assert found.size_bytes > 0
+
+
+def test_rows_that_commits_change_and_need_not_read_are_counted() -> None:
+    bench = WorkerBench().start()
+    for words in (["a", "b"], ["a", "a", "c"], ["a", "b", "c"]):
+        bench.send(*words)
+        bench.turns()
+        bench.commit()
+    found = task(facts(bench), "0_0").stores[0]
+    assert (found.cache_hits, found.cache_misses) == (1 + 3, 3)
 
 
 def test_a_snapshot_is_made_each_half_second_at_most() -> None:
