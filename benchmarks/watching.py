@@ -1,0 +1,283 @@
+"""What it costs a worker to be watched: counters, snapshots, looks at nodes, and scrapes.
+
+``python -m benchmarks.watching`` says it of the sum and of the stateless job, in less than six
+minutes, and ends with exit code 1 where it is more than one percent. It starts a broker of its own
+and wants a machine that does nothing else.
+
+One application processes a backlog and serves ``/metrics``. In turns of a second it is watched,
+with a scrape each five seconds, and is not. A turn is compared with its neighbour, so that what
+else the machine does falls on both, and each pair begins with what the one before has ended with.
+What decides is the processor time that the process takes for a record, the threads of its clients
+and its server included: time on the wall spreads more. The median of all pairs is told with how
+well it is known; where that is not well enough, it says so and decides nothing.
+
+What is not watched still counts its records, as this must see how many there were.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import structlog
+
+from benchmarks.jobs.catalogue import JOBS
+from benchmarks.jobs.job import Job, topic
+from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
+from headrace.streams.app import KafkaStreams
+from headrace.streams.facts.counters import Counters
+from headrace.streams.facts.gathering import Gathering
+from headrace.streams.facts.node_times import NodeTimes
+
+SCRAPE_S = 5.0
+WARM_RECORDS = 200_000
+PARTITIONS = 4
+FILLS = 4
+"""So many times the same records are written: to make them takes long."""
+BAR = 0.01
+KNOWN_TO = 0.0025
+"""How well the median must be known for a verdict: a quarter of the bar."""
+
+
+class Watch:
+    """Has the counters, the snapshots and the looks of this process work, or not."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        ran, turn, look = Counters.ran, Gathering.turn, NodeTimes.look
+
+        def switched_ran(counters: Counters, *arguments: Any, **options: Any) -> None:
+            if self.is_on:
+                ran(counters, *arguments, **options)
+            else:
+                counters.processed += arguments[1]
+
+        def switched_turn(gathering: Gathering) -> None:
+            if self.is_on:
+                turn(gathering)
+
+        def switched_run(times: NodeTimes, thread: int) -> None:
+            last_s = time.monotonic()
+            while not times._ended.wait(times._every_s if self.is_on else 10 * times._every_s):
+                now_s = time.monotonic()
+                if self.is_on:
+                    look(times, times._frames().get(thread), now_s - last_s)
+                last_s = now_s
+
+        setattr(Counters, "ran", switched_ran)  # noqa: B010
+        setattr(Gathering, "turn", switched_turn)  # noqa: B010
+        setattr(NodeTimes, "_run", switched_run)  # noqa: B010
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was done in a second or so.
+
+    Args:
+        all_s: processor time of the whole process, clients' threads included.
+        own_s: that of the worker's thread.
+    """
+
+    records: int
+    all_s: float
+    own_s: float
+    wall_s: float
+
+
+Pair = tuple[Turn, Turn]
+"""A turn that was watched, and its neighbour that was not."""
+
+
+class Meter:
+    """Measures turns of an application that runs in this process."""
+
+    def __init__(self, app: KafkaStreams) -> None:
+        self._app = app
+        own = f"headrace-{app.config.application_id}"
+        worker = next(t for t in threading.enumerate() if t.name == own)
+        assert worker.ident is not None
+        self._clock = time.pthread_getcpuclockid(worker.ident)
+
+    def _now(self) -> tuple[int, float, float, float]:
+        return (
+            self._app.records_processed,
+            time.process_time(),
+            time.clock_gettime(self._clock),
+            time.monotonic(),
+        )
+
+    def turn(self, seconds: float) -> Turn:
+        """Measure for so long."""
+        begin = self._now()
+        time.sleep(seconds)
+        end = self._now()
+        records, all_s, own_s, wall_s = (b - a for a, b in zip(begin, end, strict=True))
+        return Turn(int(records), all_s, own_s, wall_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """By how much a record costs more where it is watched, as shares.
+
+    Args:
+        median: of all pairs.
+        half: half of the pairs are between these.
+        error: a median of as many pairs is not further off than this two times of three.
+    """
+
+    median: float
+    half: tuple[float, float]
+    error: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], seconds: Callable[[Turn], float]) -> Cost:
+        """By what a record takes of something.
+
+        >>> slow, quick = Turn(100, 1.02, 0, 0), Turn(100, 1.0, 0, 0)
+        >>> found = Cost.of([(slow, quick)] * 4, lambda turn: turn.all_s)
+        >>> round(found.median, 6), found.error
+        (0.02, 0.0)
+        """
+        shares = [
+            (seconds(on) / on.records) / (seconds(off) / off.records) - 1 for on, off in pairs
+        ]
+        low, median, high = statistics.quantiles(shares, n=4)
+        # Half of a normal distribution is within 0.6745 of its deviation, whatever lies far out.
+        deviation = (high - low) / 2 / 0.6745
+        return cls(median, (low, high), 1.253 * deviation / len(shares) ** 0.5)
+
+    @property
+    def verdict(self) -> bool | None:
+        """Whether the bar holds; None where the machine was too restless to say."""
+        if self.error > KNOWN_TO:
+            return None
+        return self.median <= BAR
+
+    def __str__(self) -> str:
+        low, high = self.half
+        return (
+            f"{self.median:+.2%} ± {self.error:.2%}, half of the pairs between {low:+.1%} and "
+            f"{high:+.1%}"
+        )
+
+
+def measure(
+    place: Cluster, job: Job, watch: Watch, *, records: int, seconds: float, turn_s: float
+) -> list[Pair]:
+    """Compare turns of one application after the other on the same records, until time is up."""
+    until_s = time.monotonic() + seconds
+    source = f"watching-{secrets.token_hex(3)}"
+    made = job.make(records // FILLS)
+    place.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
+    for _ in range(FILLS):
+        for end, rows in made.inputs.items():
+            place.fill(topic(source, end), rows)
+    all_records = FILLS * made.records
+    del made
+    found: list[Pair] = []
+    while time.monotonic() < until_s:
+        with _running(place, job, source) as (app, url):
+            found += _pairs(app, watch, url, turn_s, all_records - WARM_RECORDS, until_s)
+    place.delete(source)
+    return found
+
+
+@contextmanager
+def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStreams, str]]:
+    """An application that is warm, and where it serves."""
+    name = f"{source}-{secrets.token_hex(3)}"
+    place.create(f"{name}-output", partitions=PARTITIONS)
+    with tempfile.TemporaryDirectory(prefix="headrace-watching-") as state:
+        app = KafkaStreams(
+            job.topology(source, f"{name}-output"),
+            {
+                "application.id": name,
+                "bootstrap.servers": place.bootstrap,
+                "processing.guarantee": "exactly_once_v2",
+                "state.dir": state,
+                "statestore.cache.max.bytes": CACHE_BYTES,
+                "commit.interval.ms": COMMIT_MS,
+                "consumer.auto.offset.reset": "earliest",
+            },
+        )
+        with app, app.serve(port=0) as server:
+            app.start()
+            while app.records_processed < WARM_RECORDS:
+                time.sleep(0.01)
+            yield app, server.url
+    place.delete(name)
+
+
+def _pairs(
+    app: KafkaStreams, watch: Watch, url: str, turn_s: float, most: int, until_s: float
+) -> Iterator[Pair]:
+    meter, watched_s = Meter(app), 0.0
+    is_first = True
+    while time.monotonic() < until_s:
+        turns: dict[bool, Turn] = {}
+        for is_on in (is_first, not is_first):
+            watch.is_on = is_on
+            if is_on:
+                watched_s += turn_s
+                if watched_s >= SCRAPE_S:
+                    watched_s -= SCRAPE_S
+                    threading.Thread(target=_scrape, args=(url,)).start()
+            turns[is_on] = meter.turn(turn_s)
+        is_first = not is_first
+        if app.records_processed >= most:
+            break  # for a part of the turn there was nothing to do
+        yield turns[True], turns[False]
+    watch.is_on = True
+
+
+def _scrape(url: str) -> None:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        answer.read()
+
+
+def report(name: str, pairs: Sequence[Pair], turn_s: float) -> bool | None:
+    """Print what was found of a job; returns the verdict."""
+    records = sum(on.records + off.records for on, off in pairs)
+    print(f"{name}: {len(pairs)} pairs of turns of {turn_s:g} s, {records:,} records")
+    cost = Cost.of(pairs, lambda turn: turn.all_s)
+    print(f"  processor time by record: {cost}")
+    print(f"  that of the worker's thread alone: {Cost.of(pairs, lambda turn: turn.own_s)}")
+    print(f"  time by record: {Cost.of(pairs, lambda turn: turn.wall_s)}")
+    said = {True: "holds", False: "does NOT hold", None: "not shown: the machine is too restless"}
+    print(f"  at most {BAR:.0%}: {said[cost.verdict]}", flush=True)
+    return cost.verdict
+
+
+@click.command()
+@click.argument("jobs", nargs=-1)
+@click.option("--records", default=4_000_000, help="Of the backlog of a job.")
+@click.option("--seconds", default=165.0, help="For each job, to make its records included.")
+@click.option("--turn", "turn_s", default=1.0, help="Seconds.")
+def main(jobs: tuple[str, ...], records: int, seconds: float, turn_s: float) -> None:
+    """Print what being watched costs, of the sum and the stateless job unless others are named."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
+    watch, verdicts = Watch(), []
+    with cluster(None) as place:
+        for name in jobs or ("sum_100k", "stateless"):
+            pairs = measure(
+                place, JOBS[name], watch, records=records, seconds=seconds, turn_s=turn_s
+            )
+            if len(pairs) < 2:
+                sys.exit(f"{name}: {len(pairs)} pairs: give it more --seconds or --records")
+            verdicts.append(report(name, pairs, turn_s))
+    sys.exit(0 if all(verdicts) else 1)
+
+
+if __name__ == "__main__":
+    main()
