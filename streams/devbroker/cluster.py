@@ -300,11 +300,15 @@ class DevBroker:
         save(self.directory, record)
         for node in missing:
             format_node(self.directory, record, node, runtime=runtime)
-        for node in missing:
-            launched = launch_node(self.directory, node, runtime=runtime)
+
+        def recorded(launched: NodeRecord) -> None:
+            nonlocal record
             started.append(launched)
             record = record.with_node(launched)
             save(self.directory, record)
+
+        for node in missing:
+            launch_node(self.directory, node, runtime=runtime, recorded=recorded)
         return record
 
     def _await_serving(self, record: ClusterRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,14 +70,30 @@ def format_node(
         raise NodeFailedError(f"Kafka could not format {home / 'data'}:\n{said}")
 
 
-def launch_node(directory: Path, node: NodeRecord, *, runtime: Runtime) -> NodeRecord:
-    """Start the node's process and return the node with the process recorded."""
+def launch_node(
+    directory: Path,
+    node: NodeRecord,
+    *,
+    runtime: Runtime,
+    recorded: Callable[[NodeRecord], None],
+) -> None:
+    """Start the node's process.
+
+    Args:
+        recorded: takes the node with its process, before Kafka begins in it.
+    """
     home = _home(directory, node)
     token = secrets.token_hex(16)
     options = ["-Xmx512m", "-Djava.awt.headless=true", f"-Dheadrace.broker.token={token}"]
     command = [*runtime.command("kafka.Kafka", *options), "server.properties"]
     output = home / "logs" / _CONSOLE_NAME
-    return replace(node, process=launch(command, token=token, cwd=home, output=output))
+    launch(
+        command,
+        token=token,
+        cwd=home,
+        output=output,
+        recorded=lambda process: recorded(replace(node, process=process)),
+    )
 
 
 def log_directory(directory: Path, node: NodeRecord) -> Path:

@@ -29,17 +29,32 @@ class Identity:
     token: str
 
 
-def launch(command: Sequence[str], *, token: str, cwd: Path, output: Path) -> Identity:
+_ONCE_TOLD = 'read -r told && exec "$@" </dev/null'
+"""A command begins once it is told to, and ends where nobody is there any more to tell it."""
+
+
+def launch(
+    command: Sequence[str],
+    *,
+    token: str,
+    cwd: Path,
+    output: Path,
+    recorded: Callable[[Identity], None],
+) -> Identity:
     """Start `command`, which must carry `token`, in a session of its own.
 
     The process holds no pipe of ours: it reads nothing and writes to the file `output`.
+
+    Args:
+        recorded: writes down who runs, before the command begins: so none runs that nobody knows
+            of, even where this process is killed in between.
     """
     assert any(token in word for word in command), "the command line must carry the token"
     with output.open("wb") as sink:
         process = subprocess.Popen(
-            command,
+            ["sh", "-c", _ONCE_TOLD, "sh", *command],
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -47,7 +62,12 @@ def launch(command: Sequence[str], *, token: str, cwd: Path, output: Path) -> Id
     # A recorded identity, not the handle, says what runs: without this the handle would warn
     # about the living process when it is collected. `_reap` takes its exit status.
     process.returncode = 0
-    return Identity(pid=process.pid, started=_started(process.pid) or "", token=token)
+    identity = Identity(pid=process.pid, started=_started(process.pid) or "", token=token)
+    assert process.stdin is not None
+    with process.stdin as gate:
+        recorded(identity)
+        gate.write(b"go\n")
+    return identity
 
 
 def is_alive(identity: Identity) -> bool:

@@ -81,7 +81,7 @@ def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
 
     Args:
         settings: the directory of the file with the settings.
-        broker: the directory of the broker that this process has started.
+        broker: the directory of the broker that this process starts.
     """
     leash, ours = os.pipe()
     brokers = [] if broker is None else [str(broker)]

@@ -65,12 +65,13 @@ def dev(
     with ExitStack() as stack:
         stack.enter_context(_terminated_as_interrupted())
         try:
-            started: Path | None = None
-            if "bootstrap.servers" not in settings:
-                servers, started = stack.enter_context(_broker(directory, port))
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-dev-")))
+            if "bootstrap.servers" in settings:
+                stack.enter_context(tidied(home, None))
+            else:
+                servers = stack.enter_context(_broker(directory, port, home))
                 settings = {**settings, "bootstrap.servers": servers}
-            file = stack.enter_context(_file_of(settings))
-            stack.enter_context(tidied(file.parent, started))
+            file = _write(settings, home)
             changes = Changes(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             click.echo(f"Watching {files}. Ctrl-C ends.")
@@ -141,39 +142,38 @@ def _shown(path: Path) -> str:
 
 
 @contextmanager
-def _broker(directory: Path, port: int) -> Iterator[tuple[str, Path | None]]:
+def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
     """A broker on this machine; stopped at the end where it was started here.
 
-    Gives its servers, and its directory where it was started here.
+    Gives its servers. From before it is started on, it and `home` are put away where this process
+    is killed.
     """
-    try:
-        status = DevBroker(directory).status()
-        ran = status.serving
-        is_there = any(node.pid for node in status.nodes)
-        broker = DevBroker(directory, port=0 if is_there else port, report=click.echo)
-        servers = broker.start()
-    except DevBrokerError as error:
-        raise click.ClickException(
-            f"{error}\nOr name a cluster: headrace dev ... --bootstrap-servers HOST:PORT"
-        ) from error
-    click.echo(f"{'Already running' if ran else 'Started'}: {servers} ({broker.directory})")
-    try:
-        yield servers, None if ran else broker.directory
-    finally:
+    with ExitStack() as stack:
+        try:
+            status = DevBroker(directory).status()
+            ran = status.serving
+            is_there = any(node.pid for node in status.nodes)
+            broker = DevBroker(directory, port=0 if is_there else port, report=click.echo)
+            stack.enter_context(tidied(home, None if ran else broker.directory))
+            servers = broker.start()
+        except DevBrokerError as error:
+            raise click.ClickException(
+                f"{error}\nOr name a cluster: headrace dev ... --bootstrap-servers HOST:PORT"
+            ) from error
         if not ran:
-            broker.stop()
+            stack.callback(broker.stop)
+        click.echo(f"{'Already running' if ran else 'Started'}: {servers} ({broker.directory})")
+        yield servers
 
 
-@contextmanager
-def _file_of(settings: Mapping[str, Any]) -> Iterator[Path]:
+def _write(settings: Mapping[str, Any], home: Path) -> Path:
     """The settings in a file that nobody else may read: a command line is seen by all."""
-    with tempfile.TemporaryDirectory(prefix="headrace-dev-") as home:
-        path = Path(home, "settings.toml")
-        path.touch(mode=0o600)
-        # JSON's strings, numbers and lists are TOML's.
-        lines = [f"{json.dumps(n)} = {json.dumps(v)}\n" for n, v in revealed(settings).items()]
-        path.write_text("".join(lines))
-        yield path
+    path = home / "settings.toml"
+    path.touch(mode=0o600)
+    # JSON's strings, numbers and lists are TOML's.
+    lines = [f"{json.dumps(n)} = {json.dumps(v)}\n" for n, v in revealed(settings).items()]
+    path.write_text("".join(lines))
+    return path
 
 
 @contextmanager

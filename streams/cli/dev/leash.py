@@ -6,7 +6,7 @@
 FILE is the end of a pipe whose other end `headrace dev` alone has open and never writes to: it ends
 when that process does, however it ends. A command is told to end by SIGTERM then, and killed when
 it takes long. With ``--tidy`` what no command has is put away: the directory with the settings, and
-the broker, where `headrace dev` has started it.
+the broker, where `headrace dev` has started it or was about to.
 """
 
 from __future__ import annotations

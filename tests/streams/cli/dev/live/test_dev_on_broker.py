@@ -153,3 +153,25 @@ def is_there(process: psutil.Process) -> bool:
         return process.is_running() and process.status() not in ("terminated", "zombie")
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.slow
+def test_the_broker_ends_where_it_is_killed_while_that_starts(tmp_path: Path) -> None:
+    (tmp_path / "my_app.py").write_text(APP.format(words="words", out="out", id="dev"))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    record = tmp_path / "kafka/broker.json"
+    with dev(
+        tmp_path, "--dir", "kafka", "--port", "0", environ={"TMPDIR": str(temporary)}
+    ) as terminal:
+        wait_until(
+            lambda: record.exists() and json.loads(record.read_text())["nodes"][0]["process"],
+            what=f"a process of the broker: {terminal.log}",
+        )
+        started = psutil.Process(terminal.process.pid).children(recursive=True)
+        (node,) = psutil_of_broker(tmp_path / "kafka")
+        terminal.process.kill()
+        terminal.process.wait()
+        assert "Started: " not in terminal.text()
+        wait_until(lambda: not [c for c in (*started, node) if is_there(c)], what="the end of all")
+    assert not list(temporary.glob("headrace-dev-*"))
