@@ -10,6 +10,7 @@ are logs; only the supervisor starts this.
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
@@ -205,6 +206,7 @@ def main() -> None:
     del line  # it may hold passwords
     os.dup2(errors, STDERR)
     os.close(errors)
+    faulthandler.enable()
     sys.argv = [target]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once

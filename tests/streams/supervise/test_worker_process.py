@@ -1,0 +1,35 @@
+"""A worker's process: what is left of one that a library ends."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from headrace.streams.supervise.worker_handle import Launch, LiveProcess
+from tests.support.processes import wait_until
+
+CRASHING = """
+import ctypes
+
+def crash():
+    ctypes.string_at(0)
+
+crash()
+"""
+
+
+def test_a_worker_that_crashes_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "crashing.py"
+    file.write_text(CRASHING)
+    said: list[str] = []
+    process = LiveProcess(Launch(target=f"{file}:app"), 0, output=said.append)
+    try:
+        wait_until(lambda: process.poll() is not None, what="its end")
+        assert process.poll() == -signal.SIGSEGV
+        assert list(process.reports()) == []
+    finally:
+        process.kill()
+        process.close()
+    text = "\n".join(said)
+    assert "Fatal Python error: Segmentation fault" in text
+    assert f'File "{file}", line 5 in crash' in text
