@@ -83,7 +83,7 @@ def parse(arguments: Sequence[str]) -> Options:
         rate=_or(given.rate, 250 if quick else 700),
         fault_s=_or(given.fault_seconds, 115.0 if quick else 2_400.0),
         drain_s=90.0 if quick else 180.0,
-        directory=directory,
+        directory=directory.absolute(),
         # How many fit into two minutes depends on the machine and what else runs there.
         complete=not quick,
         kinds=tuple(given.kind),

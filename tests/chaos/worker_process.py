@@ -28,6 +28,7 @@ from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.supervise.exit_codes import exit_code_of
 from headrace.streams.task.task import Task
 from tests.chaos import application
+from tests.chaos.crashes import let_dump
 from tests.chaos.status import STEPS, Field, Status
 
 SLOW_BATCHES = 12
@@ -183,6 +184,7 @@ def run(plan: dict[str, Any]) -> int:
     """Run until told to stop; returns the exit status."""
     # Where a worker hangs is seen with SIGUSR1; its log then shows what each thread does, as it
     # does where a library crashes.
+    let_dump()
     faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _log_as_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 from headrace.streams.supervise.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.check_figures import Counted
+from tests.chaos.crashes import take_core
 from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
 
@@ -74,6 +76,9 @@ class Slot:
         self.place = place
         self.state_dir = state_dir
         self.log = directory / f"{place.name}.log"
+        self.home = directory / f"home-{place.name}"
+        """Where its process runs, and a core of it is left."""
+        self.home.mkdir(exist_ok=True)
         self.status_path = directory / f"{place.name}.status"
         self.status = Status(self.status_path)
         self.lock = threading.Lock()
@@ -214,6 +219,10 @@ class Fleet:
 
     def dump(self, slot: Slot) -> None:
         """Have a worker that hangs write into its log what its threads do."""
+        process = slot.process
+        # One that has only just begun does not listen yet, and would end by the signal.
+        if process is None or slot.status[Field.PID] != process.pid:
+            return
         slot.signal(signal.SIGUSR1)
         time.sleep(0.5)
 
@@ -270,7 +279,8 @@ class Fleet:
         with slot.log.open("ab") as out:
             slot.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.worker_process", json.dumps(plan)],
-                cwd=ROOT,
+                cwd=slot.home,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -316,7 +326,9 @@ class Fleet:
             if code == ExitCode.CLIENT:
                 self.gave_up += 1
             else:
-                self.unprovoked.append(f"{slot.name} ended by itself with exit status {code}")
+                core = take_core(slot.home, slot.log) if code < 0 else None
+                seen = f", and left {core}, see the end of {slot.log}" if core else ""
+                self.unprovoked.append(f"{slot.name} ended by itself with exit status {code}{seen}")
 
     # -- waiting -------------------------------------------------------------------------------
 
