@@ -19,8 +19,6 @@ import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-import structlog
-
 LINES = ("said", "traceback")
 """Fields that are lists of lines."""
 Say = Callable[..., Any]
@@ -73,7 +71,13 @@ class ModuleLog:
     def _sayer(self, level: str) -> Say:
         """What is called then stands in the caller's own frame, as loggers expect it."""
         module = sys._getframe(2).f_globals.get("__name__", "headrace")
-        if not structlog.is_configured():
+        structlog = sys.modules.get("structlog")
+        # It takes a fifth of a start to import, and whoever has configured it has done so.
+        if (
+            structlog is None
+            or not hasattr(structlog, "get_config")
+            or not structlog.is_configured()
+        ):
             return _Standard(module, level, self._fields)
         factory = structlog.get_config()["logger_factory"]
         names = (module,) if isinstance(factory, structlog.stdlib.LoggerFactory) else ()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.state.events.log import get_logger
-from headrace.streams import logs
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.embedded import board_of
@@ -100,6 +99,8 @@ class Queried(Watched):
             return board_of(self.metrics(), time.monotonic(), self._drawn())
 
         def set_level(level: str) -> str:
+            from headrace.streams import logs  # loads structlog
+
             logs.set_level(level)
             return logs.LEVEL_SAID.format(level=level)
 

@@ -51,3 +51,9 @@ def test_the_driver_runs_where_the_clients_are_not_installed() -> None:
         [sys.executable, "-c", blocked + RUN_A_TOPOLOGY], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_an_application_does_not_load_what_it_does_not_log_with() -> None:
+    """They take a fifth of a start."""
+    codes = {"application": "from headrace import KafkaStreams, StreamsBuilder, serdes"}
+    assert loaded_after(codes, ("structlog", "rich", "attr"))["application"] == []
