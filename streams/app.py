@@ -30,6 +30,7 @@ from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.plan.plan_notes import log_plan_notes
 from headrace.streams.records.failures import describe_failure, log_failure
+from headrace.streams.seams.background import at_the_same_time
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded, over
@@ -383,9 +384,8 @@ class KafkaStreams(Crewed):
         self._connections = Connections(contact=contact, measures=measures)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
-        gate.check()
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
-        deployed.check()
+        at_the_same_time(self._connections.background("headrace-start"), deployed.check, gate.check)
         records = self._connections.committed_records(self.config, self._clock)
         parts = make_worker(
             self.config,

@@ -35,6 +35,42 @@ class InThread:
         return True
 
 
+def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
+    """Do two jobs that both wait for others, and go on when both are done.
+
+    Args:
+        background: takes the one, and has no other.
+        beside: the one.
+        here: the other, which is done in this thread.
+
+    Raises:
+        Exception: what `here` raises, or else what `beside` does.
+
+    Example:
+        >>> at_the_same_time(at_once, lambda: print("topics"), lambda: print("offsets"))
+        topics
+        offsets
+    """
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            beside()
+        except BaseException as error:  # raised where it is waited for
+            errors.append(error)
+        finally:
+            done.set()
+
+    background(run)
+    try:
+        here()
+    finally:
+        done.wait()
+    if errors:
+        raise errors[0]
+
+
 def at_once(job: Job) -> bool:
     """Run a job now: where nothing waits, as in memory."""
     job()
