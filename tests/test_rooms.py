@@ -21,13 +21,14 @@ ORDER = """
 state/events/
 state/
 state/beside/
-topology/arguments.py topology/blame.py topology/errors.py topology/first_result.py \
-    topology/functions.py topology/java_names.py topology/naming.py topology/timestamps.py \
-    topology/windows.py topology/words.py
+topology/arguments.py topology/blame.py topology/errors.py topology/external_sink.py \
+    topology/first_result.py topology/functions.py topology/java_names.py topology/naming.py \
+    topology/timestamps.py topology/windows.py topology/words.py
 topology/serdes/
 topology/context/
 topology/processors/
 topology/graph/
+topology/sinks/
 topology/operators/
 topology/operators/windows/
 topology/operators/joins/
@@ -51,6 +52,8 @@ streams/plan/
 streams/deployed/
 streams/local/
 streams/task/
+streams/external/
+streams/sinks/
 streams/tasks/
 streams/commit/
 streams/upkeep/

@@ -21,6 +21,16 @@ from headrace.topology.dsl.session_windowed import SessionWindowedKStream
 from headrace.topology.dsl.suppressed import BufferConfig, Suppressed
 from headrace.topology.dsl.time_windowed import TimeWindowedKStream
 from headrace.topology.errors import KeySerdeWarning, SerdeError, TopologyError
+from headrace.topology.external_sink import (
+    ExternalSink,
+    SinkBatch,
+    SinkConnection,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
 from headrace.topology.operators.transform_values import ValueTransformerWithKey
 from headrace.topology.processors.processors import (
     FixedKeyProcessor,
@@ -44,6 +54,7 @@ from headrace.topology.processors.timed_store_faces import (
 )
 from headrace.topology.processors.versioned_store import VersionedStore
 from headrace.topology.serdes import Serde
+from headrace.topology.sinks.memory import MemorySink
 from headrace.topology.timestamps import InputRecord, TimestampExtractor
 from headrace.topology.topology import Topology
 from headrace.topology.windows import (
@@ -61,6 +72,7 @@ __all__ = [
     "BufferConfig",
     "Call",
     "CogroupedKStream",
+    "ExternalSink",
     "FixedKeyProcessor",
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
@@ -74,6 +86,7 @@ __all__ = [
     "KeySerdeWarning",
     "KeyValueStore",
     "Materialized",
+    "MemorySink",
     "Processor",
     "ProcessorContext",
     "ReadOnlyStore",
@@ -85,6 +98,13 @@ __all__ = [
     "SessionWindowedCogroupedKStream",
     "SessionWindowedKStream",
     "SessionWindows",
+    "SinkBatch",
+    "SinkConnection",
+    "SinkFencedError",
+    "SinkRefusedError",
+    "SinkRow",
+    "SinkUnavailableError",
+    "SinkUnusableError",
     "SlidingWindows",
     "StoreBuilder",
     "Stores",

@@ -30,6 +30,7 @@ def refusals(topology: Topology, application: Application) -> list[str]:
     return [
         *_unknown_nodes(topology),
         *_clocks(topology, application),
+        *_tables_outside(topology),
         *_lost_state(application),
     ]
 
@@ -64,6 +65,15 @@ def _clocks(topology: Topology, application: Application) -> Iterator[str]:
             yield (
                 f"{node.name} takes the wall clock for the time of its records, and all history "
                 "would have happened now: take the records' own time"
+            )
+
+
+def _tables_outside(topology: Topology) -> Iterator[str]:
+    for node in topology.nodes:
+        if node.writes_outside is not None:
+            yield (
+                f"{node.name} writes to a table outside of Kafka, which a hand-over cannot make "
+                "visible with the rest: backfill a topology without it, and load the table apart"
             )
 
 

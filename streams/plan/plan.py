@@ -25,7 +25,7 @@ from headrace.topology.compile.compiler import Program, compile_sub_topology
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.binding import bound_to_topics
-from headrace.topology.graph.graph import OffsetReset, SubTopology
+from headrace.topology.graph.graph import Node, OffsetReset, SubTopology
 from headrace.topology.graph.optimizer import optimize
 from headrace.topology.topology import Topology
 
@@ -51,6 +51,11 @@ class SubPlan:
     def id(self) -> int:
         """The sub-topology's number."""
         return self.program.sub_topology.id
+
+    @property
+    def outside(self) -> Node | None:
+        """The node that writes to a table outside of Kafka, if that is what it is for."""
+        return self.program.sub_topology.outside
 
     @property
     def restored_from(self) -> tuple[str, ...]:
@@ -141,6 +146,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         default_key=options.default_key,
         default_value=options.default_value,
     )
+    _require_committed_reads(topology, config)
     more_ms = config.windowstore_changelog_additional_retention_ms
     return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
 
@@ -167,6 +173,16 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
         raise ConfigError(
             "errors.dead.letter.queue.topic.name is set, but records are written there only where "
             f"a handler lets them go; set one of {names} to 'continue'"
+        )
+
+
+def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
+    """What an external sink has written is final, so it is never given what may be aborted."""
+    node = next((s.outside for s in topology.sub_topologies if s.outside is not None), None)
+    if node is not None and not config.reads_committed:
+        raise ConfigError(
+            "consumer.isolation.level is read_uncommitted, and what is read may still be aborted "
+            f"when to_sink({node.name!r}) has written it; leave the setting out"
         )
 
 

@@ -27,8 +27,17 @@ from headrace.topology.errors import (
     SerdeError,
     TopologyError,
 )
+from headrace.topology.external_sink import SinkRefusedError
 
-_OURS = (StreamsError, TopologyError, SerdeError, RegistryError, BadRecordError, StateError)
+_OURS = (
+    StreamsError,
+    TopologyError,
+    SerdeError,
+    RegistryError,
+    BadRecordError,
+    SinkRefusedError,
+    StateError,
+)
 _OWN = Path(__file__).parents[2]
 """As frames name it: through the links, where there are some."""
 _GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>")

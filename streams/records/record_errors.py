@@ -30,6 +30,7 @@ from headrace.topology.compile.compiler import Program
 from headrace.topology.context.environment import Answered, Headers, Part, Send
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import BufferFullError, RegistryError, SerdeError
+from headrace.topology.external_sink import SinkRow
 
 _REASONS: dict[Stage, str] = {
     "deserialization": "it cannot be decoded",
@@ -96,6 +97,11 @@ class RecordErrors:
         error = self.program.explain(error, node, None)
         message = self.program.current(sys._getframe(1))
         self._decide(error, "processing", node, message, record, answer=answer)
+
+    def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
+        """Decide about a row that a table outside of Kafka refuses."""
+        record = NodeRecord(row.key, row.value, row.timestamp, message.headers())
+        self._decide(error, "production", node, message, record, "record")
 
     def punctuator_failed(self, node: str, error: BaseException) -> None:
         """Decide about a punctuator's call that failed; what it did until then stays."""

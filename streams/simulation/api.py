@@ -20,7 +20,9 @@ from headrace.streams.simulation.setup import Outcome, Setup
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.faults import CALM, FaultPlan
+from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.testing.driver_names import Names
+from headrace.topology.external_sink import SinkRow
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.topology import Topology
 
@@ -75,6 +77,7 @@ class SimulationResult:
     _simulation: Simulation = field(repr=False)
     _cluster: Cluster = field(repr=False)
     _outcome: Outcome = field(repr=False)
+    _tables: Tables = field(repr=False)
 
     @property
     def history(self) -> str:
@@ -85,6 +88,11 @@ class SimulationResult:
         """Keys and values that a reader of committed records finds, partition by partition."""
         key, value = self._simulation.names.written(topic, self._cluster.topics)
         return self._read(topic, key, value)
+
+    def sink(self, name: str) -> list[SinkRow]:
+        """The rows of a table outside of Kafka, in the order in which they were written."""
+        table = self._tables.by_node.get(name)
+        return [] if table is None else table.rows
 
     def inputs(self, topic: str) -> list[tuple[Any, Any]]:
         """The same of an input topic: what is there in the end."""
@@ -162,6 +170,14 @@ class SimulationResult:
             mine, theirs = _by_key(self.outputs(topic)), _by_key(expected.outputs(topic))
             found += self._simulation.differences(topic, mine, theirs)
         for plan in self._simulation.plans:
+            if plan.outside is not None:
+                name = plan.outside.name
+                mine, theirs = (
+                    _by_key(_pairs(self.sink(name))),
+                    _by_key(_pairs(expected.sink(name))),
+                )
+                found += self._simulation.differences(f"table {name}", mine, theirs)
+        for plan in self._simulation.plans:
             for store in plan.changelogs:
                 mine = {repr(k): [v] for k, v in self.store(store).items()}
                 theirs = {repr(k): [v] for k, v in expected.store(store).items()}
@@ -236,6 +252,7 @@ class Simulation:
             _simulation=self,
             _cluster=run.cluster,
             _outcome=outcome,
+            _tables=run.tables,
         )
 
     def serdes_of(self, store: Any) -> tuple[AnySerde, AnySerde]:
@@ -372,6 +389,10 @@ def _by_key(rows: Sequence[tuple[Any, Any]]) -> dict[str, list[Any]]:
     for key, value in rows:
         found.setdefault(repr(key), []).append(value)
     return found
+
+
+def _pairs(rows: Sequence[SinkRow]) -> list[tuple[Any, Any]]:
+    return [(row.key, row.value) for row in rows]
 
 
 def _shortened(values: list[Any]) -> str:

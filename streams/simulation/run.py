@@ -25,6 +25,7 @@ from headrace.streams.simulation.world.kernel import (
     Kernel,
     StuckError,
 )
+from headrace.streams.simulation.world.tables import Tables
 
 TROUBLE_S = 14.0
 """How long faults happen, in virtual seconds."""
@@ -50,6 +51,7 @@ class Run:
         self.outcome = Outcome()
         self.disasters: Disasters | None = None
         self.beside: list[Actor] = []
+        self.tables = Tables()
         self._seed = seed
         self._create_topics()
         shared = dice.random() < 0.5

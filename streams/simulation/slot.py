@@ -38,6 +38,7 @@ from headrace.streams.simulation.world.kernel import (
 )
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
+from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.upgrade.committed_records import CommittedRecords
@@ -70,6 +71,7 @@ class World(Protocol):
     setup: Setup
     outcome: Outcome
     beside: list[Actor]
+    tables: Tables
 
     def refuse(self, error: BaseException) -> bool:
         """Whether an error names what has happened; the others end with it then."""
@@ -299,6 +301,7 @@ class Slot:
             background=lambda _: _Beside(run, process),
             calls=OneByOne,
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
+            open_sink=run.tables.opening(process, faults),
         )
 
         def hear(event: str) -> None:

@@ -110,7 +110,7 @@ class Task:
         self._passed_over = PassedOver(progress, str(self.id), self.log)
         errors = self._record_errors()
         self.facts.stream_time = max(self.partition_time.values(), default=-1)
-        self.facts.failed = errors.punctuator_failed
+        self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
         self._beside.require_room(self.id, self.changelog_ids, self.log)
         self._stampers = {

@@ -25,6 +25,7 @@ from headrace.topology.errors import (
     SerdeError,
     TopologyError,
 )
+from headrace.topology.external_sink import SinkRefusedError
 from headrace.topology.functions import is_ours
 from headrace.topology.serdes.partials import said_of_partial
 
@@ -35,6 +36,7 @@ _TOLD = (
     TopologyError,
     RecordTooLargeError,
     HandlerFailedError,
+    SinkRefusedError,
 )
 """What says itself what happened, and quotes no record."""
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headrace.streams.external.beginnings import Beginning, ask_sinks
+from headrace.streams.external.connections import SinkConnections
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import COMMIT_ID, Progress
@@ -65,6 +67,8 @@ class Slot:
     """The ids of the input topics when the task was begun last."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """Those of the changelogs."""
+    beginning: Beginning | None = None
+    """What its sink says, where it writes to a table outside of Kafka."""
 
     @property
     def reads(self) -> bool:
@@ -81,12 +85,15 @@ class Found:
     first: Mapping[TopicPartition, int]
     changelogs: Mapping[TopicPartition, ChangelogFacts]
     topic_ids: Mapping[str, str]
+    beginnings: Mapping[TaskId, Beginning]
+    """What sinks say."""
 
 
 def look_up(
     facts: Facts,
     slots: Sequence[Slot],
     committed: Mapping[TopicPartition, CommittedOffset | None],
+    sinks: SinkConnections,
 ) -> Found:
     """Ask what must be known besides the committed offsets; runs beside the worker."""
     topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
@@ -107,6 +114,7 @@ def look_up(
         facts.first_offsets(unknown) if unknown else {},
         facts.changelogs(changelogs) if changelogs else {},
         topic_ids,
+        ask_sinks(sinks, slots, topic_ids),
     )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from headrace.state.buffers import RowsKept, bound_caches
+from headrace.streams.external.beginnings import begun_at
+from headrace.streams.external.connections import SinkConnections
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.known_topics import known_topics_alone
@@ -62,6 +64,8 @@ class Tasks:
         make_facts: makes what the processors of a task share.
         global_views: the rows of global tables, by their nodes.
         write_line: what `print` writes with.
+        sinks: the tables outside of Kafka.
+        send_letter: what their tasks send with.
     """
 
     def __init__(
@@ -83,6 +87,8 @@ class Tasks:
         make_facts: Callable[[TaskId], TaskFacts] | None = None,
         global_views: Mapping[str, TableView] | None = None,
         write_line: Callable[[str], None] = print,
+        sinks: SinkConnections,
+        send_letter: Send,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
@@ -101,6 +107,8 @@ class Tasks:
         self._lost_offsets = lost_offsets
         self._read_cache_bytes = read_cache_bytes
         self._write_line = write_line
+        self._sinks = sinks
+        self._send_letter = send_letter
         self._handlers = handlers or Handlers()
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
         self._global_views = global_views or {}
@@ -219,6 +227,8 @@ class Tasks:
             self._stop(slot)
             if slot.home is not None:
                 slot.home.close()
+        if not self._slots:
+            self._sinks.close()
 
     # -- rebuilding --------------------------------------------------------------------------
 
@@ -235,6 +245,10 @@ class Tasks:
         """End all tasks, those being restored too, and begin them anew; local state stays."""
         for slot in self._slots.values():
             self._stop(slot)
+
+    def begin_again(self, task: Task) -> None:
+        """End one task and begin it anew from committed facts; the others go on."""
+        self._stop(self._slots[task.id])
 
     def wipe(self, names: Iterable[str]) -> None:
         """Rebuild the local state of tasks from their changelogs."""
@@ -261,6 +275,11 @@ class Tasks:
 
     # -- on the way to running ---------------------------------------------------------------
 
+    def _may_begin(self, slot: Slot) -> bool:
+        """Whether its sink may be asked, if it has one."""
+        node = slot.plan.outside
+        return node is None or self._sinks.is_asked_now(node.name)
+
     def advance(self) -> None:
         """Take tasks that do not run yet as far as they get without waiting."""
         if self._inquiry.is_open:
@@ -271,7 +290,7 @@ class Tasks:
             slot.inputs = slot.plan.inputs(slot.id.partition, self._partitions)
             if slot.home is None:
                 slot.home = self._open_home(slot.id, slot.plan.program.sub_topology.stores)
-        waiting = [slot for slot in waiting if slot.home is not None]
+        waiting = [s for s in waiting if s.home is not None and self._may_begin(s)]
         if not waiting:
             return
         inputs = [place for slot in waiting for place in slot.inputs]
@@ -282,7 +301,7 @@ class Tasks:
         for slot in waiting:
             own = {place: committed[place] for place in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
-        self._inquiry.ask(partial(look_up, self._facts, waiting, committed))
+        self._inquiry.ask(partial(look_up, self._facts, waiting, committed, self._sinks))
         self._begin_looked_up()
 
     def _begin_looked_up(self) -> None:
@@ -296,7 +315,19 @@ class Tasks:
 
     def _begin_at(self, slot: Slot, found: Found) -> None:
         committed = {place: found.committed[place] for place in slot.inputs}
-        start = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+        start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+        slot.beginning = found.beginnings.get(slot.id)
+        if slot.beginning is not None:
+            node = slot.plan.outside
+            assert node is not None
+            if slot.beginning.error is not None:
+                self._sinks.unavailable(node.name, slot.beginning.error)
+                return
+            group, start = start, begun_at(start, slot.beginning, node.name, self._log)
+            if start != group:
+                slot.is_committed = False  # the group is to follow, also where no record comes
+            if slot.beginning.position is not None:
+                slot.lost = ()  # the sink knows what was read
         require_same_topics(slot, start, found.topic_ids)
         slot.changelog_ids = require_same_changelogs(
             slot.id, slot.plan.changelogs, start, found.topic_ids
@@ -352,6 +383,8 @@ class Tasks:
             changelog_ids=slot.changelog_ids,
             is_committed=slot.is_committed,
         )
+        if slot.beginning is not None:
+            slot.task.facts.outbox.begin(slot.beginning.source, slot.beginning.position)
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)
         else:
@@ -359,6 +392,8 @@ class Tasks:
 
     def _send_of(self, plan: SubPlan) -> Send:
         """What a task sends with; topics that its functions name are looked for first."""
+        if plan.outside is not None:
+            return self._send_letter
         send = self._make_send()
         return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from typing_extensions import TypeVar
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.external.connections import open_sink
 from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import plan_application
@@ -30,7 +31,7 @@ from headrace.streams.testing.driver_topics import (
     step_to_ms,
     to_ms,
 )
-from headrace.streams.testing.driver_worker import CrashPoint, DriverWorker
+from headrace.streams.testing.driver_worker import CrashPoint, DriverWorker, SinkPoint
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
     EventLog,
@@ -38,8 +39,11 @@ from headrace.streams.testing.memory_worker import (
     create_topics,
     default_partitions,
 )
+from headrace.topology.external_sink import ExternalSink, SinkConnection
+from headrace.topology.graph.graph import Node
 from headrace.topology.graph.optimizer import COMBINE
 from headrace.topology.serdes import Serde
+from headrace.topology.sinks.memory import MemorySink
 from headrace.topology.topology import Topology
 
 __all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
@@ -128,6 +132,8 @@ class TopologyTestDriver:
             bytes, and combines nothing before a repartition topic; "manual" commits when `commit`
             is called, or earlier where ``statestore.uncommitted.max.bytes`` is reached.
         state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
+        real_sinks: write to the tables outside of Kafka that the topology names; False keeps
+            the rows in memory, where `sink` shows them.
         seed: decides where records without a key go, and in which order partitions are read.
 
     Raises:
@@ -145,6 +151,7 @@ class TopologyTestDriver:
         now: Time = 0,
         commit: CommitMode = "each_record",
         state_dir: str | Path | None = None,
+        real_sinks: bool = False,
         seed: int = 0,
     ) -> None:
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
@@ -154,6 +161,8 @@ class TopologyTestDriver:
         warn_of_keys(topology, self._config, above=1)
         self._global_plans = plan_global_tables(topology, self._config)
         self._names = Names(self._plans, self._config, self._global_plans)
+        outside = [plan.outside for plan in self._plans if plan.outside is not None]
+        self._sinks = {node.name: _in_memory(node) for node in outside}
         counts = default_partitions(self._plans) if partitions is None else partitions
         cluster = MemoryCluster(partitions=counts, seed=seed)
         create_topics(cluster, self._plans, self._config, self._global_plans)
@@ -171,6 +180,7 @@ class TopologyTestDriver:
             ),
             clock=self._clock,
             log=self._log,
+            open_sink=open_sink if real_sinks else self._open_sink,
         )
         self._stores = Stores(self._names, self._worker, self._global_plans, self._config)
 
@@ -312,7 +322,7 @@ class TopologyTestDriver:
         """
         self._worker.abort()
 
-    def crash(self, at: CrashPoint | None = None, *, keep: bool = True) -> None:
+    def crash(self, at: CrashPoint | SinkPoint | None = None, *, keep: bool = True) -> None:
         """Kill the worker without a word; the next call that runs the topology starts another.
 
         Args:
@@ -361,6 +371,27 @@ class TopologyTestDriver:
         """
         return self._stores.view(name, committed=committed)
 
+    def sink(self, name: str) -> MemorySink:
+        """What was written to a table outside of Kafka.
+
+        Args:
+            name: that of the step.
+
+        Raises:
+            LookupError: there is no such step.
+        """
+        try:
+            return self._sinks[name]
+        except KeyError:
+            known = ", ".join(sorted(self._sinks)) or "none"
+            raise LookupError(
+                f"no step {name!r} writes to a table outside of Kafka; those that do: {known}"
+            ) from None
+
+    def _open_sink(self, sink: ExternalSink, name: str) -> SinkConnection:
+        del sink
+        return self._sinks[name.rpartition("/")[2]].open(name)
+
     def committed_offsets(self, topic: str) -> dict[int, int]:
         """The application's committed offset of each partition that has one."""
         group = self.cluster.offsets.get(self._config.application_id, {})
@@ -391,6 +422,11 @@ class TopologyTestDriver:
     def events(self) -> Sequence[Mapping[str, Any]]:
         """What the runtime has logged."""
         return self._log.events
+
+
+def _in_memory(node: Node) -> MemorySink:
+    assert node.writes_outside is not None
+    return MemorySink(keyed=node.writes_outside.keyed)
 
 
 def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:

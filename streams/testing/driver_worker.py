@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.external.connections import OpenSink
 from headrace.streams.local.driver_disk import Disk
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
@@ -26,6 +27,9 @@ CrashPoint = Literal[
     "restore_ended",
 ]
 """The steps of a commit and of a restore after which a worker can die."""
+SinkPoint = Literal["sink_written"]
+"""The same of what goes to tables outside of Kafka, which comes before the commit."""
+_POINTS = (*get_args(CrashPoint), *get_args(SinkPoint))
 
 
 class _CrashError(BaseException):
@@ -45,12 +49,14 @@ class DriverWorker:
         disk: Disk,
         clock: ManualClock,
         log: EventLog,
+        open_sink: OpenSink,
     ) -> None:
         self._config = config
         self._plans = plans
         self._global_plans = global_plans
         self._clock = clock
         self._log = log
+        self._open_sink = open_sink
         self._keep = True
         self.cluster = cluster
         self.disk = disk
@@ -62,7 +68,7 @@ class DriverWorker:
         """The present one, if there is one."""
         self.consumer: MemoryConsumer | None = None
         """That of the last one."""
-        self.armed: CrashPoint | None = None
+        self.armed: CrashPoint | SinkPoint | None = None
         """The step after which it dies."""
 
     def present(self) -> Worker:
@@ -85,6 +91,7 @@ class DriverWorker:
                 log=self._log,
                 global_plans=self._global_plans,
                 deployed=self.deployed,
+                open_sink=self._open_sink,
             )
             try:
                 worker.begin()
@@ -120,14 +127,14 @@ class DriverWorker:
         self.consumer.fail(AbortableError("the test driver was told to abort"))
         self.turn()
 
-    def crash(self, at: CrashPoint | None, *, keep: bool) -> None:
+    def crash(self, at: CrashPoint | SinkPoint | None, *, keep: bool) -> None:
         """Kill the worker, now or after a step; local state survives if it is kept.
 
         Raises:
             ValueError: there is no such step.
         """
-        if at is not None and at not in get_args(CrashPoint):
-            raise ValueError(f"no step {at!r}; there are {', '.join(get_args(CrashPoint))}")
+        if at is not None and at not in _POINTS:
+            raise ValueError(f"no step {at!r}; there are {', '.join(_POINTS)}")
         self.armed, self._keep = at, keep
         if at is None:
             self._die()

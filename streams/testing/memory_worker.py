@@ -13,6 +13,7 @@ from typing import Any
 from headrace.streams.calls.one_by_one import OneByOne
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.external.connections import OpenSink, open_sink
 from headrace.streams.local.driver_disk import Disk
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
@@ -170,6 +171,7 @@ def make_memory_worker(
     log: EventLog,
     global_plans: Sequence[GlobalPlan] = (),
     deployed: Deployment | None = None,
+    open_sink: OpenSink = open_sink,
 ) -> Worker:
     """Make a worker of a cluster in memory; its topics are there already."""
     admin = MemoryAdmin(cluster)
@@ -199,6 +201,7 @@ def make_memory_worker(
         probe=probe,
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
+        open_sink=open_sink,
     )
     return wire(application, seams)
 

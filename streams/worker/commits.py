@@ -11,6 +11,7 @@ from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
+from headrace.streams.external.writes import SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.seams.clients import Clock, Consumer, Probe
@@ -48,6 +49,7 @@ class Commits:
         requested: threading.Event,
         inputs: InputIdentity,
         retention: RetentionGuard,
+        sinks: SinkWrites,
         purger: Callable[[Sequence[Task]], None],
         topic_ids: Mapping[str, str],
         first_id: int,
@@ -68,6 +70,7 @@ class Commits:
         self._requested = requested
         self._inputs = inputs
         self._retention = retention
+        self._sinks = sinks
         self._purger = purger
         self._topic_ids = topic_ids
         self._last_id = first_id
@@ -124,9 +127,21 @@ class Commits:
             everything: the offsets of those that did nothing too.
         """
         self._settle_doubts()
+        self._sinks.write()
         dirty = [task for task in self._tasks.running if everything or task.needs_commit()]
-        if not dirty:
-            return
+        if dirty:
+            self._commit(dirty, everything=everything)
+
+    def commit_letters(self) -> None:
+        """Commit what was sent instead of rows, and what tasks without a sink did.
+
+        The offsets of the others wait for their sinks.
+        """
+        self._settle_doubts()
+        others = [task for task in self._tasks.running if task.facts.outbox is None]
+        self._commit([task for task in others if task.needs_commit()])
+
+    def _commit(self, dirty: Sequence[Task], *, everything: bool = False) -> None:
         owned = set(self._tasks.owned)
         assert all(task.id in owned for task in dirty), "offsets of a task that is not owned"
         begun_s = self._clock.monotonic_s()
@@ -157,6 +172,7 @@ class Commits:
         self._effort.committed(done, records)
         self._listener.on_commit([task.id for task in dirty], records)
         self._purger(dirty)
+        self._sinks.letters_committed()
         self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
 
     def _settle_doubts(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.streams.calls.live import LiveCalls
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.external.connections import OpenSink, open_sink
 from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.broker_contact import BrokerContact
@@ -50,6 +51,7 @@ class Connections:
         first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
         measures: what is measured of the worker from outside of its loop.
         tracer: makes what traces a worker, by the application's name and the worker's.
+        open_sink: connects with tables outside of Kafka.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -62,6 +64,7 @@ class Connections:
     first_commit_id: Callable[[], int] = _new_commit_id
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
+    open_sink: OpenSink = open_sink
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""

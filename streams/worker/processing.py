@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.external.writes import SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.records.blame import refused_record
 from headrace.streams.seams.clients import Clock, Log
@@ -41,6 +42,7 @@ class Processing:
         effort: Effort,
         counters: Counters,
         idle_windows: IdleWindows,
+        sinks: SinkWrites,
         tracer: Tracer,
         clock: Clock,
         log: Log,
@@ -53,6 +55,7 @@ class Processing:
         self._effort = effort
         self._counters = counters
         self._idle_windows = idle_windows
+        self._sinks = sinks
         self._tracer = tracer
         self._clock = clock
         self._log = log
@@ -78,7 +81,8 @@ class Processing:
                 self._intake.hold_back(task)
                 continue
             self._idle_windows.busy(task)
-            self._transactions.begin()
+            if task.facts.outbox is None:  # the others send nothing, and have a commit of their own
+                self._transactions.begin()
             processed += self._process_some(task, feeding if self._backlog.feeds(task) else 1)
             self._intake.take_again(task)
             if self._effort.ends_turn(task):
@@ -87,6 +91,7 @@ class Processing:
         if processed or punctuated:
             with self.blaming_inputs():
                 self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
+        self._sinks.write_full()
         if not self._config.exactly_once:
             self._send_partials(processed)
         self._close_idle_windows()

@@ -202,6 +202,7 @@ def _seams(
         worker_id=local.instance_id,
         measures=connections.measures,
         tracer=connections.tracer(config.application_id, local.instance_id),
+        open_sink=connections.open_sink,
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import Contact, NoContact
 from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.external.connections import OpenSink, open_sink
 from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -72,6 +73,7 @@ class Seams:
         worker_id: the worker's identity.
         measures: what is measured of the worker from outside of its loop.
         tracer: hears of commits.
+        open_sink: connects with tables outside of Kafka.
     """
 
     admin: TopicAdmin
@@ -95,3 +97,4 @@ class Seams:
     worker_id: str = ""
     measures: Measures = NOTHING_MEASURED
     tracer: Tracer = field(default_factory=NoTracer)
+    open_sink: OpenSink = open_sink

@@ -9,12 +9,16 @@ from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
+from headrace.streams.external.connections import SinkConnections
+from headrace.streams.external.letters import Letters
+from headrace.streams.external.writes import LINGER_S, SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.facts.gathering import Gathering
 from headrace.streams.facts.own_numbers import OwnNumbers
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.plan.flow import flow_of
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
@@ -151,7 +155,38 @@ class _Wiring:
                 seams.calls,
             ),
             global_views=self.global_tables.views,
+            sinks=self.sink_connections,
+            send_letter=self.letters.send,
         )
+
+    @cached_property
+    def sink_connections(self) -> SinkConnections:
+        seams, application_id = self._seams, self._config.application_id
+        return SinkConnections(seams.open_sink, application_id, clock=seams.clock, log=seams.log)
+
+    @cached_property
+    def letters(self) -> Letters:
+        transactions = self.transactions
+        return Letters(transactions.begin, lambda *record: transactions.producer.send(*record))
+
+    @cached_property
+    def sink_writes(self) -> SinkWrites:
+        seams = self._seams
+        return SinkWrites(
+            self.sink_connections,
+            self.letters,
+            running=lambda: self.tasks.running,
+            begin_again=self._begin_again,
+            commit_letters=lambda: self.commits.commit_letters(),
+            linger_s=None if self._config.exactly_once else LINGER_S,
+            clock=seams.clock,
+            probe=seams.probe,
+            log=seams.log,
+        )
+
+    def _begin_again(self, task: Task) -> None:
+        self.tasks.begin_again(task)
+        self.intake.keep_to_running()
 
     @cached_property
     def intake(self) -> Intake:
@@ -225,6 +260,7 @@ class _Wiring:
             idle_windows=IdleWindows(
                 idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
             ),
+            sinks=self.sink_writes,
             tracer=seams.tracer,
             clock=seams.clock,
             log=seams.log,
@@ -254,6 +290,7 @@ class _Wiring:
             requested=self._commit_requested,
             inputs=self.inputs,
             retention=self.retention,
+            sinks=self.sink_writes,
             purger=make_purger(
                 self._config,
                 self._application.plans,

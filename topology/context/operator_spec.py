@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from headrace.topology.context.context import Operator, OperatorContext, TableView
 from headrace.topology.context.environment import Answered
 from headrace.topology.errors import Arguments
+from headrace.topology.external_sink import ExternalSink
 from headrace.topology.serdes import Serde
 
 Bind = Callable[..., Serde[Any]]
@@ -136,6 +137,11 @@ class OperatorSpec:
     def is_processor(self) -> bool:
         """Whether it is the user's own code, which may be given stores."""
         return False
+
+    @property
+    def writes_outside(self) -> ExternalSink | None:
+        """The table outside of Kafka that it writes, which has a sub-topology of its own then."""
+        return None
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
         """Whether it may look for any key in a store, and not for that of its record alone."""

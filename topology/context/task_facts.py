@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.punctuation import Schedule, Schedules
+from headrace.topology.external_sink import SinkRow
 from headrace.topology.first_result import refuse_never_run
 
 TimeKind = Literal["stream_time", "wall_clock"]
@@ -27,6 +28,10 @@ def _no_clock() -> int:
 
 
 def _fail(node: str, error: BaseException) -> None:  # noqa: ARG001
+    raise error
+
+
+def _refuse(node: str, error: Exception, message: Any, row: SinkRow) -> None:  # noqa: ARG001
     raise error
 
 
@@ -69,6 +74,11 @@ class TaskFacts:
     """Whether a punctuator runs now."""
     node: str | None = None
     """The processor whose `init` runs, or has just failed."""
+    outbox: Any = None
+    """The `Outbox` of a task that writes to a table outside of Kafka."""
+    refused: Callable[[str, Exception, Any, SinkRow], None] = _refuse
+    """Called with the node, the error, the message and the row that such a table refuses; returns
+    where the others are to go on."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
     _by_wall_clock: Schedules = field(default_factory=Schedules)
     _processors: list[tuple[str, Start, Close]] = field(default_factory=list)

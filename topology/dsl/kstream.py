@@ -12,9 +12,11 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.methods.calling import Calling
+from headrace.topology.dsl.steps.external_sink import add_external_sink
 from headrace.topology.dsl.steps.merging import merged
 from headrace.topology.dsl.steps.table_nodes import to_table
 from headrace.topology.errors import TopologyError
+from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Function, Sink, Stateless, StatelessOp
 from headrace.topology.naming import legal
@@ -282,6 +284,40 @@ class KStream(Calling[K, V]):
         edge.draft.add(
             Sink(node_name, (edge.node,), target, edge.key, edge.value, partitioner=partitioner)
         )
+
+    def to_sink(
+        self,
+        sink: ExternalSink,
+        *,
+        name: str,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+    ) -> None:
+        """Write each record to a table outside of Kafka, exactly once.
+
+        The records go through a topic of their own, named after the step. A task of its own reads
+        it, and its commit is the table's: rows and the position in the topic are one transaction.
+
+        Args:
+            sink: where to, such as a `SqliteSink`.
+            name: of the step; positions are kept under it, so it stays as it is.
+            key: serde of the topic's keys; None takes that of the stream.
+            value: serde of the topic's values; None takes that of the stream.
+
+        Raises:
+            TopologyError: it is no sink, or the name is not legal or is taken.
+
+        Example:
+            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
+            >>> builder = StreamsBuilder()
+            >>> orders = SqliteSink("shop.db", "orders", columns={"id": int, "price": float})
+            >>> builder.stream("orders").to_sink(orders, name="store-orders")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("orders").send(None, {"id": 7, "price": 9.5})
+            ...     [row.value for row in driver.sink("store-orders").rows]
+            [{'id': 7, 'price': 9.5}]
+        """
+        add_external_sink(self._with_serdes(key, value), sink, name)
 
     def to_table(
         self,

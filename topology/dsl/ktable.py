@@ -10,6 +10,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import grouped_table, kstream
 from headrace.topology.dsl.materialized import Materialized, TableOptions
 from headrace.topology.dsl.methods.table_joins import TableJoins
+from headrace.topology.dsl.steps.external_sink import add_external_sink
 from headrace.topology.dsl.steps.process_step import AnyStore
 from headrace.topology.dsl.steps.table_steps import (
     FILTER,
@@ -22,6 +23,7 @@ from headrace.topology.dsl.steps.table_steps import (
 )
 from headrace.topology.dsl.suppressed import Suppressed, close_wait_ms
 from headrace.topology.errors import TopologyError
+from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import (
     AnySerde,
@@ -378,3 +380,40 @@ class KTable(TableJoins[K, V]):
         node = Stateless(node_name, (edge.node,), op="pass", stream=False)
         stream: kstream.KStream[K, V] = kstream.KStream(edge.then(node))
         return stream if key_mapper is None else stream.select_key(key_mapper)
+
+    def to_sink(
+        self,
+        sink: ExternalSink,
+        *,
+        name: str,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+    ) -> None:
+        """Keep the rows in a table outside of Kafka: written under their keys, and deleted.
+
+        As `KStream.to_sink` does; a change that a later one in the same transaction replaces is
+        not written.
+
+        Args:
+            sink: where to; one with a key, such as ``SqliteSink(..., key=["id"])``.
+            name: of the step; positions are kept under it, so it stays as it is.
+            key: serde of the topic's keys; None takes that of this table.
+            value: serde of the topic's values; None takes that of this table.
+
+        Raises:
+            TopologyError: it is no sink, it has no key, or the name is not legal or is taken.
+
+        Example:
+            >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
+            >>> builder = StreamsBuilder()
+            >>> counts = builder.stream("words", key=serdes.string).group_by_key().count()
+            >>> columns = {"word": str, "count": int}
+            >>> counts.to_sink(SqliteSink("w.db", "counts", columns, key="word"), name="keep")
+            >>> with TopologyTestDriver(builder.build()) as driver:
+            ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+            ...     sorted(driver.sink("keep").as_dict().items())
+            [('is', 1), ('rose', 2)]
+        """
+        edge = self._edge
+        given = replace(edge, key=key or edge.key, value=value or edge.value)
+        add_external_sink(given, sink, name, table=True)

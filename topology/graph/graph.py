@@ -78,6 +78,11 @@ class SubTopology:
         """The sinks, in the order in which they were built."""
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
+    @property
+    def outside(self) -> Node | None:
+        """The node that writes to a table outside of Kafka, if that is what it is for."""
+        return next((n for n in self.nodes if n.writes_outside is not None), None)
+
     def children(self, name: str) -> tuple[Node, ...]:
         """The nodes that `name` feeds, in declaration order."""
         return tuple(n for n in self.nodes if name in n.parents)

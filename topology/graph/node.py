@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from headrace.topology.context.operator_spec import Bind, RowKind
 from headrace.topology.errors import Arguments
+from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.fold import Combining, Fold
 from headrace.topology.serdes import Serde
 
@@ -241,6 +242,11 @@ class Node:
     def is_processor(self) -> bool:
         """Whether it is the user's own code, which may be given stores."""
         return False
+
+    @property
+    def writes_outside(self) -> ExternalSink | None:
+        """The table outside of Kafka that it writes, if any: then it is all that its task does."""
+        return None
 
     def looks_anywhere(self, store: str) -> bool:  # noqa: ARG002
         """Whether it may look for any key in a store, and not for that of its record alone."""

@@ -309,6 +309,7 @@ class Operator(Node):
     close_wait_ms = _asked("close_wait_ms")
     row_kind = _asked("row_kind")
     is_processor = _asked("is_processor")
+    writes_outside = _asked("writes_outside")
     repartition_advice = _asked("repartition_advice")
     serde_arguments = _asked("serde_arguments")
     tells_old = _asked("is_table")

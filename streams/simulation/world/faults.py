@@ -68,6 +68,15 @@ CALLS: Mapping[str, tuple[str, ...]] = {
 | `failure` | the admin client gives up |
 """
 
+SINK_CALLS: Mapping[str, tuple[str, ...]] = {
+    "sink.positions": ("unreachable", "timeout_done", "delay", "stall", *_CRASHES),
+    "sink.write": (
+        "unreachable", "timeout_done", "timeout_late", "delay", "stall", *_CRASHES,
+    ),
+}  # fmt: skip
+"""The same of tables outside of Kafka, for topologies that have some; `unreachable` is a connection
+that is refused or lost before anything was done."""
+
 WEIGHTS: Mapping[str, float] = {
     # What happens for every record or every turn would stop everything otherwise.
     **dict.fromkeys(
@@ -83,6 +92,7 @@ WEIGHTS: Mapping[str, float] = {
     "store.restore": 2.0,
     "store.end_restore": 2.0,
     "delete_records": 2.0,
+    **dict.fromkeys(SINK_CALLS, 3.0),
     # Who stands still with callbacks to be served never hears what it has lost.
     "rebalance": 6.0,
 }
@@ -185,7 +195,7 @@ class Faults:
     def __post_init__(self) -> None:
         plan = self.plan
         self._calls = {}
-        for call, kinds in CALLS.items():
+        for call, kinds in {**CALLS, **SINK_CALLS}.items():
             if plan.calls is not None and call not in plan.calls:
                 continue
             chosen = tuple(k for k in kinds if plan.kinds is None or k in plan.kinds)

@@ -1,0 +1,1 @@
+"""Tables outside of Kafka: where their tasks begin, and how their rows are written."""

@@ -1,0 +1,93 @@
+"""Where the tasks of external sinks begin: where the sink is, and not where the group is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.streams.external.connections import SinkConnections
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.topology.external_sink import SinkUnavailableError
+
+
+class Waiting(Protocol):
+    """A task that is to begin."""
+
+    id: TaskId
+    plan: SubPlan
+    inputs: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a sink says of one partition.
+
+    Args:
+        source: what its positions are of.
+        position: None where it has none.
+        error: why it says nothing.
+    """
+
+    source: str
+    position: int | None = None
+    error: SinkUnavailableError | None = None
+
+
+def ask_sinks(
+    connections: SinkConnections, tasks: Iterable[Waiting], topic_ids: Mapping[str, str]
+) -> dict[TaskId, Beginning]:
+    """Ask the sinks of those tasks that have one; runs beside the worker."""
+    by_plan: dict[int, list[Waiting]] = {}
+    for task in tasks:
+        if task.plan.outside is not None:
+            by_plan.setdefault(task.plan.id, []).append(task)
+    found: dict[TaskId, Beginning] = {}
+    for some in by_plan.values():
+        found |= _ask_one(connections, some, topic_ids)
+    return found
+
+
+def _ask_one(
+    connections: SinkConnections, tasks: Sequence[Waiting], topic_ids: Mapping[str, str]
+) -> dict[TaskId, Beginning]:
+    node = tasks[0].plan.outside
+    assert node is not None
+    assert node.writes_outside is not None
+    (topic,) = {place.topic for task in tasks for place in task.inputs}
+    # A topic that is made anew has other records at the same offsets.
+    source = f"{topic}@{topic_ids[topic]}" if topic in topic_ids else topic
+    partitions = [task.id.partition for task in tasks]
+    answer = connections.positions(node.name, node.writes_outside, source, partitions)
+    if isinstance(answer, SinkUnavailableError):
+        return {task.id: Beginning(source, error=answer) for task in tasks}
+    return {task.id: Beginning(source, answer.get(task.id.partition)) for task in tasks}
+
+
+def begun_at(start: Offsets, beginning: Beginning, node: str, log: Log) -> Offsets:
+    """Where a task begins, of which the group says `start`.
+
+    The group's offset follows behind the sink's, and is past it by what holds no record, such as
+    the marks of transactions. A sink that is before what was committed once has gone back, as one
+    does that is restored from a backup: it is written again from there.
+    """
+    if beginning.position is None:
+        return start
+    ((place, committed),) = start.items()
+    written = Progress.decode(committed.metadata).values.get(f"written.{node}", -1)
+    position = beginning.position
+    if position >= written:
+        position = max(position, committed.offset)
+    else:
+        log.warning(
+            "sink_went_back",
+            sink=node,
+            partition=str(place),
+            position=position,
+            committed=written,
+            next="rows are written again from its position, as far as the topic still has them",
+        )
+    return {place: CommittedOffset(position, committed.metadata)}

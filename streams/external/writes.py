@@ -1,0 +1,163 @@
+"""Writing the rows of external sinks: with each commit, before it, or when there are many.
+
+The order is: the dead letters of what was let go, the sink's own transaction, the group's offsets.
+A kill between two of them repeats a dead letter, or leaves the group's offsets behind, and no row
+is missing or doubled. Whatever else goes wrong has one answer: the task begins again at the
+sink's positions.
+
+Hot path: `write_full` is called once a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.streams.external.connections import SinkConnections
+from headrace.streams.external.letters import Letters
+from headrace.streams.seams.clients import Clock, Log, Probe
+from headrace.streams.task.task import Task
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+)
+from headrace.topology.sinks.outbox import Outbox
+
+ROWS_MAX = 10_000
+"""So many rows of a task are written before their commit is due."""
+BYTES_MAX = 8 << 20
+"""The same of their memory."""
+LINGER_S = 1.0
+"""How long rows wait under at-least-once, where commits are far apart."""
+
+
+class SinkWrites:
+    """See the module.
+
+    Args:
+        running: the tasks that process records.
+        begin_again: ends a task, which begins again at the sink's position.
+        commit_letters: commits what was sent instead of rows.
+        linger_s: how long rows wait where commits are far apart; None where a commit is due anyway.
+    """
+
+    def __init__(
+        self,
+        connections: SinkConnections,
+        letters: Letters,
+        *,
+        running: Callable[[], Sequence[Task]],
+        begin_again: Callable[[Task], None],
+        commit_letters: Callable[[], None],
+        linger_s: float | None,
+        clock: Clock,
+        probe: Probe,
+        log: Log,
+    ) -> None:
+        self._connections = connections
+        self._letters = letters
+        self._running = running
+        self._begin_again = begin_again
+        self._commit_letters = commit_letters
+        self._linger_s = linger_s
+        self._clock = clock
+        self._probe = probe
+        self._log = log
+        self._written_s = clock.monotonic_s()
+
+    def write_full(self) -> None:
+        """Write those rows that are many, or have waited for long."""
+        tasks = [task for task in self._running() if task.facts.outbox is not None]
+        if not tasks:
+            return
+        waited_s = self._clock.monotonic_s() - self._written_s
+        is_late = self._linger_s is not None and waited_s >= self._linger_s
+        for task in tasks:
+            outbox = task.facts.outbox
+            if len(outbox.rows) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late:
+                self._write(task, outbox)
+        if is_late:
+            self._written_s = self._clock.monotonic_s()
+
+    def letters_committed(self) -> None:
+        """What was sent instead of rows is committed."""
+        self._letters.ended()
+
+    def write(self) -> None:
+        """Write all rows: those tasks that still run behind it have nothing that is not written."""
+        for task in self._running():
+            if task.facts.outbox is not None:
+                self._write(task, task.facts.outbox)
+        self._written_s = self._clock.monotonic_s()
+
+    def _write(self, task: Task, outbox: Outbox) -> None:
+        ((_, next_offset),) = task.next_offset.items()
+        if not task.moved or next_offset == outbox.position:
+            return
+        rows, messages = outbox.take()
+        try:
+            self._send_letters()
+            self._write_rows(task, outbox, rows, messages, next_offset)
+        except SinkFencedError as error:
+            self._log.warning(
+                "sink_fenced",
+                task=str(task.id),
+                sink=outbox.node,
+                reason=str(error),
+                next="nothing is lost or doubled: the task begins again where the sink is",
+            )
+            self._begin_again(task)
+        except SinkUnavailableError as error:
+            self._connections.unavailable(outbox.node, error)
+            self._begin_again(task)
+
+    def _write_rows(
+        self,
+        task: Task,
+        outbox: Outbox,
+        rows: Sequence[SinkRow],
+        messages: Sequence[Any],
+        next_offset: int,
+    ) -> None:
+        """Write rows; one that is refused is found by halves, and the others are written."""
+        try:
+            self._write_batch(task, outbox, rows, next_offset)
+        except SinkRefusedError as error:
+            if len(rows) > 1:
+                at = _refused(rows, error)
+                half = len(rows) // 2 if at is None else max(1, at)
+                middle = rows[half].offset
+                self._write_rows(task, outbox, rows[:half], messages[:half], middle)
+                self._write_rows(task, outbox, rows[half:], messages[half:], next_offset)
+                return
+            if not rows:
+                raise  # a position that is refused is no row's fault
+            task.facts.refused(outbox.node, error.with_traceback(None), messages[0], rows[0])
+            self._send_letters()
+            self._write_batch(task, outbox, (), next_offset)
+
+    def _write_batch(
+        self, task: Task, outbox: Outbox, rows: Sequence[SinkRow], next_offset: int
+    ) -> None:
+        sink = task.spec.program.sub_topology.outside
+        assert sink is not None
+        assert sink.writes_outside is not None
+        batch = SinkBatch(outbox.source, task.id.partition, outbox.position, next_offset, rows)
+        self._connections.write(outbox.node, sink.writes_outside, batch)
+        outbox.wrote(next_offset)
+        self._probe("sink_written")
+
+    def _send_letters(self) -> None:
+        """Make dead letters last before the position passes the records that they are of."""
+        if self._letters.are_open:
+            self._commit_letters()
+
+
+def _refused(rows: Sequence[SinkRow], error: SinkRefusedError) -> int | None:
+    """Where to cut so that the refused row comes first; None where that is not known."""
+    if error.offset is None:
+        return None
+    return next((i for i, row in enumerate(rows) if row.offset == error.offset), None)

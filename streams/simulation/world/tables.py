@@ -1,0 +1,92 @@
+"""Tables outside of Kafka: what outlives the workers that write to them, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from headrace.streams.external.connections import OpenSink
+from headrace.streams.simulation.world.faults import Faults, crash
+from headrace.streams.simulation.world.kernel import MS, SECOND
+from headrace.streams.simulation.world.process import Process
+from headrace.topology.external_sink import (
+    ExternalSink,
+    SinkBatch,
+    SinkConnection,
+    SinkFencedError,
+    SinkUnavailableError,
+)
+from headrace.topology.sinks.memory import MemorySink
+
+T = TypeVar("T")
+
+TIMEOUT_US = 2 * SECOND
+
+
+class Tables:
+    """The tables of one run, by the steps that write to them."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, MemorySink] = {}
+
+    def opening(self, process: Process, faults: Faults) -> OpenSink:
+        """What a process connects with."""
+
+        def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
+            node = name.rpartition("/")[2]
+            table = self.by_node.setdefault(node, MemorySink(keyed=sink.keyed))
+            return _Connection(table.open(name), process, faults)
+
+        return open_sink
+
+
+class _Connection:
+    def __init__(self, inner: SinkConnection, process: Process, faults: Faults) -> None:
+        self._inner = inner
+        self._process = process
+        self._faults = faults
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        return self._call("sink.positions", lambda: self._inner.positions(source, partitions))
+
+    def write(self, batch: SinkBatch, /) -> None:
+        self._call("sink.write", lambda: self._inner.write(batch))
+
+    def _call(self, call: str, effect: Callable[[], T]) -> T:
+        process, faults = self._process, self._faults
+        process.check()
+        kind = faults.draw(process, call)
+        if kind == "crash_before":
+            raise crash(process)
+        if kind == "unreachable":
+            process.sleep(process.kernel.between(MS, 20 * MS))
+            raise SinkUnavailableError("simulated")
+        if kind in ("timeout_done", "timeout_late"):
+            late_us = MS if kind == "timeout_done" else TIMEOUT_US + 2 * SECOND
+            process.kernel.after(process.kernel.between(1, late_us), lambda: _arrive(effect))
+            process.sleep(TIMEOUT_US)
+            raise SinkUnavailableError("simulated: no answer")
+        stands_later = kind == "stall" and faults.random.random() < 0.5
+        if kind == "stall" and not stands_later:
+            process.stand(faults.stall_us())
+        elif kind == "delay":
+            process.sleep(int(faults.random.uniform(0.1, 2) * SECOND))
+        process.sleep(process.kernel.between(100, 2 * MS))
+        result = effect()
+        if kind == "crash_after":
+            raise crash(process)
+        if stands_later:
+            process.stand(faults.stall_us())
+        process.sleep(process.kernel.between(50, MS))
+        return result
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _arrive(effect: Callable[[], object]) -> None:
+    """A statement that nobody waits for any more comes to the table all the same."""
+    try:
+        effect()
+    except SinkFencedError:
+        return  # others have written meanwhile

@@ -1,0 +1,290 @@
+"""Rows in a table of SQLite, with the positions in the same file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+from headrace.topology.sinks.columns import Columns, Row, Types, utc
+
+POSITIONS = "headrace_positions"
+"""The table that positions are kept in."""
+
+_TYPES: Mapping[type, str] = {
+    bool: "INTEGER",
+    int: "INTEGER",
+    float: "REAL",
+    bytes: "BLOB",
+    object: "",
+}
+_COLUMN = re.compile(r"constraint failed: .*?\.(\w+)$")
+
+
+class SqliteSink:
+    """Writes rows to a table of SQLite: appended, or under their keys.
+
+    Several workers may write to one file, in turns. What SQLite has no type for is written as text:
+    times as ISO 8601 in UTC, lists and mappings as JSON.
+
+    Args:
+        path: the file; it is made where there is none.
+        table: its name.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name.
+        key: the columns that name a row, which must be its primary key or unique; without them rows
+            are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        create: make the table where it is not there.
+        timeout: how long to wait for others who write to the file.
+
+    Raises:
+        TopologyError: the columns and the key do not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> path = tempfile.mkdtemp() + "/words.db"
+        >>> columns = {"word": str, "count": int}
+        >>> sink = SqliteSink(path, "counts", columns, key="word", create=True)
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string)
+        >>> words.group_by_key().count(store="counts").to_sink(sink, name="keep-counts")
+        >>> with TopologyTestDriver(builder.build(), real_sinks=True) as driver:
+        ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+        >>> sqlite3.connect(path).execute("SELECT * FROM counts ORDER BY word").fetchall()
+        [('is', 1), ('rose', 2)]
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        columns: type | Types,
+        *,
+        key: str | Sequence[str] = (),
+        row: Row | None = None,
+        create: bool = False,
+        timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        self._path = str(path)
+        self._columns = Columns(table, columns, key, row)
+        self._create = create
+        self._timeout_s = timeout.total_seconds()
+
+    def __repr__(self) -> str:
+        return f"SqliteSink({self._path!r}, {self._columns.table!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it was given a key."""
+        return bool(self._columns.key)
+
+    def open(self, name: str, /) -> _Connection:
+        """Open the file, and see that the table is there."""
+        with _told(self._path):
+            # Which thread uses it when is the worker's to know.
+            database = sqlite3.connect(
+                self._path,
+                timeout=self._timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                self._prepare(database)
+            except BaseException:
+                database.close()
+                raise
+        return _Connection(database, name, self._columns, self._path)
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        # Readers and the one who writes do not wait for each other.
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name TEXT, source TEXT, partition INTEGER, "
+            "next INTEGER NOT NULL, PRIMARY KEY (name, source, partition)) WITHOUT ROWID"
+        )
+        if self._create:
+            database.execute(_definition(self._columns))
+        table = self._columns.table
+        there = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
+        if not there:
+            raise SinkUnusableError(
+                f"{self._path} has no table {table}; make it, or give create=True"
+            )
+        missing = [name for name in self._columns.names if name not in there]
+        if missing:
+            raise SinkUnusableError(
+                f"table {table} of {self._path} has no column {', '.join(missing)}; it has "
+                f"{', '.join(there)}"
+            )
+
+
+class _Connection:
+    def __init__(
+        self, database: sqlite3.Connection, name: str, columns: Columns, path: str
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._columns = columns
+        self._path = path
+        names = ", ".join(map(quoted, columns.names))
+        marks = ", ".join("?" * len(columns.names))
+        self._insert = f"INSERT INTO {quoted(columns.table)} ({names}) VALUES ({marks})"  # noqa: S608
+        if columns.key:
+            self._insert += on_conflict(columns)
+        named = " AND ".join(f"{quoted(name)} = ?" for name in columns.key)
+        self._delete = f"DELETE FROM {quoted(columns.table)} WHERE {named}"  # noqa: S608
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        asked = f"SELECT partition, next FROM {POSITIONS} WHERE name = ? AND source = ?"  # noqa: S608
+        with _told(self._path):
+            found = dict(self._database.execute(asked, (self._name, source)).fetchall())
+        return {partition: found[partition] for partition in partitions if partition in found}
+
+    def write(self, batch: SinkBatch, /) -> None:
+        upserted, deleted = self._encoded(batch.rows)
+        with _told(self._path, self._columns.table):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._move(batch)
+                self._database.executemany(self._insert, upserted)
+                if deleted:
+                    self._database.executemany(self._delete, deleted)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _encoded(
+        self, rows: Sequence[SinkRow]
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        columns = self._columns
+        if not columns.key:
+            return [_encode(columns, row, columns.values(row)) for row in rows], []
+        upserted, deleted = columns.last_of_each_key(rows)
+        return (
+            [_encode(columns, row, columns.values(row)) for row in upserted],
+            [_encode(columns, row, columns.key_of(row), columns.key) for row in deleted],
+        )
+
+    def _move(self, batch: SinkBatch) -> None:
+        """Move the position, if it is where it is believed to be."""
+        place = (self._name, batch.source, batch.partition)
+        if batch.expected is None:
+            statement = f"INSERT OR IGNORE INTO {POSITIONS} VALUES (?, ?, ?, ?)"  # noqa: S608
+            moved = self._database.execute(statement, (*place, batch.next))
+        else:
+            statement = (
+                f"UPDATE {POSITIONS} SET next = ? WHERE name = ? AND source = ? "  # noqa: S608
+                "AND partition = ? AND next = ?"
+            )
+            moved = self._database.execute(statement, (batch.next, *place, batch.expected))
+        if moved.rowcount != 1:
+            raise SinkFencedError(
+                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
+                f"{POSITIONS} of {self._path}: another worker has written, or an answer was lost"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+def quoted(name: str) -> str:
+    """A name of SQL as it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def on_conflict(columns: Columns) -> str:
+    """What an insert does where the key is there."""
+    key = ", ".join(map(quoted, columns.key))
+    if not columns.others:
+        return f" ON CONFLICT ({key}) DO NOTHING"
+    changes = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in columns.others)
+    return f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+
+
+def _definition(columns: Columns) -> str:
+    lines = [
+        f"{quoted(name)} {kind if isinstance(kind, str) else _TYPES.get(kind, 'TEXT')}"
+        f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
+        for name, kind in columns.types.items()
+    ]
+    if columns.key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, columns.key))})")
+    return f"CREATE TABLE IF NOT EXISTS {quoted(columns.table)} ({', '.join(lines)})"
+
+
+def _iso(moment: datetime) -> str:
+    return utc(moment).isoformat()
+
+
+_WRITTEN: Mapping[type, Callable[[Any], Any]] = {
+    bool: int,
+    datetime: _iso,
+    date: date.isoformat,
+    time: time.isoformat,
+    Decimal: str,
+    UUID: str,
+    dict: json.dumps,
+    list: json.dumps,
+    tuple: json.dumps,
+}
+_PLAIN = frozenset({type(None), int, float, str, bytes})
+
+
+def _encode(
+    columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
+) -> tuple[Any, ...]:
+    """Values as SQLite takes them."""
+    if all(type(value) in _PLAIN for value in values):
+        return values
+    encoded = []
+    for name, value in zip(names or columns.names, values, strict=True):
+        write = _WRITTEN.get(type(value))
+        if write is not None:
+            try:
+                value = write(value)
+            except (TypeError, ValueError) as error:
+                raise columns.refused(f"{type(error).__name__} as JSON", name, row) from error
+        elif not isinstance(value, (int, float, str, bytes, type(None))):
+            reason = f"SQLite has no type for a {type(value).__name__}; write row= that makes one"
+            raise columns.refused(reason, name, row)
+        encoded.append(value)
+    return tuple(encoded)
+
+
+@contextmanager
+def _told(path: str, table: str | None = None) -> Iterator[None]:
+    """Say what an error of SQLite asks for; its texts name columns, and quote no row."""
+    try:
+        yield
+    except (sqlite3.IntegrityError, OverflowError) as error:
+        column = _COLUMN.search(str(error))
+        name = None if column is None else column[1]
+        reason = "a number has more than 64 bits" if column is None else str(error)
+        if isinstance(error, sqlite3.IntegrityError):
+            reason = str(error)
+        raise SinkRefusedError(reason, table=table, column=name) from error
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "no such" in text or "ON CONFLICT" in text or "has no column" in text:
+            raise SinkUnusableError(f"{path}: {text}") from error
+        raise SinkUnavailableError(f"{path}: {text}") from error

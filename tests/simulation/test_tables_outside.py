@@ -1,0 +1,77 @@
+"""Tables outside of Kafka, by seeds: each row once, in each key's order, whatever fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.streams.simulation import FaultPlan, Simulation
+from headrace.streams.simulation.world.faults import SINK_CALLS
+from headrace.topology import MemorySink, StreamsBuilder, Topology, serdes
+from tests.simulation.blocks import run_each
+
+SEEDS = 80
+KEYS = 5
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
+    rows.filter(lambda _, n: n % 7 != 3).to_sink(MemorySink(), name="events")
+    rows.group_by_key().count(store="counts").to_sink(MemorySink(keyed=True), name="counted")
+    return builder.build()
+
+
+def inputs() -> dict[str, list[tuple[Any, Any]]]:
+    return {"rows": [(f"k{n % KEYS}", n) for n in range(60)]}
+
+
+def expected() -> dict[str, list[int]]:
+    """Counted without the runtime."""
+    kept = [n for n in range(60) if n % 7 != 3]
+    return {f"k{key}": [n for n in kept if n % KEYS == key] for key in range(KEYS)}
+
+
+def run_seed(
+    seed: int, state_dir: Path | None = None
+) -> tuple[list[str], Counter[tuple[str, str]]]:
+    faults = FaultPlan(rate=0.05, twins=1.0 if seed % 4 == 1 else 0.0)
+    simulation = Simulation(topology(), inputs=inputs(), workers=1 + seed % 3, faults=faults)
+    result = simulation.run(seed, state_dir=state_dir)
+    found: dict[str, list[int]] = {}
+    for row in result.sink("events"):
+        found.setdefault(row.key, []).append(row.value)
+    problems = list(result.problems)
+    if found != expected():
+        problems.append(f"events: {found}")
+    last = {row.key: row.value for row in result.sink("counted")}
+    if last != {f"k{key}": 60 // KEYS for key in range(KEYS)}:
+        problems.append(f"counted: {last}")
+    return problems, result.faults
+
+
+def run_block(first: int, last: int) -> tuple[dict[int, list[str]], Counter[tuple[str, str]]]:
+    return run_each(run_seed, first, last)
+
+
+@pytest.mark.slow
+def test_no_row_is_doubled_or_lost() -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        half = SEEDS // 2
+        blocks = [pool.submit(run_block, first, first + half) for first in (0, half)]
+        results = [block.result() for block in blocks]
+    failed = {seed: words for found, _ in results for seed, words in found.items()}
+    assert not failed
+    faults: Counter[tuple[str, str]] = sum((counts for _, counts in results), Counter())
+    happened = {(call, kind) for call, kinds in SINK_CALLS.items() for kind in kinds}
+    assert [pair for pair in sorted(happened) if not faults[pair]] == []
+
+
+def test_the_same_seed_does_the_same_again() -> None:
+    simulation = Simulation(topology(), inputs=inputs(), faults=FaultPlan(rate=0.05))
+    assert simulation.run(3).history == simulation.run(3).history

@@ -1,0 +1,158 @@
+"""SqliteSink: rows and positions in one file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from headrace.streams.sinks.sqlite import SqliteSink
+from headrace.topology import (
+    SinkBatch,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+
+COLUMNS = {"id": int, "name": str}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.db"
+
+
+def batch(*values: Any, begin: int | None = None, key: Any = None) -> SinkBatch:
+    first = begin or 0
+    rows = [SinkRow(key, value, 0, first + i) for i, value in enumerate(values)]
+    return SinkBatch("t@1", 0, begin, first + len(values), rows)
+
+
+def rows_of(path: Path, table: str = "goods") -> list[Any]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+
+def test_rows_are_appended_and_the_position_moves_with_them(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        assert connection.positions("t@1", [0, 1]) == {}
+        connection.write(batch({"id": 1, "name": "tea"}, {"id": 2, "name": "jam"}))
+        connection.write(batch({"id": 2, "name": "jam"}, begin=2))
+        assert connection.positions("t@1", [0, 1]) == {0: 3}
+    assert rows_of(path) == [(1, "tea"), (2, "jam"), (2, "jam")]
+
+
+def test_rows_take_the_place_of_those_with_their_key_and_are_deleted(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, key="id", create=True)
+    rows = [SinkRow(1, "tea", 0, 0), SinkRow(2, "jam", 0, 1), SinkRow(1, "cha", 0, 2)]
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(SinkBatch("t@1", 0, None, 3, rows))
+        assert rows_of(path) == [(1, "cha"), (2, "jam")]
+        gone = [SinkRow(1, None, 0, 3), SinkRow(2, "ham", 0, 4), SinkRow(9, None, 0, 5)]
+        connection.write(SinkBatch("t@1", 0, 3, 6, gone))
+    assert rows_of(path) == [(2, "ham")]
+
+
+@pytest.mark.parametrize("expected", [None, 1, 3])
+def test_a_writer_that_is_wrong_about_the_position_is_fenced(
+    path: Path, expected: int | None
+) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as first, closing(sink.open("app/keep")) as second:
+        first.write(batch({"id": 1, "name": "tea"}, {"id": 2, "name": "jam"}))
+        with pytest.raises(SinkFencedError, match=f"partition 0 of t@1 is not at {expected} in"):
+            second.write(batch({"id": 9, "name": "ham"}, begin=expected))
+        assert second.positions("t@1", [0]) == {0: 2}
+    assert len(rows_of(path)) == 2
+
+
+def test_positions_of_others_are_others(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("a/keep")) as a, closing(sink.open("b/keep")) as b:
+        a.write(batch({"id": 1, "name": "tea"}))
+        assert b.positions("t@1", [0]) == {}
+        assert a.positions("t@2", [0]) == {}
+        b.write(batch({"id": 2, "name": "jam"}))
+    assert len(rows_of(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "reason"),
+    [
+        ({"id": None, "name": "tea"}, "id", "NOT NULL constraint failed: goods.id"),
+        ({"id": 1 << 70, "name": "tea"}, None, "a number has more than 64 bits"),
+        ({"id": 1, "name": object()}, "name", "SQLite has no type for a object"),
+        ({"id": 1, "name": [object()]}, "name", "TypeError as JSON"),
+        ({"id": 1}, "name", "the record has nothing for it"),
+    ],
+)
+def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
+    path: Path, value: Any, column: str | None, reason: str
+) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        with pytest.raises(SinkRefusedError) as caught:
+            connection.write(batch({"id": 1, "name": "tea"}, value))
+        assert caught.value.table == "goods"
+        assert caught.value.column == column
+        assert caught.value.reason.startswith(reason)
+        assert connection.positions("t@1", [0]) == {}
+        connection.write(batch({"id": 1, "name": "tea"}))
+    assert rows_of(path) == [(1, "tea")]
+
+
+def test_a_file_that_another_one_writes_to_is_tried_again_later(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True, timeout=timedelta(milliseconds=50))
+    with closing(sink.open("app/keep")) as connection:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(SinkUnavailableError, match="database is locked"):
+                connection.write(batch({"id": 1, "name": "tea"}))
+        connection.write(batch({"id": 1, "name": "tea"}))
+    assert rows_of(path) == [(1, "tea")]
+
+
+def test_a_table_or_column_that_is_not_there_is_said(path: Path) -> None:
+    with pytest.raises(SinkUnusableError, match=r"has no table goods; make it, or give create="):
+        SqliteSink(path, "goods", COLUMNS).open("app/keep")
+    SqliteSink(path, "goods", COLUMNS, create=True).open("app/keep").close()
+    with pytest.raises(SinkUnusableError, match=r"has no column price; it has id, name"):
+        SqliteSink(path, "goods", {**COLUMNS, "price": float}).open("app/keep")
+    keyed = SqliteSink(path, "goods", COLUMNS, key="id")
+    with (
+        closing(keyed.open("app/keep")) as connection,
+        pytest.raises(SinkUnusableError, match="ON CONFLICT clause does not match any PRIMARY KEY"),
+    ):
+        connection.write(SinkBatch("t@1", 0, None, 1, [SinkRow(1, "tea", 0, 0)]))
+
+
+def test_what_sqlite_has_no_type_for_is_text(path: Path) -> None:
+    types = {"at": datetime, "price": Decimal, "id": UUID, "tags": list, "sold": bool}
+    values = {
+        "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "price": Decimal("9.50"),
+        "id": UUID(int=7),
+        "tags": ["a", "b"],
+        "sold": True,
+    }
+    with closing(SqliteSink(path, "goods", types, create=True).open("app/keep")) as connection:
+        connection.write(batch(values))
+    assert rows_of(path) == [
+        ("2026-01-02T03:04:05+00:00", "9.50", str(UUID(int=7)), '["a", "b"]', 1)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
+    yield
+    assert not [w for w in recwarn if issubclass(w.category, ResourceWarning)]

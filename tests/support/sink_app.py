@@ -1,0 +1,51 @@
+"""An application that writes to tables outside of Kafka, and can kill itself at a step.
+
+python -m tests.support.sink_app '{"settings": {...}, "input": "in", "target": "/tmp/x.db", ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from headrace import ExternalSink, KafkaStreams, SqliteSink, StreamsBuilder, Topology, serdes
+from headrace.streams import logs
+from tests.support.count_app import Plan
+
+ROWS = {"id": str, "value": str}
+COUNTS = {"id": str, "count": int}
+
+
+def sinks(target: str) -> tuple[ExternalSink, ExternalSink]:
+    """What appends a row for each record, and what keeps the count of each key."""
+    return (
+        SqliteSink(target, "events", ROWS, row=_event, create=True),
+        SqliteSink(target, "counts", COUNTS, key="id", create=True),
+    )
+
+
+def _event(key: Any, value: Any) -> dict[str, Any]:
+    return {"id": key, "value": value}
+
+
+def topology(source: str, target: str) -> Topology:
+    builder = StreamsBuilder()
+    appended, counted = sinks(target)
+    stream = builder.stream(source, key=serdes.string, value=serdes.string)
+    stream.to_sink(appended, name="keep-events")
+    stream.group_by_key().count(store="counts").to_sink(counted, name="keep-counts")
+    return builder.build()
+
+
+def main() -> None:
+    logs.configure(colors=False)
+    given = json.loads(sys.argv[1])
+    target = given.pop("target")
+    plan = Plan(**given, output="")
+    app = KafkaStreams(topology(plan.input, target), plan.settings, probe=plan.probe)
+    app.run()
+
+
+if __name__ == "__main__":
+    main()

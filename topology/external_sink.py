@@ -1,0 +1,157 @@
+"""The seam of external sinks: what a table outside of Kafka is asked, and what it is handed.
+
+Rows and the place up to which records were read become final together, in one transaction of the
+sink's own. So nothing is committed twice: a position is moved only from where the writer believes
+it to be, and a writer that is wrong about that, because another one has the task by now or because
+an answer of its own was lost, is told so and asks again.
+
+A sink of one's own takes two methods more than its rows: see docs/beyond.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class SinkFencedError(Exception):
+    """A position is not where the writer believed it to be; nothing was written.
+
+    Raise it in `SinkConnection.write`. The task asks for the positions again, and goes on behind
+    them if it is still this worker's.
+    """
+
+
+class SinkUnavailableError(Exception):
+    """The sink does not answer, or nobody knows whether it has written.
+
+    Raise it where another attempt may succeed: a lost connection, a time-out, a lock. The task
+    asks for the positions again after a while, as often as it takes. The message is logged, so it
+    says nothing of rows.
+    """
+
+
+class SinkUnusableError(Exception):
+    """The sink cannot be used as it is: a table or a column is missing, a right is not given.
+
+    Raise it where a person has to put something right; it ends the application, with its message.
+    """
+
+
+class SinkRefusedError(Exception):
+    """The sink refuses a row for what is in it; nothing of the batch was written.
+
+    Raise it in `SinkConnection.write`. Who has written finds the row among those of the batch,
+    and asks the setting ``production.exception.handler`` about it; the others are written.
+
+    Args:
+        reason: what is wrong, without the values of the row.
+        table: where it was to go.
+        column: the column that refuses it, where that is known.
+        offset: the row's, where it is known which one it is.
+
+    Example:
+        >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
+        table orders, column price: NOT NULL constraint failed
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.table = table
+        self.column = column
+        self.offset = offset
+
+    def __str__(self) -> str:
+        named = {"table": self.table, "column": self.column}
+        where = ", ".join(f"{what} {name}" for what, name in named.items() if name is not None)
+        return f"{where}: {self.reason}" if where else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRow:
+    """A record on its way out.
+
+    Args:
+        key: decoded.
+        value: decoded; None where a table has deleted the row.
+        timestamp: milliseconds since 1970.
+        offset: of the record that it is.
+    """
+
+    key: Any = field(repr=False)
+    value: Any = field(repr=False)
+    timestamp: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBatch:
+    """Rows of one partition, and how its position moves with them.
+
+    Args:
+        source: what the positions are of: a topic with its id, to be kept as it is.
+        partition: of that topic.
+        expected: the position before it; None where there is none yet.
+        next: the position behind it.
+        rows: in the order of their offsets; there may be none.
+    """
+
+    source: str
+    partition: int
+    expected: int | None
+    next: int
+    rows: Sequence[SinkRow] = field(repr=False)
+
+
+class SinkConnection(Protocol):
+    """An open sink: used by one thread at a time."""
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        """The positions of those partitions that have one.
+
+        Args:
+            source: as it is in batches.
+
+        Raises:
+            SinkUnavailableError: the sink does not answer.
+        """
+
+    def write(self, batch: SinkBatch, /) -> None:
+        """Write the rows of a batch and move its position, both or neither.
+
+        Raises:
+            SinkFencedError: the position is not the expected one.
+            SinkRefusedError: a row is refused for what is in it.
+            SinkUnavailableError: the sink does not answer, or the outcome is not known.
+        """
+
+    def close(self) -> None:
+        """Let go of it; what is not committed is void."""
+
+
+class ExternalSink(Protocol):
+    """Where rows go outside of Kafka; shared by all tasks, so it holds nothing open itself."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a row takes the place of the one with its key, and a null value deletes it."""
+
+    def open(self, name: str, /) -> SinkConnection:
+        """Connect with it.
+
+        Args:
+            name: whose positions are asked for and moved: the application and the step.
+
+        Raises:
+            SinkUnavailableError: it does not answer.
+            SinkUnusableError: it is not as it must be.
+        """

@@ -1,0 +1,201 @@
+"""Which columns a table has, and what of a record goes into which of them.
+
+Hot path: `values` runs for each row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.topology.errors import TopologyError
+from headrace.topology.external_sink import SinkRefusedError, SinkRow
+from headrace.topology.functions import place_of
+from headrace.topology.windows import Windowed
+
+Types = Mapping[str, "type | str"]
+Row = Callable[[Any, Any], Any]
+
+_WINDOW = ("window_start", "window_end")
+_MISSING = object()
+
+
+class Columns:
+    """The columns of one table.
+
+    What a record has for them is looked for by name: in its value, if that is a mapping, a
+    dataclass, a `msgspec.Struct` or a named tuple, and in its key. A value that is none of these
+    goes into the only column that nothing else is for, and so does a key. The columns of the key
+    are taken from the key of the record, as a deleted row has no value. Windowed keys also have
+    ``window_start`` and ``window_end``.
+
+    Args:
+        table: the name of it, for errors.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: a
+            Python type, or what the database calls it.
+        key: those that name a row; none where rows are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in.
+
+    Raises:
+        TopologyError: there is no column, or a column of the key is none.
+
+    Example:
+        >>> counts = Columns("counts", {"word": str, "count": int}, key=["word"])
+        >>> counts.values(SinkRow("rose", 3, 0, 7))
+        ('rose', 3)
+        >>> counts.key_of(SinkRow("rose", None, 0, 8))
+        ('rose',)
+    """
+
+    def __init__(
+        self, table: str, columns: type | Types, key: Sequence[str] = (), row: Row | None = None
+    ) -> None:
+        self.table = table
+        self.types, self.nullable = _types_of(table, columns)
+        self.names = tuple(self.types)
+        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.others = tuple(name for name in self.names if name not in self.key)
+        unknown = [name for name in self.key if name not in self.types]
+        if unknown:
+            raise TopologyError(
+                f"table {table} is given the key {', '.join(unknown)}, which is none of its "
+                f"columns {', '.join(self.names)}; name columns"
+            )
+        self._row = row
+        self._of_key = tuple(name for name in self.key if name not in _WINDOW)
+
+    def values(self, row: SinkRow) -> tuple[Any, ...]:
+        """What goes into the columns, in their order.
+
+        Raises:
+            SinkRefusedError: the record has nothing for one of them.
+        """
+        key = self._key_parts(row.key)
+        given = self._given(row)
+        parts = _parts(given)
+        if parts is None:
+            free = [name for name in self.others if name not in key]
+            parts = {free[0]: given} if len(free) == 1 else {}
+        return tuple(self._one(name, key, parts, row) for name in self.names)
+
+    def _given(self, row: SinkRow) -> Any:
+        if self._row is None:
+            return row.value
+        try:
+            return self._row(row.key, row.value)
+        except Exception as error:
+            place = place_of(self._row)
+            reason = f"row= raised {type(error).__name__}{f' ({place})' if place else ''}"
+            raise self.refused(reason, None, row) from error
+
+    def key_of(self, row: SinkRow) -> tuple[Any, ...]:
+        """What names the row, in the order of the key.
+
+        Raises:
+            SinkRefusedError: the record's key does not say it.
+        """
+        key = self._key_parts(row.key)
+        return tuple(self._one(name, key, {}, row) for name in self.key)
+
+    def _key_parts(self, key: Any) -> Mapping[str, Any]:
+        window: dict[str, Any] = {}
+        if isinstance(key, Windowed):
+            window = {"window_start": key.window.start, "window_end": key.window.end}
+            key = key.key
+        parts = _parts(key)
+        if parts is None:
+            if len(self._of_key) == 1:
+                parts = {self._of_key[0]: key}
+            elif isinstance(key, (tuple, list)) and len(key) == len(self._of_key):
+                parts = dict(zip(self._of_key, key, strict=True))
+            else:
+                parts = {}
+        return {**parts, **window} if window else parts
+
+    def _one(
+        self, name: str, key: Mapping[str, Any], parts: Mapping[str, Any], row: SinkRow
+    ) -> Any:
+        first, second = (key, parts) if name in self.key else (parts, key)
+        found = first.get(name, _MISSING)
+        if found is _MISSING:
+            found = second.get(name, _MISSING)
+        if found is _MISSING:
+            if name in self.nullable and name not in self.key:
+                return None
+            raise self.refused("the record has nothing for it", name, row)
+        if found is None and name in self.key:
+            raise self.refused("it is part of the key, and null", name, row)
+        return found
+
+    def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
+        """The error for a row that does not fit."""
+        return SinkRefusedError(reason, table=self.table, column=column, offset=row.offset)
+
+    def last_of_each_key(self, rows: Sequence[SinkRow]) -> tuple[list[SinkRow], list[SinkRow]]:
+        """What a batch makes of a table with a key.
+
+        Returns:
+            The rows that are there behind it, and those that are gone.
+        """
+        last = {self.key_of(row): row for row in rows}
+        there = [row for row in last.values() if row.value is not None]
+        return there, [row for row in last.values() if row.value is None]
+
+
+def _parts(given: Any) -> Mapping[str, Any] | None:
+    """The fields of an object by name; None where it has none."""
+    if isinstance(given, Mapping):
+        return given
+    kind = type(given)
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    if names is None and dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    return None if names is None else {name: getattr(given, name) for name in names}
+
+
+def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str], frozenset[str]]:
+    hints = columns if isinstance(columns, Mapping) else _hints(table, columns)
+    found: dict[str, type | str] = {}
+    nullable = set()
+    for name, hint in hints.items():
+        kind, is_nullable = _plain(hint)
+        found[name] = kind
+        if is_nullable:
+            nullable.add(name)
+    if not found:
+        raise TopologyError(f"table {table} is given no columns; name at least one")
+    return found, frozenset(nullable)
+
+
+def _hints(table: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, type) and not typing.is_typeddict(given):
+        raise TopologyError(
+            f"the columns of table {table} are {type(given).__name__}; give a dataclass, a "
+            "msgspec.Struct, a TypedDict, or types by name: {'id': int, 'name': str}"
+        )
+    return typing.get_type_hints(given)
+
+
+def _plain(hint: Any) -> tuple[type | str, bool]:
+    """A type without its parameters and its None, and whether it had one."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        arguments = typing.get_args(hint)
+        rest = [one for one in arguments if one is not type(None)]
+        kind = _plain(rest[0])[0] if len(rest) == 1 else object
+        return kind, len(rest) < len(arguments)
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return _plain(typing.get_args(hint)[0])
+    if hint is Any:
+        return object, True
+    kind = hint if origin is None else origin
+    return (kind if isinstance(kind, (type, str)) else object), False
+
+
+def utc(moment: datetime) -> datetime:
+    """A time without a zone is one in UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

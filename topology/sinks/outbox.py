@@ -1,0 +1,94 @@
+"""The step that keeps records for a sink outside of Kafka until the worker writes them.
+
+Hot path: `process` runs for each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.external_sink import ExternalSink, SinkRow
+
+ROW_BYTES = 200
+"""About what a row takes besides its record's bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOutside(OperatorSpec):
+    """Keeps the records of a topic for an external sink; it is all that its sub-topology does."""
+
+    needs_record: ClassVar[bool] = True
+    """Rows know which records they are."""
+
+    is_timed: ClassVar[bool] = False
+
+    sink: ExternalSink
+
+    @property
+    def writes_outside(self) -> ExternalSink:
+        """Where to."""
+        return self.sink
+
+    def make(self, context: OperatorContext, /) -> Outbox:
+        """Make what keeps the rows of one task."""
+        return Outbox(self, context)
+
+
+class Outbox:
+    """The rows of one task that the sink does not have yet.
+
+    Who owns what: the step adds rows, and who writes them moves `position` and takes them away.
+    The number ``written`` is committed beside the input's offset: a sink whose position is before
+    it has gone back.
+    """
+
+    __slots__ = ("_facts", "_written", "bytes", "messages", "node", "pending", "position",
+                 "rows", "source")  # fmt: skip
+
+    def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
+        del spec
+        self.node = context.node
+        self.pending: dict[Any, Any] = {}
+        self.source = ""
+        self.position: int | None = None
+        """Where the sink is; None where it has not begun."""
+        self.rows: list[SinkRow] = []
+        self.messages: list[Any] = []
+        """The records that the rows are of."""
+        self.bytes = 0
+        self._facts = context.task
+        self._written = context.number("written")
+        context.task.outbox = self
+
+    def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
+        """Keep one record."""
+        del old, headers
+        message = self._facts.record
+        self.rows.append(SinkRow(key, value, timestamp, message.offset()))
+        self.messages.append(message)
+        self.bytes += ROW_BYTES + len(message.key() or b"") + len(message.value() or b"")
+
+    def flush(self) -> None:
+        """What is kept goes nowhere downstream."""
+
+    def begin(self, source: str, position: int | None) -> None:
+        """The sink was asked where it is.
+
+        Args:
+            source: what its positions are of.
+        """
+        self.source, self.position = source, position
+
+    def wrote(self, next_offset: int) -> None:
+        """The sink has everything before an offset."""
+        self.position = self._written.value = next_offset
+
+    def take(self) -> tuple[Sequence[SinkRow], Sequence[Any]]:
+        """Take the rows, and the records that they are of."""
+        taken = self.rows, self.messages
+        self.rows, self.messages, self.bytes = [], [], 0
+        return taken
