@@ -20,6 +20,7 @@ from headrace.streams.errors import (
     FatalClientError,
 )
 from headrace.streams.kafka.asking import GONE, Asking
+from headrace.streams.kafka.group_offsets import OpenGroup
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
@@ -293,22 +294,12 @@ class LiveAdmin(Asking):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What a group has committed, whatever is about to be; without what it never has."""
-        # With any offset but this one the client refuses the question.
-        places = [_client_place(place, confluent_kafka.OFFSET_INVALID) for place in partitions]
-
-        def send(some: list[str]) -> dict[str, Future[Any]]:
-            asked = [confluent_kafka.ConsumerGroupTopicPartitions(name, places) for name in some]
-            futures: dict[str, Future[Any]] = self._client.list_consumer_group_offsets(
-                asked, require_stable=False, request_timeout=self._request_s
-            )
-            return futures
-
-        found = self._ask("find the offsets of the group", [group], send)[group]
-        return {
-            TopicPartition(place.topic, place.partition): place.offset
-            for place in found.topic_partitions
-            if place.error is None and place.offset >= 0
-        }
+        # An admin client that asks ends the process as the coordinator moves: see `group_offsets`.
+        reader = self._readers.get(group)
+        if reader is None:
+            reader = OpenGroup(self._config, group, contact=self._contact)
+            self._readers[group] = reader
+        return {place: found.offset for place, found in reader.committed(partitions).items()}
 
 
 def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:

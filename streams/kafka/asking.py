@@ -22,6 +22,7 @@ from headrace.streams.errors import (
     StopRequestedError,
 )
 from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.group_offsets import OpenGroup
 from headrace.streams.kafka.kafka_clients import new_admin
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import TopicPartition
@@ -86,6 +87,7 @@ class Asking:
         self._client = new_admin(self._config, self._contact)
         self._timeout_s = timeout_s
         self._configs_unknown: set[str] = set()
+        self._readers: dict[str, OpenGroup] = {}
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
 
     def _described(self, names: Iterable[str]) -> dict[str, Any]:

@@ -118,6 +118,9 @@ class GroupAdmin(LiveAdmin):
             )
             return futures
 
+        # The client ends the process where a broker that is asked for offsets is not the group's
+        # coordinator (yet): see `group_offsets`. This question is only repeated then.
+        self.group_state(group)
         answer = self._ask("list the offsets of the group", [group], send)[group]
         return list(answer.topic_partitions)
 
