@@ -64,6 +64,7 @@ streams/facts/
 streams/queries/
 streams/otel_tracer.py
 streams/worker/
+streams/sources/
 streams/supervise/restarts.py
 streams/uncaught/
 streams/crew.py
@@ -79,6 +80,7 @@ streams/cli/topics/
 streams/cli/dev/
 streams/cli/looks/
 streams/cli/stores/
+streams/cli/feeding/
 streams/cli/
 streams/__init__.py
 streams_web/stores/

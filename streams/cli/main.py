@@ -31,6 +31,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.dev.dev:dev",
         "Run an application while it is written, started again with each save.",
     ),
+    "feed": (
+        "headrace.streams.cli.feeding.command:feed",
+        "Write rows of files or of a database to a topic, each of them once.",
+    ),
     "lag": ("headrace.streams.cli.looks.lag:lag", "Show how far an application is behind."),
     "log-level": (
         "headrace.streams.control.commands:log_level",

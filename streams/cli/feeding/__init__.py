@@ -1,0 +1,1 @@
+"""The command `headrace feed`: rows of files and of databases into a topic."""

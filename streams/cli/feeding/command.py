@@ -1,0 +1,102 @@
+"""The command `headrace feed`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.streams.cli.options import said_errors, settings_option
+
+if TYPE_CHECKING:
+    from headrace.streams.sources.source import Source
+
+_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
+
+
+@click.command()
+@click.option("--files", metavar="PATTERN", help="Such as 'clicks/*.jsonl'; .csv, .parquet too.")
+@click.option("--sql", metavar="SELECT", help="Without ORDER BY; wants --connect and --column.")
+@click.option("--connect", metavar="MODULE:FUNCTION", help="What returns a connection (DB-API).")
+@click.option("--column", metavar="NAME", help="The column of the query that increases.")
+@click.option("--to", "topic", required=True, metavar="TOPIC", help="The topic to write to.")
+@click.option("--name", help="Of the feed, the same each time.  [default: feed-TOPIC]")
+@click.option("--key", metavar="FIELD", help="The field that is the key, as text.")
+@click.option("--timestamp", metavar="FIELD", help="The field that is the time.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--complete", is_flag=True, help="Files grow no more: the last line needs no end.")
+@settings_option
+def feed(
+    files: str | None,
+    sql: str | None,
+    connect: str | None,
+    column: str | None,
+    topic: str,
+    name: str | None,
+    key: str | None,
+    timestamp: str | None,
+    follow: bool,
+    complete: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Write the rows of files or of a database to a topic, each of them once.
+
+    How far it is goes into the topic NAME-positions, in the transaction of the rows: stopped or
+    killed at any moment, it goes on from there. A value is the row as JSON.
+    """
+    from headrace.streams.sources.feed import Feed
+
+    stop = threading.Event()
+    with said_errors():
+        source = _source(files, sql, connect, column, key, timestamp, grows=not complete)
+        made = Feed(
+            source, topic=topic, name=name or f"feed-{topic}", settings={**_DEFAULTS, **settings}
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        rows = made.run(follow=follow, stop=stop, every=timedelta(seconds=1))
+    click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'})")
+
+
+def _source(
+    files: str | None,
+    sql: str | None,
+    connect: str | None,
+    column: str | None,
+    key: str | None,
+    timestamp: str | None,
+    *,
+    grows: bool,
+) -> Source:
+    from headrace.streams.sources.files import Files
+    from headrace.streams.sources.query import Query
+
+    if (files is None) == (sql is None):
+        raise click.UsageError("give --files or --sql, one of both")
+    if files is not None:
+        return Files(files, key=key, timestamp=timestamp, grows=grows)
+    if connect is None or column is None or sql is None:
+        raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
+    return Query(_function(connect), sql, column, key=key, timestamp=timestamp)
+
+
+def _function(target: str) -> Callable[[], Any]:
+    from importlib import import_module
+
+    from headrace.streams.supervise.import_path import add_import_path
+
+    module, _, name = target.partition(":")
+    add_import_path(Path.cwd())
+    try:
+        found: Any = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"--connect {target}: {error}") from error
+    if not callable(found):
+        raise click.UsageError(f"--connect {target} is no function")
+    made: Callable[[], Any] = found
+    return made

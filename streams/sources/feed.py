@@ -1,0 +1,288 @@
+"""Writing the rows of a source to a topic, each of them once.
+
+    positions ─► the source's batches ─► a transaction: rows, and the positions behind them
+        ▲                                        │
+        └──── the topic <name>-positions ◄───────┘
+
+The positions are the last records of a compacted topic, written in the transaction of the rows. A
+feed begins by fencing whoever has its name, which decides what that one left open, and then reads
+them: what is committed is there with its rows, and what is not is neither.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from headrace.state.events.log import get_logger
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
+from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
+from headrace.streams.seams.clients import Clock, TopicPartition
+from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.seams.topic_facts import NewTopic
+from headrace.streams.sources.source import Batch, Position, Source, SourceError
+from headrace.streams.worker_errors import (
+    AbortableError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+)
+from headrace.topology import serdes
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes._serde import for_topic
+
+TRANSACTION_ROWS = 5000
+TRANSACTION_S = 1.0
+EVERY = timedelta(seconds=1)
+_AGAIN_S = 0.5
+
+
+class Feed:
+    """Writes the rows of a source to a topic.
+
+    Args:
+        source: what is read.
+        topic: what is written to; it must exist.
+        name: of the feed, the same each time; its positions are in the topic ``<name>-positions``.
+        settings: ``bootstrap.servers`` and others of an application's.
+        key: the serde of keys.
+        value: the serde of values.
+
+    Raises:
+        ConfigError: the settings are wrong.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        topic: str,
+        name: str,
+        settings: Mapping[str, object],
+        key: Serde[Any] = serdes.string,
+        value: Serde[Any] = serdes.json,
+        clock: Clock | None = None,
+    ) -> None:
+        self._source = source
+        self._topic = topic
+        self._name = name
+        self._config = StreamsConfig.parse({**settings, "application.id": name})
+        self._key = for_topic(key, topic, is_key=True)
+        self._value = for_topic(value, topic, is_key=False)
+        self._clock = clock or SystemClock()
+        self._log = get_logger().bind(feed=name)
+        self._positions_topic = f"{name}-positions"
+        self._timeout_s = self._config.task_timeout_ms / 1000
+        self.rows = 0
+        """How many were committed."""
+
+    def run(
+        self,
+        *,
+        follow: bool = False,
+        every: timedelta = EVERY,
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Write what is there, and with `follow` what comes.
+
+        Args:
+            follow: go on until `stop` is set.
+            every: how long to wait where nothing new was there.
+            stop: ends it between two transactions.
+
+        Returns:
+            How many rows were written.
+
+        Raises:
+            SourceError: the source cannot be read on, or another feed has the name.
+            StreamsError: the cluster cannot be reached, or refuses.
+        """
+        stop = stop or threading.Event()
+        self._prepare()
+        failed_s = 0.0
+        while True:
+            writing = _Writing(self._make_producer(), self._commit_row, self._clock)
+            begun_s, begun_rows = self._clock.monotonic_s(), self.rows
+            try:
+                self._write(writing, stop, every, follow=follow)
+                return self.rows
+            except (AbortableError, OutcomeUnknownError) as error:
+                # A new producer of the name decides what this one has left open.
+                if self.rows == begun_rows:
+                    failed_s += self._clock.monotonic_s() - begun_s
+                else:
+                    failed_s = 0.0
+                if failed_s > self._timeout_s or stop.is_set():
+                    raise
+                self._log.warning("feed_begins_again", reason=str(error))
+                stop.wait(_AGAIN_S)
+            except ProducerFencedError as error:
+                raise SourceError(
+                    f"another feed of the name {self._name} has begun, and this one ends; give "
+                    "each its own name"
+                ) from error
+            finally:
+                writing.close()
+
+    def _write(
+        self, writing: _Writing, stop: threading.Event, every: timedelta, *, follow: bool
+    ) -> None:
+        writing.begin_identity()
+        positions = self._committed()
+        while not stop.is_set():
+            found = False
+            for batch in writing.or_void(self._source.read(dict(positions))):
+                found = True
+                writing.add(batch, self._send)
+                positions[batch.part] = batch.position
+                if writing.is_due():
+                    self.rows += writing.commit()
+                if stop.is_set():
+                    break
+            self.rows += writing.commit()
+            if not found:
+                if not follow:
+                    return
+                stop.wait(every.total_seconds())
+
+    # -- what is written -----------------------------------------------------------------------
+
+    def _send(self, producer: TransactionalProducer, batch: Batch) -> None:
+        for row in batch.rows:
+            key = None if row.key is None else self._key.serialize(row.key)
+            value = None if row.value is None else self._value.serialize(row.value)
+            time_ms = self._clock.now_ms() if row.timestamp_ms is None else row.timestamp_ms
+            producer.send(self._topic, value, key, -1, time_ms, list(row.headers) or None)
+        producer.pressure(self._timeout_s)
+
+    def _commit_row(self, producer: TransactionalProducer, part: str, position: Position) -> None:
+        value = json.dumps(position).encode()
+        now_ms = self._clock.now_ms()
+        producer.send(self._positions_topic, value, part.encode(), 0, now_ms, None)
+
+    def _make_producer(self) -> TransactionalProducer:
+        config = {
+            **self._config.producer_config(f"{self._name}-feed"),
+            "delivery.report.only.error": False,
+        }
+        return TransactionalProducer(config, timeout_s=self._timeout_s)
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Look at the topic, and make that of the positions."""
+        admin = self._admin()
+        found = admin.describe([self._topic, self._positions_topic])
+        if self._topic not in found:
+            raise MissingTopicError(
+                f"topic {self._topic} does not exist; create it: headrace topics create "
+                f"{self._topic}",
+                topics=[self._topic],
+            )
+        own = found.get(self._positions_topic)
+        if own is None:
+            new = NewTopic(
+                self._positions_topic,
+                1,
+                self._config.replication_factor,
+                {"cleanup.policy": "compact"},
+                "positions are read whole",
+                changelog=False,
+            )
+            admin.create([new])
+        elif own.cleanup_policy not in (None, {"compact"}):
+            raise MisconfiguredTopicError(
+                f"topic {self._positions_topic} has the positions of feed {self._name}, and its "
+                "cleanup.policy would delete them; set it to compact, or give the feed another name"
+            )
+
+    def _admin(self) -> LiveAdmin:
+        return LiveAdmin(self._config.admin_config(), timeout_s=self._timeout_s)
+
+    def _committed(self) -> dict[str, Position]:
+        """The positions; nobody else of the name can write any more."""
+        place = TopicPartition(self._positions_topic, 0)
+        ends = self._admin().stable_offsets([place])
+        begins = self._admin().start_offsets([place])
+        reader = TopicReader(self._config.restore_config())
+        positions: dict[str, Position] = {}
+        try:
+            for message in reader.read(begins, ends):
+                positions[(message.key() or b"").decode()] = json.loads(message.value() or b"null")
+        finally:
+            reader.close()
+        self._log.info("feed_positions_read", parts=len(positions))
+        return positions
+
+
+class _Writing:
+    """One producer's transactions.
+
+    Args:
+        write_position: called with the producer, the part and its position.
+    """
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        write_position: Callable[[TransactionalProducer, str, Position], None],
+        clock: Clock,
+    ) -> None:
+        self._producer = producer
+        self._write_position = write_position
+        self._clock = clock
+        self._positions: dict[str, Position] = {}
+        self._rows = 0
+        self._begun_s = 0.0
+
+    def begin_identity(self) -> None:
+        """Fence whoever had the name, and decide what that one left open."""
+        self._producer.init()
+
+    def add(self, batch: Batch, send: Callable[[TransactionalProducer, Batch], None]) -> None:
+        """Write a batch."""
+        if not self._positions:
+            self._producer.begin()
+            self._begun_s = self._clock.monotonic_s()
+        self._positions[batch.part] = batch.position
+        send(self._producer, batch)
+        self._rows += len(batch.rows)
+
+    def or_void(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches of a source; where it fails, what is not committed is aborted at once."""
+        reading = iter(batches)
+        while True:
+            try:
+                batch = next(reading)
+            except StopIteration:
+                return
+            except BaseException:
+                if self._positions:
+                    self._producer.abort()
+                raise
+            yield batch
+
+    def is_due(self) -> bool:
+        """Whether the transaction is long enough."""
+        is_old = self._clock.monotonic_s() - self._begun_s > TRANSACTION_S
+        return self._rows >= TRANSACTION_ROWS or is_old
+
+    def commit(self) -> int:
+        """Commit what was written, with its positions; returns how many rows it was."""
+        if not self._positions:
+            return 0
+        for part, position in self._positions.items():
+            self._write_position(self._producer, part, position)
+        self._producer.commit()
+        rows, self._rows = self._rows, 0
+        self._positions.clear()
+        return rows
+
+    def close(self) -> None:
+        """Leave what is open to the successor, which decides it."""
+        self._producer.close()

@@ -1,0 +1,119 @@
+"""Rows of a database, by a column that increases: any driver of Python's DB-API."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from headrace.streams.sources.source import Batch, Fields, Positions, Row, SourceError
+
+BATCH_ROWS = 1000
+PART = "rows"
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_MARKS = {"qmark": "?", "numeric": ":1", "named": ":after", "format": "%s", "pyformat": "%(after)s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The rows of a query, in the order of a column whose values increase and are not repeated.
+
+    A row that is committed with a smaller value than one that was read already is never read: let
+    the column be one that a single writer fills, or read behind what may still be open.
+
+    Args:
+        connect: called without arguments, returns a new connection of a DB-API driver.
+        sql: a SELECT without ORDER BY.
+        column: one of its columns.
+        key: the column that is the key, as text; None for no key.
+        timestamp: the column that is the time: milliseconds since 1970, or a date and time.
+        paramstyle: the driver's; None asks its module.
+    """
+
+    connect: Callable[[], Any]
+    sql: str
+    column: str
+    key: str | None = None
+    timestamp: str | None = None
+    paramstyle: str | None = None
+    _fields: Fields = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _IDENTIFIER.fullmatch(self.column):
+            raise SourceError(f"column must be the name of a column, not {self.column!r}")
+        object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
+
+    def read(self, positions: Positions, /) -> Iterator[Batch]:
+        """The rows behind the position.
+
+        Raises:
+            SourceError: a value is repeated or null, or a row cannot be read.
+        """
+        after = _read_back(positions.get(PART))
+        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
+            text = f"SELECT * FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - the user's own
+            order = f" ORDER BY {self.column}"
+            if after is None:
+                cursor.execute(text + order)
+            else:
+                mark, given = self._parameter(connection, after)
+                cursor.execute(f"{text} WHERE {self.column} > {mark}{order}", given)
+            names = [str(one[0]) for one in cursor.description]
+            while found := cursor.fetchmany(BATCH_ROWS):
+                rows: list[Row] = []
+                for cells in found:
+                    value = dict(zip(names, cells, strict=True))
+                    after = self._next(value, after)
+                    rows.append(self._fields.row(value, f"the row with {self.column} {after}"))
+                yield Batch(PART, _kept(after), rows)
+
+    def _next(self, value: dict[str, Any], after: Any) -> Any:
+        if self.column not in value:
+            raise SourceError(f"the query has no column {self.column!r}; it has {list(value)}")
+        found = value[self.column]
+        if found is None:
+            raise SourceError(f"{self.column} is null in a row, and null has no place in an order")
+        if after is not None and found == after:
+            raise SourceError(
+                f"{self.column} has {found} twice, so nothing tells which of both rows was read; "
+                "take a column without repeated values"
+            )
+        return found
+
+    def _parameter(self, connection: Any, after: Any) -> tuple[str, Any]:
+        style = self.paramstyle
+        if style is None:
+            module = type(connection).__module__.partition(".")[0].lstrip("_")
+            style = str(getattr(sys.modules.get(module), "paramstyle", "qmark"))
+        if style not in _MARKS:
+            raise SourceError(f"paramstyle must be one of {', '.join(_MARKS)}, not {style!r}")
+        named = style in ("named", "pyformat")
+        return _MARKS[style], {"after": after} if named else (after,)
+
+
+def _kept(value: Any) -> Any:
+    """A value of the column as JSON has it."""
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, date):
+        return {"date": value.isoformat()}
+    return {"decimal": str(value)} if isinstance(value, Decimal) else value
+
+
+def _read_back(kept: Any) -> Any:
+    """The value again.
+
+    >>> [_read_back(_kept(value)) for value in (5, "a", date(2024, 5, 1), Decimal("1.0"))]
+    [5, 'a', datetime.date(2024, 5, 1), Decimal('1.0')]
+    """
+    if not isinstance(kept, dict):
+        return kept
+    ((kind, text),) = kept.items()
+    if kind == "decimal":
+        return Decimal(text)
+    return datetime.fromisoformat(text) if kind == "datetime" else date.fromisoformat(text)

@@ -1,0 +1,115 @@
+"""Feeds on a real Kafka: each row once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.sources import Batch, Feed, Files, Row, SourceError, replayable
+from headrace.streams.errors import MissingTopicError
+from tests.support import kafka
+from tests.support.patience import PATIENCE_S
+from tests.support.processes import ROOT
+from tests.support.topics import Topics
+
+FILES, ROWS = 4, 5000
+
+
+def _feed(topics: Topics, source: Any, topic: str, name: str) -> Feed:
+    return Feed(source, topic=topic, name=name, settings={"bootstrap.servers": topics.bootstrap})
+
+
+def _values(topics: Topics, topic: str) -> list[Any]:
+    return [json.loads(record.value or b"") for record in kafka.read(topics.bootstrap, topic)]
+
+
+def test_rows_of_files_come_in_once_although_the_feed_is_killed(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Killed at moments of chance while the files grow, and begun again."""
+    topic, name = topics.create("rows", partitions=2), topics.name("feed")
+    rng = random.Random(5)
+    command = [
+        sys.executable, "-m", "headrace", "feed", "--files", f"{tmp_path}/*.jsonl", "--to", topic,
+        "--name", name, "--key", "file", "--bootstrap-servers", topics.bootstrap,
+    ]  # fmt: skip
+    for part in range(FILES):
+        lines = [json.dumps({"file": part, "n": n}) + "\n" for n in range(ROWS)]
+        (tmp_path / f"{part}.jsonl").write_text("".join(lines))
+        running = subprocess.Popen([*command, "--follow"], cwd=ROOT)
+        time.sleep(0.8 + rng.random())
+        running.kill()
+        running.wait()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    found = _values(topics, topic)
+    assert len(found) == FILES * ROWS
+    for part in range(FILES):
+        assert [row["n"] for row in found if row["file"] == part] == list(range(ROWS))
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert again.stdout == f"Written: {topic} (0 rows)\n"
+
+
+def test_a_feed_whose_name_is_taken_ends_and_writes_nothing_more(topics: Topics) -> None:
+    topic, name = topics.create("rows"), topics.name("feed")
+    goes_on, has_begun = threading.Event(), threading.Event()
+
+    def numbers(positions: Mapping[str, Any]) -> Iterator[Batch]:
+        begin = positions.get("n", 0)
+        for n in range(begin, 10):
+            if n == 5 and not goes_on.is_set():
+                has_begun.set()
+                assert goes_on.wait(PATIENCE_S)
+            yield Batch("n", n + 1, [Row(n)])
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _feed(topics, replayable(numbers), topic, name).run()
+        except SourceError as error:
+            errors.append(error)
+
+    first = threading.Thread(target=run)
+    first.start()
+    assert has_begun.wait(PATIENCE_S)
+    goes_on_for_second = _feed(topics, replayable(_all), topic, name)
+    assert goes_on_for_second.run() == 10
+    goes_on.set()
+    first.join(PATIENCE_S)
+    assert "another feed of the name" in str(errors[0])
+    assert _values(topics, topic) == list(range(10))
+
+
+def _all(positions: Mapping[str, Any]) -> Iterator[Batch]:
+    begin = positions.get("n", 0)
+    if begin < 10:
+        yield Batch("n", 10, [Row(n) for n in range(begin, 10)])
+
+
+def test_a_source_that_fails_leaves_nothing_uncommitted(topics: Topics) -> None:
+    topic, name = topics.create("rows"), topics.name("feed")
+
+    def failing(positions: Mapping[str, Any]) -> Iterator[Batch]:
+        yield Batch("n", 1, [Row("lost")])
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        _feed(topics, replayable(failing), topic, name).run()
+    assert _feed(topics, replayable(_all), topic, name).run() == 10
+    assert _values(topics, topic) == list(range(10))
+
+
+def test_a_topic_that_is_missing_is_named_with_what_to_do(topics: Topics) -> None:
+    missing = topics.name("missing")
+    with pytest.raises(MissingTopicError, match=f"headrace topics create {missing}"):
+        _feed(topics, Files("*.jsonl"), missing, topics.name("feed")).run()
