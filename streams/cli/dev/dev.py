@@ -18,6 +18,7 @@ import click
 
 from headrace.streams.cli.dev.changes import Changes
 from headrace.streams.cli.dev.children import Child, tidied
+from headrace.streams.cli.dev.page import Page, missing
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
@@ -50,15 +51,31 @@ _READY_S = 15.0
     show_default=True,
     help="Where the broker listens; 0: a free one.",
 )
+@click.option(
+    "--http",
+    "http_port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Where the page is, on this machine; 0: a free port.  "
+    "[default: 8080, or one that is free]",
+)
+@click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
 @settings_option
 def dev(
-    target: str, partitions: int | None, directory: Path, port: int, settings: dict[str, Any]
+    target: str,
+    partitions: int | None,
+    directory: Path,
+    port: int,
+    http_port: int | None,
+    opens: bool,
+    settings: dict[str, Any],
 ) -> None:
     """Run an application while it is written: started again whenever a file is saved.
 
     Starts a Kafka on this machine unless --bootstrap-servers, the environment or a file names one,
     makes the topics that the application reads and writes, runs it in one worker, and prints what
-    it writes. A mistake is shown, and the next save is tried. Ctrl-C ends all of it; the data stay.
+    it writes. A page shows it at work and answers what is in its stores. A mistake is shown, and
+    the next save is tried. Ctrl-C ends all of it; the data stay.
 
     MODULE:APP is what `headrace run` takes.
     """
@@ -75,19 +92,32 @@ def dev(
             changes = Changes(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             click.echo(f"Watching {files}. Ctrl-C ends.")
-            Session(target, str(file), partitions, changes).run()
+            page = _page(http_port)
+            if page is not None and opens:
+                page.open_soon()
+            Session(target, str(file), partitions, changes, page).run()
         except KeyboardInterrupt:
             click.echo("Ended.")
+
+
+def _page(port: int | None) -> Page | None:
+    if (lacking := missing()) is not None:
+        click.echo(f"No page: it needs {lacking}; pip install 'headrace[web]'")
+        return None
+    return Page(port)
 
 
 class Session:
     """One run of `headrace dev`, from a save to the next, over and over."""
 
-    def __init__(self, target: str, file: str, partitions: int | None, changes: Changes) -> None:
+    def __init__(
+        self, target: str, file: str, partitions: int | None, changes: Changes, page: Page | None
+    ) -> None:
         self._target = target
         self._config = ("--config", file)
         self._partitions = partitions
         self._changes = changes
+        self._page = page
 
     def run(self) -> None:
         """Go on until Ctrl-C."""
@@ -113,7 +143,10 @@ class Session:
         while not tail.has_said() and tail.poll() is None and time.monotonic() < give_up_s:
             time.sleep(_LOOK_S / 10)
         options = ("--log-format", "console", "--status-every", "0")
-        self._running = self._child(children, "run", self._target, *options)
+        served = () if self._page is None else self._page.options
+        self._running = self._child(children, "run", self._target, *options, *served)
+        if self._page is not None:
+            click.echo(f"The page: {self._page.url}")
 
     def _child(self, children: ExitStack, *arguments: str) -> Child:
         child = Child(*arguments, *self._config, say=click.echo)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +96,9 @@ def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_pa
     mine.write_text("change = str.upper\n")
     with dev(tmp_path, "--bootstrap-servers", topics.bootstrap, "--partitions", "2") as terminal:
         terminal.wait_for("new=running")
+        (page,) = set(re.findall(r"The page: (\S+)", terminal.text()))
+        with urllib.request.urlopen(f"{page}api/stores", timeout=PATIENCE_S) as answer:
+            assert json.load(answer) == {"stores": []}
         assert (topics.partitions(words), topics.partitions(out)) == (2, 2)
         kafka.write(topics.bootstrap, words, [(None, b"first")])
         terminal.wait_for('"value":"FIRST"')
@@ -105,6 +110,7 @@ def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_pa
         kafka.write(topics.bootstrap, words, [(None, b"second")])
         mine.write_text("change = str.title\n")
         terminal.wait_for('"value":"Second"')
+        assert set(re.findall(r"The page: (\S+)", terminal.text())) == {page}
         assert terminal.interrupt() == 0
     assert terminal.text().endswith("Ended.\n")
 
