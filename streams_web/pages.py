@@ -72,6 +72,7 @@ class Pages:
         self._queries = queries
         self._lock = threading.Lock()
         self._scraped = (float("-inf"), b"")
+        self._close_stores: Callable[[], None] = lambda: None
 
     def application(self) -> Any:
         """The pages as an ASGI application."""
@@ -95,7 +96,13 @@ class Pages:
             return []
         from headrace.streams_web.stores.pages import StorePages  # loads RocksDB
 
-        return StorePages(self._queries).routes()
+        stores = StorePages(self._queries)
+        self._close_stores = stores.close
+        return stores.routes()
+
+    def close(self) -> None:
+        """End answers that go on for as long as a client listens."""
+        self._close_stores()
 
     def _guarded(self, pages: Any) -> Any:
         """Ask for the token first."""
@@ -152,7 +159,8 @@ class Pages:
         board = self._board()
         if not board.is_loaded:
             return _answer(health.startup(board))
-        return Response(to_json(topology_of(board)), media_type="application/json")
+        found = topology_of(board, queries=self._queries is not None)
+        return Response(to_json(found), media_type="application/json")
 
     async def _about(self, request: Request) -> Response:
         if _wants_page(request.headers.raw):

@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from headrace.streams_web.stores.lasting import LASTS
+
 CONNECTIONS_MAX = 64
 REQUEST_S = 5.0
 """How long a client may take to send its request."""
 LIFE_S = 60.0
-"""How long a connection lasts, whatever is done over it."""
+"""How long a connection lasts, whatever is done over it, unless its answer is one that lasts."""
+UNREAD_S = 30.0
+"""How long a client may leave unread what was sent to it."""
 
 MakeProtocol = Callable[..., Any]
 
@@ -39,8 +43,9 @@ class Patience:
         """There is one more; let one go if that is too many."""
         self._open[one] = None
         if len(self._open) > CONNECTIONS_MAX:
-            silent = next((o for o in self._open if not o.is_served), next(iter(self._open)))
-            silent.end()
+            # Those that say nothing go first, and those that listen to what goes on last.
+            others = (other for other in self._open if other is not one)
+            min(others, key=lambda other: (other.is_served, other.lasts)).end()
 
     def went(self, one: _Bounded) -> None:
         """There is one less."""
@@ -55,11 +60,17 @@ class _Bounded(asyncio.Protocol):
         self._patience = patience
         self._transport: asyncio.Transport | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._unread: asyncio.TimerHandle | None = None
 
     @property
     def is_served(self) -> bool:
         """Whether a whole request has come."""
         return self._inner.cycle is not None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether what is answered goes on for as long as the client listens."""
+        return self.is_served and bool(self._inner.scope.get(LASTS))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -68,7 +79,7 @@ class _Bounded(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._timers = [
             loop.call_later(REQUEST_S, self._end_if_silent),
-            loop.call_later(LIFE_S, self.end),
+            loop.call_later(LIFE_S, self._end_unless_it_lasts),
         ]
         self._patience.came(self)
 
@@ -79,12 +90,15 @@ class _Bounded(asyncio.Protocol):
         self._inner.eof_received()
 
     def pause_writing(self) -> None:
+        self._unread = asyncio.get_running_loop().call_later(UNREAD_S, self.end)
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
+        self._is_read()
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_read()
         for timer in self._timers:
             timer.cancel()
         self._patience.went(self)
@@ -95,6 +109,18 @@ class _Bounded(asyncio.Protocol):
         self._patience.went(self)
         if self._transport is not None:
             self._transport.abort()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _end_unless_it_lasts(self) -> None:
+        if not self.lasts:
+            self.end()
+            return
+        loop = asyncio.get_running_loop()
+        self._timers[1] = loop.call_later(LIFE_S, self._end_unless_it_lasts)
 
     def _end_if_silent(self) -> None:
         if not self.is_served:

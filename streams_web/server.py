@@ -65,8 +65,8 @@ class WebServer:
         is_local = wanted.is_loopback and token is None and not is_open
         # Whoever may read all may not change something for that.
         changes = Changes(set_level, is_closed=token is None and not is_local)
-        pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
-        self._server = _server(pages)
+        self._pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
+        self._server = _server(self._pages)
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
         self._thread.start()
         log.info("web_started", url=f"http://{self.address}", guarded=token is not None)
@@ -78,6 +78,7 @@ class WebServer:
 
     def close(self) -> None:
         """Stop to serve."""
+        self._pages.close()
         self._server.should_exit = True
         self._thread.join(CLOSE_S)
         self._socket.close()

@@ -76,6 +76,7 @@ class TopologyAnswer:
         boxes: its topics, steps and stores.
         arrows: how records flow between them; `tied` are a step and its store.
         lanes: what the sub-topologies are called, by number.
+        queries: whether stores may be asked for, too.
     """
 
     application: str
@@ -83,9 +84,10 @@ class TopologyAnswer:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     lanes: dict[int, str]
+    queries: bool
 
 
-def topology_of(board: Board) -> TopologyAnswer:
+def topology_of(board: Board, *, queries: bool = False) -> TopologyAnswer:
     """What is known of it: nothing, where whoever runs it told nothing."""
     picture = board.picture or Picture((), (), {})
     return TopologyAnswer(
@@ -94,6 +96,7 @@ def topology_of(board: Board) -> TopologyAnswer:
         boxes=picture.boxes,
         arrows=picture.arrows,
         lanes=picture.lanes,
+        queries=queries,
     )
 
 

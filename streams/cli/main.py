@@ -62,7 +62,7 @@ _COMMANDS: Final = {
         "Leave out a record that an application cannot process.",
     ),
     "store": (
-        "headrace.streams.cli.stores.commands:store",
+        "headrace.streams.cli.stores.group:store",
         "Read the stores of an application, running or not.",
     ),
     "tasks": ("headrace.streams.cli.looks.lag:tasks", "Show which worker has which task."),

@@ -45,6 +45,9 @@ class Queries:
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self.config = config
+        self.plans = tuple(plans)
+        self.global_plans = tuple(global_plans)
         self.application = config.application_id
         self.stores: Mapping[str, KeptStore] = kept_stores(plans, global_plans, config)
         self._facts = facts

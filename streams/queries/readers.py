@@ -8,6 +8,8 @@ that follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -29,6 +31,21 @@ P = TypeVar("P")
 LAST_MS = 2**63 - 1
 _SEQUENCE_BYTES = 4
 _NO_PARTITION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[K, V]):
+    """Some rows of one partition, in the order of their keys.
+
+    Args:
+        offset: up to where they follow their changelog.
+        last: the bytes of the last key that was looked at; None for the partition's last piece.
+    """
+
+    partition: int
+    offset: int
+    rows: list[Row[K, V]]
+    last: bytes | None
 
 
 class StoreReader(Generic[K, V]):
@@ -95,6 +112,40 @@ class StoreReader(Generic[K, V]):
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
         """The rows of a scan."""
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
+
+    def of_one(self, key: bytes) -> Scan:
+        """The scan of all that is kept of one key."""
+        return Scan(key, key + b"\0")
+
+    def require_all(self, partitions: AbstractSet[int]) -> None:
+        """See that all partitions can be read here.
+
+        Raises:
+            NotReadableError: one cannot, or is not on this host.
+        """
+        source = self._source()
+        here = {part.partition: part for part in source.parts()}
+        if missing := sorted(partitions - here.keys()):
+            raise NotReadableError(
+                f"this host has no rows of partition {missing[0]} of store {self.name!r}, and all "
+                "are wanted; ask for changes without the rows, or from the beginning"
+            )
+        for part in here.values():
+            with source.read(part):
+                pass
+
+    def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[K, V]]:
+        """The rows of a scan in these partitions, one partition after the other.
+
+        Raises:
+            NotReadableError: one cannot be read now, or is not on this host.
+        """
+        self.require_all(partitions)
+        source = self._source()
+        for part in source.parts():
+            for place, steps, last in source.pieces(part, scan):
+                rows = [self._row(step) for step in steps]
+                yield Piece(part.partition, place.offset, rows, last)
 
     def _row(self, step: Step) -> Row[K, V]:
         return self._decoded(step.row_key, step.row, step.partition)
@@ -226,6 +277,10 @@ class _TimedReader(StoreReader[K, V]):
             inner = serde.inner
         assert inner is not None, self.name
         return inner
+
+    def of_one(self, key: bytes) -> Scan:
+        """The scan of all windows of a key."""
+        return self.of_key(key, 0, LAST_MS)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of one key's windows."""

@@ -153,11 +153,20 @@ class Source:
         return heapq.merge(*walks, reverse=scan.reverse)
 
     def _walk_part(self, part: Part, scan: Scan) -> Iterator[Step]:
+        for _, steps, _ in self.pieces(part, scan):
+            yield from steps
+
+    def pieces(self, part: Part, scan: Scan) -> Iterator[tuple[Place, list[Step], bytes | None]]:
+        """The rows of a partition, some at a time.
+
+        Returns:
+            Where the rows of a piece are from, the rows, and its last key; None for the last piece.
+        """
         left: Scan | None = scan
         while left is not None:
-            with self.read(part) as (rows, _):
+            with self.read(part) as (rows, place):
                 steps, last = left.piece(self._view(rows), part.partition)
-            yield from steps
+            yield place, steps, last
             left = None if last is None else left.after(last)
 
     def _view(self, rows: CommittedStore) -> CommittedStore:

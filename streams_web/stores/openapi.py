@@ -19,6 +19,11 @@ _PAGED = {
     "limit": "Rows of a page, 100 unless it is given, 10000 at most.",
     "after": "What the page before has there.",
 }
+_CHANGES = {
+    "from": "end, which it is unless given, or beginning: of each key what compaction has left.",
+    "position": "Begin there: PARTITION:OFFSET,PARTITION:OFFSET, as events have it as their id.",
+    "snapshot": "true tells the rows first, and then the changes that are not in them.",
+}
 _WINDOWS = {
     "from": f"Of windows the earliest start, of sessions the earliest end. {_TIME}",
     "to": f"The latest start. {_TIME}",
@@ -73,6 +78,8 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
             {"exact": "true looks at all of them."},
             _object(count={"type": "integer"}, exact={"type": "boolean"}),
         ),
+        f"{store}/changes": _changes("The committed changes of a store."),
+        f"{store}/{{key}}/changes": _changes("The committed changes of a key.", key=True),
         f"{store}/{{key}}": _get("The row of a key, or its windows.", keyed, one, key=True),
     }
     return paths, schemas
@@ -108,6 +115,22 @@ def _operation(
             "503": {"description": "The rows cannot be read now, or are too old; ask again."},
         },
     }
+
+
+def _changes(summary: str, *, key: bool = False) -> dict[str, Any]:
+    told = (
+        "Events position, row, change, compacted and closed. A change has key, value, deleted, "
+        "timestamp, partition and offset as JSON; its id is where to go on."
+    )
+    operation = _operation(summary, _CHANGES, {}, key=key)
+    last = _parameter("Last-Event-ID", "header", "Go on behind this event, over all else.")
+    operation["parameters"].append(last)
+    operation["responses"] |= {
+        "200": {"description": told, "content": {"text/event-stream": {}}},
+        "410": {"description": "What comes at this position is not there any more."},
+        "501": {"description": "The store keeps no changelog."},
+    }
+    return {"get": operation}
 
 
 def _parameter(name: str, place: str, text: str) -> dict[str, Any]:

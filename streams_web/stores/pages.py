@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.streams.errors import StreamsError
+from headrace.streams.feeds.errors import NoChangelogError, PositionGoneError
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -24,6 +25,7 @@ from headrace.streams.queries.errors import (
 )
 from headrace.streams.queries.queries import Queries
 from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
+from headrace.streams_web.stores.changes import ChangePages
 from headrace.streams_web.stores.local import Answer, LocalStores
 from headrace.topology.errors import TopologyError
 
@@ -32,6 +34,8 @@ _CODES: tuple[tuple[type[StreamsError], int], ...] = (
     (WrongQueryError, 400),
     (NotReadableError, 503),
     (StoreInMemoryError, 501),
+    (NoChangelogError, 501),
+    (PositionGoneError, 410),
     (QueryError, 500),
     (StreamsError, 503),
 )
@@ -48,6 +52,7 @@ class StorePages:
     def __init__(self, queries: Callable[[], object]) -> None:
         self._queries = queries
         self._local = LocalStores()
+        self._changes = ChangePages(queries, _refused)
 
     def routes(self) -> list[Route]:
         """Where what is asked for."""
@@ -61,8 +66,14 @@ class StorePages:
             Route(f"{one}/range", self._page(local.between)),
             Route(f"{one}/prefix", self._page(local.beginning)),
             Route(f"{one}/count", self._page(local.count)),
+            Route(f"{one}/changes", self._changes.changes),
+            Route(f"{one}/{{key:path}}/changes", self._changes.changes),
             Route(f"{one}/{{key:path}}", self._page(local.get)),
         ]
+
+    def close(self) -> None:
+        """End what lasts."""
+        self._changes.close()
 
     def _page(self, ask: _Ask) -> Callable[[Request], Response]:
         def page(request: Request) -> Response:
@@ -83,12 +94,15 @@ class StorePages:
         try:
             found, code = ask(cast(Queries, self._queries()), asked)
         except (StreamsError, TopologyError) as error:
-            said: dict[str, Any] = {"error": str(error)}
-            if isinstance(error, NotReadableError) and error.remaining is not None:
-                said["restore_remaining"] = error.remaining
-            code = next((code for kind, code in _CODES if isinstance(error, kind)), 503)
-            return _said(said, code)
+            return _refused(error)
         return _said(found, code)
+
+
+def _refused(error: Exception) -> Response:
+    said: dict[str, Any] = {"error": str(error)}
+    if isinstance(error, NotReadableError) and error.remaining is not None:
+        said["restore_remaining"] = error.remaining
+    return _said(said, next((code for kind, code in _CODES if isinstance(error, kind)), 503))
 
 
 def _said(found: dict[str, Any], code: int) -> Response:

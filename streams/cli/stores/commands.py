@@ -32,7 +32,8 @@ _state_dir = click.option(
 )
 
 
-def _of_application(command: _Command) -> _Command:
+def of_application(command: _Command) -> _Command:
+    """Take an application and its settings."""
     return _app(_state_dir(settings_option(command)))
 
 
@@ -46,7 +47,8 @@ def store() -> None:
 
 
 @contextmanager
-def _queries(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
+def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
+    """The stores of the application that a command names."""
     if state_dir is not None:
         settings = {**settings, "state.dir": str(state_dir)}
     with said_errors(), LoadedQueries(target, settings)() as queries:
@@ -54,13 +56,13 @@ def _queries(target: str, settings: dict[str, Any], state_dir: Path | None) -> I
 
 
 @store.command("list")
-@_of_application
+@of_application
 @json_option
 def list_stores(
     target: str, settings: dict[str, Any], state_dir: Path | None, *, as_json: bool
 ) -> None:
     """List the stores, and how far each partition is that this host has."""
-    with _queries(target, settings, state_dir) as queries:
+    with queries_of(target, settings, state_dir) as queries:
         found = [(queries.reader(name), _places(queries, name)) for name in sorted(queries.stores)]
         if as_json:
             click.echo(json.dumps([_document(reader, places) for reader, places in found]))
@@ -106,7 +108,7 @@ def _document(reader: StoreReader[Any, Any], places: Sequence[Place]) -> dict[st
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
-@_of_application
+@of_application
 @json_option
 def get(
     name: str,
@@ -122,7 +124,7 @@ def get(
 
     A key is text where keys are text, else JSON. The exit code is 1 where one has no row.
     """
-    with _queries(target, settings, state_dir) as queries:
+    with queries_of(target, settings, state_dir) as queries:
         reader = queries.reader(name)
         found = [row for key in keys for row in _rows_of(reader, key, as_of)]
         _print((row for row in found if row is not None), as_json=as_json)
@@ -165,7 +167,7 @@ def _rows_of(
 @click.option(
     "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."
 )
-@_of_application
+@of_application
 @json_option
 def scan(
     name: str,
@@ -186,7 +188,7 @@ def scan(
     """
     from headrace.streams.queries.asked import scan_of
 
-    with _queries(target, settings, state_dir) as queries:
+    with queries_of(target, settings, state_dir) as queries:
         reader = queries.reader(name)
         wanted = scan_of(reader, begin=begin, end=end, prefix=prefix, reverse=reverse)
         _print(reader.rows(wanted, limit), as_json=as_json)
@@ -195,7 +197,7 @@ def scan(
 @store.command()
 @click.argument("name")
 @click.argument("file", type=click.File("w"), default="-")
-@_of_application
+@of_application
 def export(
     name: str, file: IO[str], target: str, settings: dict[str, Any], state_dir: Path | None
 ) -> None:
@@ -204,7 +206,7 @@ def export(
     `headrace topics produce` reads such lines. What is committed meanwhile is in the lines that
     follow.
     """
-    with _queries(target, settings, state_dir) as queries:
+    with queries_of(target, settings, state_dir) as queries:
         for row in queries.reader(name).all():
             file.write(_line(row) + "\n")
 

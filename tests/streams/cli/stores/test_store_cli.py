@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace import TopologyTestDriver
+from headrace import TopologyTestDriver, serdes
 from headrace.streams.cli.main import main
+from headrace.streams.errors import FatalClientError
+from headrace.streams.feeds import feeds
 from headrace.streams.supervise.app_loader import load_app
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from tests.support.feeds import MemoryFeeds
+from tests.support.processes import wait_until
 
 APP = """
 from datetime import timedelta
@@ -122,3 +127,52 @@ def test_what_is_wrong_is_one_sentence(target: str, tmp_path: Path) -> None:
     assert "this host has no rows of store 'counts'" in found.stderr
     found = run("list", "--app", target, "--state-dir", str(tmp_path / "none"))
     assert "none here" in found.stdout
+
+
+CHANGELOG = "asked-counts-changelog"
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryFeeds:
+    """A cluster that has three changes."""
+    memory = MemoryFeeds(MemoryCluster(partitions=2))
+    memory.cluster.create(CHANGELOG)
+    monkeypatch.setattr(feeds, "LiveCluster", lambda _: memory)
+    for partition, key, count in ((0, b"the", 1), (1, b"a\x1b[2J", 1), (0, b"the", None)):
+        value = None if count is None else serdes.long.serialize(count)
+        memory.write(CHANGELOG, (partition, key, value))
+    return memory
+
+
+def test_changes_are_printed_as_they_are_committed(target: str, memory: MemoryFeeds) -> None:
+    watched = ("watch", "counts", "--app", target)
+    found = run(*watched, "--from", "beginning", "--max", "3", "--with-position")
+    by_key = {(line["key"], line["value"]): line for line in lines(found)}
+    assert by_key.keys() == {("the", 1), ("the", None), ("a\x1b[2J", 1)}
+    assert "\x1b" not in found.stdout
+    assert "Following counts." in found.stderr
+    assert by_key["the", None]["deleted"] is True
+    position = by_key["the", 1]["position"]
+    again = lines(run(*watched, "the", "--from", position, "--max", "1"))
+    assert [(line["key"], line["value"]) for line in again] == [("the", None)]
+    wait_until(lambda: not memory.open, what="no reader")
+
+
+def test_rows_are_printed_before_changes(target: str, memory: MemoryFeeds) -> None:
+    assert memory.made == 0
+    found = lines(run("watch", "counts", "the", "--app", target, "--snapshot", "--max", "1"))
+    assert [(line["key"], line["value"]) for line in found] == [("the", 2)]
+
+
+def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds) -> None:
+    found = run("watch", "counts", "--app", target, "--from", "0:99")
+    assert found.exit_code != 0
+    assert "was made anew; begin anew with the rows" in found.stderr
+    assert (
+        "leave out --from"
+        in run("watch", "counts", "--app", target, "--from", "beginning", "--snapshot").stderr
+    )
+    memory.failure = FatalClientError("the brokers are gone")
+    found = run("watch", "counts", "--app", target)
+    assert found.exit_code == 1
+    assert "Error: the changes cannot be read: the brokers are gone" in found.stderr

@@ -1,0 +1,77 @@
+"""The rows of a store, told before its changes, and which of the changes they hold already.
+
+Rows are read some at a time, and what is committed meanwhile is in those that follow. So it is kept
+where each piece was read: a change is told if it came behind the piece that its row is in.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from headrace.streams.feeds.change import Change
+from headrace.streams.feeds.subscription import Subscription
+from headrace.streams.queries.asked import row_document
+from headrace.streams.queries.readers import StoreReader
+from headrace.streams.queries.walk import Scan
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the rows of a partition hold: up to which key they were read at which offset."""
+
+    lasts: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def add(self, last: bytes | None, offset: int) -> None:
+        if self.offsets and self.offsets[-1] == offset:
+            self.lasts.pop()
+            self.offsets.pop()
+        # Behind the last row there is no key that any piece ends with.
+        self.lasts.append(b"\xff" * 1024 if last is None else last)
+        self.offsets.append(offset)
+
+    def has(self, change: Change) -> bool:
+        piece = min(bisect_left(self.lasts, change.key or b""), len(self.offsets) - 1)
+        return change.offset < self.offsets[piece]
+
+
+class RowsFirst:
+    """See the module.
+
+    Args:
+        scan: which rows.
+        partitions: those that the store has on the cluster; all of them are to be here.
+    """
+
+    def __init__(
+        self, reader: StoreReader[Any, Any], scan: Scan, partitions: Iterable[int]
+    ) -> None:
+        self._reader = reader
+        self._scan = scan
+        self._partitions = frozenset(partitions)
+        self._held: dict[int, _Held] = {}
+
+    def tell(self, follower: Subscription) -> bool:
+        """Tell the rows, and let the changes begin behind them; whether he still follows.
+
+        Raises:
+            NotReadableError: some of the rows cannot be read now, or are not here.
+        """
+        for piece in self._reader.pieces(self._scan, self._partitions):
+            held = self._held.setdefault(piece.partition, _Held())
+            held.add(piece.last, piece.offset)
+            for row in piece.rows:
+                document = {**row_document(row), "offset": piece.offset}
+                if not follower.tell("row", msgspec.json.encode(document)):
+                    return False
+        follower.begin(
+            {partition: min(held.offsets) for partition, held in self._held.items()},
+            untold={partition: max(held.offsets) for partition, held in self._held.items()},
+            is_in_rows=lambda change: self._held[change.partition].has(change),
+        )
+        return True

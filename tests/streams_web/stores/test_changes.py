@@ -1,0 +1,255 @@
+"""Changes over real HTTP: server-sent events, to whom, from where, and until when."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import KafkaStreams, Materialized, StreamsBuilder, serdes
+from headrace.streams.facts.board import Board
+from headrace.streams.feeds import feeds
+from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams_web import patience
+from headrace.streams_web.server import WebServer
+from headrace.streams_web.stores import changes
+from tests.support.feeds import MemoryFeeds
+from tests.support.processes import wait_until
+from tests.support.snapshots import application_snapshot
+
+CHANGELOG = "app-counts-changelog"
+TOKEN = "a-token-of-some-length"
+
+
+class Listener:
+    """A client that reads events."""
+
+    def __init__(self, port: int, path: str, **headers: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection.request("GET", f"/api/stores/{path}", headers=headers)
+        self.answer = self._connection.getresponse()
+        self.last_id: str | None = None
+
+    def next(self) -> tuple[str, Any]:
+        """The next event; a comment is ("", None)."""
+        name, data = "", None
+        while line := self.answer.readline().decode().rstrip("\n"):
+            field, _, text = line.partition(": ")
+            if field == "id":
+                self.last_id = text
+            elif field == "event":
+                name = text
+            elif field == "data":
+                data = json.loads(text)
+            elif field == "retry":
+                name = "retry"
+        return name, data
+
+    def changes(self, count: int) -> list[Any]:
+        """So many changes."""
+        found: list[Any] = []
+        while len(found) < count:
+            name, data = self.next()
+            assert name in ("retry", "position", "change", ""), (name, data)
+            found += [data] if name == "change" else []
+        return found
+
+    def until(self, name: str) -> Any:
+        """The next event with a name."""
+        while True:
+            found, data = self.next()
+            if found == name:
+                return data
+
+    def close(self) -> None:
+        self.answer.close()
+        self._connection.close()
+
+
+class Scene:
+    """A store whose changes are served."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, **options: Any) -> None:
+        builder = StreamsBuilder()
+        words = builder.stream("words", key=serdes.string, value=serdes.string)
+        words.group_by_key().count(store="counts").to_stream().to("out")
+        loose = Materialized("loose", logged=False)
+        words.group_by_key().count(store=loose).to_stream().to("out")
+        settings = {
+            "application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(path)
+        }  # fmt: skip
+        self.queries = KafkaStreams(builder.build(), settings).queries()
+        self.memory = MemoryFeeds(MemoryCluster(partitions=2))
+        self.memory.cluster.create(CHANGELOG)
+        monkeypatch.setattr(feeds, "LiveCluster", lambda _: self.memory)
+        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        self.server = WebServer(
+            lambda: board, "0", log=EventLog(), queries=lambda: self.queries, **options
+        )
+
+    def write(self, *records: tuple[int, str, int]) -> None:
+        rows = [(p, key.encode(), serdes.long.serialize(n)) for p, key, n in records]
+        self.memory.write(CHANGELOG, *rows)
+
+    def listen(self, path: str = "counts/changes", **headers: str) -> Listener:
+        return Listener(self.server.address.port, path, **headers)
+
+    def refused(self, path: str, **headers: str) -> tuple[int, str]:
+        asked = urllib.request.Request(f"{self.server.url}/api/stores/{path}", headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=60)
+        with refused.value as answer:
+            return answer.code, json.load(answer)["error"]
+
+    def close(self) -> None:
+        self.server.close()
+        self.queries.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    made = Scene(monkeypatch, tmp_path)
+    yield made
+    made.close()
+
+
+def test_changes_are_told_as_they_are_committed(scene: Scene) -> None:
+    with closing(scene.listen()) as listener:
+        assert listener.answer.status == 200
+        assert listener.answer.headers["Content-Type"].startswith("text/event-stream")
+        assert listener.answer.headers["Cache-Control"] == "no-store"
+        assert listener.until("position") == {"position": "0:0,1:0"}
+        scene.write((0, "a\n<b>", 1))
+        (change,) = listener.changes(1)
+        assert (change["key"], change["value"], change["offset"]) == ("a\n<b>", 1, 0)
+        assert listener.last_id == "0:1,1:0"
+
+
+@pytest.mark.parametrize("by", ["header", "parameter"])
+def test_a_client_that_comes_back_goes_on_where_it_was(scene: Scene, by: str) -> None:
+    scene.write((0, "a", 1), (0, "a", 2), (0, "a", 3))
+    with closing(scene.listen("counts/changes?from=beginning")) as listener:
+        listener.changes(2)
+        last = str(listener.last_id)
+    scene.write((0, "a", 4))
+    path, headers = "counts/changes?from=beginning", {"Last-Event-ID": last}
+    if by == "parameter":
+        path, headers = f"counts/changes?position={last}", {}
+    with closing(scene.listen(path, **headers)) as again:
+        assert [change["value"] for change in again.changes(2)] == [3, 4]
+
+
+def test_one_key_is_listened_to(scene: Scene) -> None:
+    scene.write((0, "a/b", 1), (0, "c", 1))
+    for path in ("counts/a%2Fb/changes?from=beginning", "counts/changes?from=beginning&key=a/b"):
+        with closing(scene.listen(path)) as listener:
+            assert [change["key"] for change in listener.changes(1)] == ["a/b"]
+
+
+def test_silence_is_filled_and_the_position_goes_on(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "ALIVE_EVERY_S", 0.05)
+    with closing(scene.listen("counts/x/changes")) as listener:
+        scene.write((0, "a", 1))
+        wait_until(lambda: listener.next() == ("", None) and listener.last_id == "0:2,1:0",
+                   what="a position behind what is of no interest")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        ("none/changes", 404, "app has no store 'none'; there are: counts, loose"),
+        ("loose/changes", 501, "keeps no changelog"),
+        ("counts/changes?from=then", 400, "from is beginning or end"),
+        ("counts/changes?snapshot=yes", 400, "snapshot is true or false"),
+        ("counts/changes?snapshot=true&from=end", 400, "say one of snapshot=true, from= and posi"),
+        ("counts/changes?position=x", 400, "a position is PARTITION:OFFSET"),
+        ("counts/changes?position=0:99", 410, "was made anew; begin anew with the rows"),
+        ("counts/changes?snapshot=true", 503, "this host has no rows of store 'counts'"),
+    ],
+)
+def test_what_cannot_be_listened_to_is_said(scene: Scene, path: str, code: int, said: str) -> None:
+    found = scene.refused(path)
+    assert found[0] == code
+    assert said in found[1]
+
+
+def test_the_reader_ends_when_the_last_client_has_gone(scene: Scene) -> None:
+    listeners = [scene.listen() for _ in range(3)]
+    for listener in listeners:
+        listener.until("position")
+    assert len(scene.memory.open) == 1
+    for listener in listeners:
+        listener.close()
+    wait_until(lambda: not scene.memory.open, what="no reader")
+
+
+def test_a_client_that_never_reads_is_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "UNREAD_S", 0.2)
+    with socket.create_connection(("127.0.0.1", scene.server.address.port)) as client:
+        client.sendall(b"GET /api/stores/counts/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: bool(scene.memory.open), what="its reader")
+        # More than the buffers of the connection and the queue behind it hold.
+        large = "x" * 100_000
+        for number in range(200):
+            scene.write((0, large, number))
+        wait_until(lambda: not scene.memory.open, what="no reader")
+    with closing(scene.listen()) as listener:
+        listener.until("position")
+
+
+def test_listening_lasts_longer_than_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "LIFE_S", 0.1)
+    monkeypatch.setattr(changes, "ALIVE_EVERY_S", 0.05)
+    scene = Scene(monkeypatch, tmp_path)
+    with closing(scene.listen()) as listener:
+        for _ in range(10):
+            listener.next()
+        scene.write((0, "a", 1))
+        listener.changes(1)
+    scene.close()
+
+
+def test_others_who_are_too_many_go_before_those_who_listen(scene: Scene) -> None:
+    with closing(scene.listen()) as listener:
+        listener.until("position")
+        others = []
+        for _ in range(2 * patience.CONNECTIONS_MAX):
+            other = http.client.HTTPConnection("127.0.0.1", scene.server.address.port, timeout=60)
+            other.request("GET", "/health/live")
+            other.getresponse().read()
+            others.append(other)
+        scene.write((0, "a", 1))
+        listener.changes(1)
+        for other in others:
+            other.close()
+
+
+def test_a_server_that_closes_says_so(scene: Scene) -> None:
+    with closing(scene.listen()) as listener:
+        listener.until("position")
+        scene.server.close()
+        assert listener.until("closed") == {"reason": "what serves the changes stops"}
+        assert listener.answer.readline() == b""
+
+
+def test_the_token_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    scene = Scene(monkeypatch, tmp_path, token_file=file)
+    assert scene.refused("counts/changes")[0] == 401
+    with closing(scene.listen(Authorization=f"Bearer {TOKEN}")) as listener:
+        listener.until("position")
+    scene.close()
