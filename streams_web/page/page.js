@@ -1,5 +1,7 @@
 // Asks each second, and shows what it is told.
 
+import { ask, keepToken, Refused } from "./api.js";
+import { Ask } from "./ask.js";
 import { eventsBetween, modelOf } from "./model.js";
 import { draw } from "./picture.js";
 import { Views } from "./views.js";
@@ -8,25 +10,14 @@ const EVERY_MS = 1000;
 const RATES_OVER_MS = 2000;
 const ANSWERS_KEPT = 6;
 const EVENTS_KEPT = 100;
-const TOKEN = "headrace-token";
 
 const find = (id) => document.getElementById(id);
 const views = new Views();
+const stores = new Ask();
 const answers = [];
 let events = [];
 let eventNumber = 0;
 let topology = null;
-
-class Refused extends Error {}
-
-async function ask(path) {
-  const token = sessionStorage.getItem(TOKEN);
-  const answer = await fetch(path, { headers: token ? { Authorization: `Bearer ${token}` } : {}, cache: "no-store" });
-  if (answer.status === 401) throw new Refused(token ? "That token is not right." : "");
-  const found = await answer.json();
-  if (!answer.ok) throw new Error((found.reasons ?? [found.error ?? `it answers ${answer.status}`]).join("; "));
-  return found;
-}
 
 function say(text, kind) {
   const word = find("word");
@@ -43,7 +34,10 @@ function wordOf(model) {
 
 async function look() {
   const facts = await ask("/api/facts");
-  if (topology === null || topology.topology !== facts.topology) topology = await ask("/api/topology");
+  if (topology === null || topology.topology !== facts.topology) {
+    topology = await ask("/api/topology");
+    stores.begin(topology.queries);
+  }
   const now = performance.now();
   const last = answers.at(-1);
   const before = answers.findLast((one) => now - one.at >= RATES_OVER_MS) ?? answers[0];
@@ -85,7 +79,7 @@ async function turn() {
 
 find("token").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem(TOKEN, find("secret").value);
+  keepToken(find("secret").value);
   turn();
 });
 

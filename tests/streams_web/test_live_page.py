@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 
 import pytest
 
-from headrace import StreamsBuilder, serdes
+from headrace import KafkaStreams, StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot, NodeSnapshot, WorkerView
+from headrace.streams.feeds import feeds
+from headrace.streams.queries import followers
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 from headrace.topology.show.picture import Arrow, Box, Picture, picture_of
+from tests.support.feeds import MemoryFeeds
 from tests.support.processes import wait_until
 from tests.support.snapshots import application_snapshot, node_snapshot
 
@@ -73,7 +77,7 @@ class Scene:
         self.page.on("response", self._answered)
 
     def _answered(self, answer: Any) -> None:
-        self.asked.append((answer.url, int(answer.headers["content-length"])))
+        self.asked.append((answer.url, int(answer.headers.get("content-length", 0))))
 
     def board(self) -> Board:
         now_s = time.monotonic()
@@ -184,7 +188,7 @@ def test_every_view_is_reached_by_keys_alone(scene: Scene) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     views = []
-    for _ in range(7):
+    for _ in range(8):
         page.keyboard.press("Tab")
         views.append(page.evaluate("document.activeElement.hash"))
     for view in views:
@@ -192,7 +196,7 @@ def test_every_view_is_reached_by_keys_alone(scene: Scene) -> None:
         page.keyboard.press("Enter")
         wait_until(partial(_is_seen, page, view), what=view)
     assert views == [
-        "#flow", "#inputs", "#stores", "#steps", "#workers", "#tasks", "#events",
+        "#flow", "#inputs", "#stores", "#ask", "#steps", "#workers", "#tasks", "#events",
     ]  # fmt: skip
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.focus("#theme")
@@ -315,3 +319,155 @@ def test_the_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
         assert TOKEN not in json.dumps(scene.asked)
     finally:
         scene.close()
+
+
+class Stores:
+    """Rows of stores as an application has them, and changes of one of them."""
+
+    def __init__(self, path: Path) -> None:
+        builder = StreamsBuilder()
+        words = builder.stream("words", key=serdes.string, value=serdes.string)
+        grouped = words.group_by_key()
+        grouped.count(store="counts").to_stream().to("out")
+        windows = TimeWindows(size=timedelta(seconds=10), grace=timedelta(days=1))
+        grouped.windowed_by(windows).count(store="windows").to_stream().to("windows-out")
+        builder.table("named", key=serdes.string, value=serdes.string, store="named")
+        topology = builder.build()
+        settings = {
+            "application.id": "shop", "bootstrap.servers": "nowhere:1", "state.dir": str(path),
+        }  # fmt: skip
+        self.driver = TopologyTestDriver(
+            topology, settings, state_dir=path, commit="manual", now=time.time_ns() // 1_000_000
+        )
+        self.queries = KafkaStreams(topology, settings).queries()
+        self.memory = MemoryFeeds(self.driver.cluster)
+
+    def send(self, topic: str, *records: tuple[str, str | None], timestamp: int = 7) -> None:
+        with self.memory.lock:
+            for key, value in records:
+                self.driver.input(topic).send(key, value, timestamp=timestamp)
+            self.driver.commit()
+
+    def close(self) -> None:
+        self.queries.close()
+        self.driver.close()
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
+    made = Stores(tmp_path)
+    monkeypatch.setattr(feeds, "LiveCluster", lambda _: made.memory)
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def asking(browser: Any, stores: Stores) -> Iterator[Scene]:
+    made = Scene(browser, queries=lambda: stores.queries)
+    yield made
+    made.close()
+
+
+ODD = "<img src=x onerror=\"document.title='taken'\">"
+
+
+def test_a_store_is_asked_by_keys_alone(asking: Scene, stores: Stores) -> None:
+    stores.send("words", ("the", ""), ("the", ""), (ODD, ""))
+    stores.send("named", ("odd", ODD))
+    page = asking.open()
+    page.wait_for_selector("#question")
+    page.focus("#store")
+    page.keyboard.type("counts")
+    page.focus("#key")
+    page.keyboard.type("the")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=a row, in")
+    assert json.loads(page.text_content("#answer"))["value"] == 2
+    page.fill("#key", ODD)
+    page.keyboard.press("Enter")
+    wait_until(lambda: ODD in json.loads(page.text_content("#answer"))["key"], what="the odd key")
+    page.select_option("#store", "named")
+    page.fill("#key", "odd")
+    page.keyboard.press("Enter")
+    wait_until(lambda: json.loads(page.text_content("#answer"))["value"] == ODD, what="its value")
+    assert page.locator("img").count() == 0
+    assert page.title() == f"shop {NONE} Headrace"
+    assert asking.said == []
+
+
+def test_ranges_and_prefixes_come_in_pages(asking: Scene, stores: Stores) -> None:
+    stores.send("words", *((f"k{number:03d}", "") for number in range(250)))
+    page = asking.open()
+    page.wait_for_selector("#question")
+    page.select_option("#store", "counts")
+    page.select_option("#what", "range")
+    page.fill("#from", "k010")
+    page.press("#from", "Enter")
+    page.wait_for_selector("text=100 rows, in")
+    rows = json.loads(page.text_content("#answer"))["rows"]
+    assert [row["key"] for row in rows][:2] == ["k010", "k011"]
+    page.click("#more")
+    wait_until(lambda: '"k110"' in page.text_content("#answer"), what="the next page")
+    page.select_option("#what", "prefix")
+    page.fill("#key", "k24")
+    page.press("#key", "Enter")
+    page.wait_for_selector("text=10 rows, in")
+    assert not page.is_visible("#more")
+
+
+def test_windows_are_asked_by_their_times(asking: Scene, stores: Stores) -> None:
+    for second in (1, 2, 11, 31):
+        stores.send("words", ("a", ""), timestamp=1000 * second)
+    page = asking.open()
+    page.wait_for_selector("#question")
+    page.select_option("#store", "windows")
+    page.fill("#key", "a")
+    page.fill("#to", "1970-01-01T00:00:10Z")
+    page.press("#to", "Enter")
+    page.wait_for_selector("text=2 rows, in")
+    assert page.locator("#what option[value=prefix]").is_disabled()
+
+
+def test_what_is_asked_wrongly_is_said(asking: Scene, stores: Stores) -> None:
+    stores.send("words", ("the", ""))
+    page = asking.open()
+    page.wait_for_selector("#question")
+    page.select_option("#store", "counts")
+    page.fill("#key", "none")
+    page.press("#key", "Enter")
+    page.wait_for_selector("#said >> text=store 'counts' has no row of this key")
+    page.select_option("#store", "windows")
+    page.fill("#from", "then")
+    page.press("#from", "Enter")
+    page.wait_for_selector("#said >> text=from is milliseconds since 1970 or a time such as")
+    assert not page.is_visible("#answer-box")
+
+
+def test_changes_are_followed_and_let_go(asking: Scene, stores: Stores) -> None:
+    stores.send("words", ("the", ""))
+    page = asking.open()
+    page.wait_for_selector("#question")
+    page.select_option("#store", "counts")
+    page.focus("#follow")
+    page.keyboard.press("Enter")
+    wait_until(lambda: bool(stores.memory.open), what="a reader")
+    stores.send("words", ("the", ""), (ODD, ""))
+    page.wait_for_selector("#changes tbody tr:nth-child(2)")
+    told = page.text_content("#changes tbody")
+    assert "the2" in told
+    assert ODD in told
+    assert page.locator("img").count() == 0
+    page.keyboard.press("Enter")
+    wait_until(lambda: not stores.memory.open, what="no reader")
+    assert page.text_content("#follow") == "Follow changes"
+    assert asking.said == []
+    scene_width = page.evaluate("document.documentElement.scrollWidth")
+    assert scene_width == 1200
+
+
+def test_where_stores_are_not_served_the_page_says_so(scene: Scene) -> None:
+    page = scene.open()
+    page.wait_for_selector("text=Stores are not served here; start with --queries")
+    assert not page.is_visible("#question")
+    assert scene.said == []
