@@ -87,8 +87,8 @@ format: setup  ## Put style right where that can be done by itself
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
-demo: setup  ## Show what it does, on a broker of its own
-	$(BIN)/python -m examples.demo
+demo: setup  ## Show what it does, on a broker of its own; ARGS=--stay keeps its page
+	$(BIN)/python -m examples.demo $(ARGS)
 
 # QUICK=1 takes five minutes instead of thirty, and leaves the results of the whole one as they are.
 bench: setup  ## Measure beside Kafka Streams, Quix and loops by hand

@@ -4,7 +4,8 @@
 
 Starts a Kafka of its own, writes a text into a topic line by line, runs examples/word_count.py as
 a process, kills it with SIGKILL in the middle, starts it again, and compares every count with a
-plain recount. The exit status is 0 if all are right, 1 if not, 130 after Ctrl-C.
+plain recount. The exit status is 0 if all are right, 1 if not, 130 after Ctrl-C. With `--stay`
+(`make demo ARGS=--stay`) it ends with the address of its page, and counts on until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from examples.demo_support import story
 from examples.demo_support.cluster import Cluster
 from examples.demo_support.crash import CountingRun, Kill, Names
 from examples.demo_support.process import AppProcess
+from examples.demo_support.stay import stay
 from examples.demo_support.text import Text, read_file, standard_library
+from headrace import StreamsError
 from headrace.streams.devbroker import DevBroker, DevBrokerError
 
 PARTITIONS = 4
@@ -74,6 +77,21 @@ class Demo:
         story.explain(self.console, kills, text, written)
         return right
 
+    def stay(self, text: Text) -> None:
+        """Count on until Ctrl-C, with a page."""
+        stay(
+            {
+                "application.id": self.names.application,
+                "bootstrap.servers": self.cluster.bootstrap,
+                "processing.guarantee": "exactly_once_v2",
+                "state.dir": str(self.directory / "state"),
+            },
+            (self.names.sentences, self.names.word_counts),
+            lambda lines: self.cluster.write(self.names.sentences, lines, lambda _: None),
+            text.lines,
+            self.console.print,
+        )
+
     def _count(self, lines: int) -> list[Kill]:
         log = self.directory / "word-count.log"
         log.unlink(missing_ok=True)
@@ -114,8 +132,13 @@ class Demo:
 )
 @click.option("--bootstrap-servers", help="Use this Kafka instead of starting one.")
 @click.option("--name", help="application.id, and first part of the topics' names.")
+@click.option("--stay", "stays", is_flag=True, help="Count on with a page, until Ctrl-C.")
 def main(
-    path: Path | None, directory: Path, bootstrap_servers: str | None, name: str | None
+    path: Path | None,
+    directory: Path,
+    bootstrap_servers: str | None,
+    name: str | None,
+    stays: bool,
 ) -> None:
     """Count words, kill the program on the way, and check every count."""
     console = Console(highlight=False)
@@ -130,11 +153,14 @@ def main(
             with _kafka(console, home, bootstrap_servers) as bootstrap:
                 cluster = Cluster(bootstrap, names.application)
                 with _swept(cluster, names, home):
-                    right = Demo(console, cluster, names, home).run(text)
+                    demo = Demo(console, cluster, names, home)
+                    right = demo.run(text)
+                    if stays:
+                        demo.stay(text)
     except KeyboardInterrupt:
         console.print("Interrupted. Everything that was started is stopped.")
         sys.exit(130)
-    except (DevBrokerError, KafkaException, RuntimeError, TimeoutError) as error:
+    except (DevBrokerError, KafkaException, RuntimeError, StreamsError, TimeoutError) as error:
         raise click.ClickException(str(error)) from error
     sys.exit(0 if right else 1)
 

@@ -1,0 +1,44 @@
+"""Stay at work behind the demo: the word count, its page, and a text that goes on."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from examples.word_count import word_count
+from headrace import KafkaStreams
+
+LINES = 200
+EVERY_S = 1.0
+
+
+def stay(
+    settings: Mapping[str, object],
+    topics: tuple[str, str],
+    write: Callable[[Sequence[str]], None],
+    lines: Sequence[str],
+    say: Callable[[str], None],
+) -> None:
+    """Count on, served to a browser, until Ctrl-C.
+
+    Args:
+        settings: of the application.
+        topics: that of sentences, and that of counts.
+        write: writes sentences.
+        lines: what is written, again and again, so that there is something to see.
+        say: is told the address.
+    """
+    with KafkaStreams(word_count(*topics), settings) as app:
+        app.start()
+        with app.serve(port=0, queries=True) as server:
+            say(f"\nIt stays at work, with {LINES / EVERY_S:.0f} lines a second. The page:")
+            say(f"  {server.url}/")
+            say(f"  curl {server.url}/api/stores/counts/the")
+            say("Ctrl-C ends it.")
+            try:
+                for begin in itertools.cycle(range(0, len(lines), LINES)):
+                    write(lines[begin : begin + LINES])
+                    time.sleep(EVERY_S)
+            except KeyboardInterrupt:
+                say("Ending.")
