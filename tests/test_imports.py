@@ -24,6 +24,7 @@ HOMES = {
     "fastavro": ("topology/serdes/avro.py",),
     "starlette": ("streams_web/",),
     "uvicorn": ("streams_web/",),
+    "psycopg": ("streams/sinks/postgres.py",),
 }
 # Run without a broker, so they must not need its client.
 WITHOUT_KAFKA = ("streams/testing/", "streams/plan/plan.py")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from headrace.streams.kafka.schema_registry import SchemaRegistry
     from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
+    from headrace.streams.sinks.postgres import PostgresSink
     from headrace.streams.sinks.sqlite import SqliteSink
     from headrace.streams.uncaught.answers import UncaughtErrorResponse
     from headrace.topology import (
@@ -121,6 +122,7 @@ __all__ = [
     "KeyValueStore",
     "Materialized",
     "MemorySink",
+    "PostgresSink",
     "Processor",
     "ProcessorContext",
     "ReadOnlyStore",
@@ -184,6 +186,7 @@ _ELSEWHERE: Final = {
     "DeadLetter": "headrace.streams.records.handlers",
     "Fail": "headrace.streams.records.handlers",
     "Failure": "headrace.streams.records.handlers",
+    "PostgresSink": "headrace.streams.sinks.postgres",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
     "SqliteSink": "headrace.streams.sinks.sqlite",
     "UncaughtErrorResponse": "headrace.streams.uncaught.answers",
