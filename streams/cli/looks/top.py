@@ -132,6 +132,8 @@ def _go_on(
                 times -= 1
             if times != 0:
                 time.sleep(every_s)
+    if not console.is_terminal:
+        console.line()  # the table ends without one there
 
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 
-from rich.console import Console
+import pytest
+from rich.console import Console, Group
+from rich.text import Text
 
-from headrace.streams.cli.looks.top import Look, shown
+from headrace.streams.cli.looks.top import Look, _go_on, shown
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Member
@@ -45,3 +47,11 @@ def test_tasks_that_are_far_behind_come_first_and_the_rest_is_counted() -> None:
     rows = [line.split()[:3] for line in lines if line.startswith("0_")]
     assert rows == [["0_1", "-", "-"], ["0_2", "-", "-"]]
     assert lines[-1] == "and 1 tasks that are less far behind"
+
+
+def test_what_goes_into_a_file_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def table(_: object, before: object, *, rows_max: int) -> Group:
+        return Group(Text("row"))
+
+    _go_on(lambda: None, table, 1.0, 1)
+    assert capsys.readouterr().out == "row\n"
