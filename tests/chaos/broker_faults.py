@@ -78,15 +78,19 @@ def kill_all_brokers(at: Battlefield, choose: random.Random) -> Struck | None:
     with at.fleet.claim(choose) as slot:
         if slot is None or not reach_transaction(at, slot, choose):
             return None
+        at.cluster.is_away = True
         for node in choose.sample(NODES, len(NODES)):
             at.cluster.kill(node)
         struck = Struck("all nodes", slot.in_transaction, slot)
-    time.sleep(choose.uniform(0.2, 3.0))
-    at.cluster.start()
-    # Nothing can go on before that.
-    struck.at_ns = time.time_ns()
-    struck.watched()
-    _mend(at, struck)
+    try:
+        time.sleep(choose.uniform(0.2, 3.0))
+        at.cluster.start()
+        # Nothing can go on before that.
+        struck.at_ns = time.time_ns()
+        struck.watched()
+        _mend(at, struck)
+    finally:
+        at.cluster.is_away = False
     return struck
 
 

@@ -54,6 +54,8 @@ class Cluster:
         self._broker = DevBroker(directory, nodes=3, port=choose_base(3), report=report)
         self.bootstrap = ""
         self._admin: AdminClient | None = None
+        self.is_away = False
+        """Whether all nodes were killed and are not whole again: nothing can go on meanwhile."""
 
     def __enter__(self) -> Self:
         self.bootstrap = self._broker.start()

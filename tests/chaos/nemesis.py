@@ -125,7 +125,10 @@ class Lane(threading.Thread):
             try:
                 since_ns = struck.details.get("restart_ns", struck.at_ns)
                 found = self._at.fleet.wait_committed(
-                    slot, since_ns=since_ns, seconds=RECOVERED_WITHIN_S
+                    slot,
+                    since_ns=since_ns,
+                    seconds=RECOVERED_WITHIN_S,
+                    excused=lambda: self._at.cluster.is_away,
                 )
             finally:
                 slot.lock.release()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +70,10 @@ def test_a_crash_leaves_its_stack_in_the_log(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("core*"))
     if log.exists():
         assert "abort" in log.read_text()
+
+
+def test_time_that_is_excused_does_not_count(fleet: Fleet) -> None:
+    looks = iter([True] * 20)
+    began_s = time.monotonic()
+    assert not fleet.wait(lambda: False, seconds=0.02, excused=lambda: next(looks, False))
+    assert time.monotonic() - began_s > 20 * 0.005

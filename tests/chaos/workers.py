@@ -333,12 +333,25 @@ class Fleet:
     # -- waiting -------------------------------------------------------------------------------
 
     def wait(
-        self, condition: Callable[[], bool], *, seconds: float, stop: threading.Event | None = None
+        self,
+        condition: Callable[[], bool],
+        *,
+        seconds: float,
+        stop: threading.Event | None = None,
+        excused: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Wait for a condition; False if it does not come true in time."""
-        deadline = time.monotonic() + seconds
+        """Wait for a condition; False if it does not come true in time.
+
+        Args:
+            excused: whether the time that passes now is not to count.
+        """
+        left_s, last_s = seconds, time.monotonic()
         while not condition():
-            if time.monotonic() > deadline or (stop is not None and stop.is_set()):
+            now_s = time.monotonic()
+            if not excused():
+                left_s -= now_s - last_s
+            last_s = now_s
+            if left_s < 0 or (stop is not None and stop.is_set()):
                 return False
             time.sleep(0.005)
         return True
@@ -347,10 +360,20 @@ class Fleet:
         """Wait until a worker has a transaction open."""
         return self.wait(lambda: slot.lives and slot.in_transaction, seconds=seconds)
 
-    def wait_committed(self, slot: Slot, *, since_ns: int, seconds: float) -> float | None:
+    def wait_committed(
+        self,
+        slot: Slot,
+        *,
+        since_ns: int,
+        seconds: float,
+        excused: Callable[[], bool] = lambda: False,
+    ) -> float | None:
         """Wait for a commit of a worker after a moment; returns how many seconds after it."""
         done = self.wait(
-            lambda: slot.status[Field.COMMITTED_NS] > since_ns, seconds=seconds, stop=self._stop
+            lambda: slot.status[Field.COMMITTED_NS] > since_ns,
+            seconds=seconds,
+            stop=self._stop,
+            excused=excused,
         )
         return (slot.status[Field.COMMITTED_NS] - since_ns) / 1e9 if done else None
 
