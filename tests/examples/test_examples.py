@@ -41,7 +41,7 @@ def test_these_are_the_examples() -> None:
     for name in NAMES:
         assert f"examples/{name}.py" in page, name
         assert Path(__file__).with_name(f"test_{name}.py").exists(), name
-    assert len(NAMES) == 6
+    assert len(NAMES) == 9
 
 
 @pytest.mark.parametrize("name", NAMES)

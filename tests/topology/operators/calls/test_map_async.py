@@ -14,6 +14,7 @@ from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import RecordError
 from headrace.topology import Call, Retry, StreamsBuilder, TopologyError, serdes
 from headrace.topology.errors import CallTimeoutError
+from tests.spark_bridge.run.test_local_runs import compare
 from tests.support.operators import driver_of, one, pairs, results
 
 SECOND = timedelta(seconds=1)
@@ -386,3 +387,18 @@ def test_an_aborted_run_is_called_for_again_with_the_same_keys() -> None:
         assert driver.output("out").as_dict() == {"a": 1, "b": 2}
     assert keys[:2] == keys[2:]
     assert len(keys) == 4
+
+
+def test_a_backfill_is_as_live() -> None:
+    async def told(value: str, call: Call) -> str:
+        return f"{value} {call.topic} {call.offset}"
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.string)
+    asked = stream.map_async(told, name="ask", concurrency=3)
+    scored = asked.map_batches(lambda values: [value.upper() for value in values])
+    scored.group_by_key(key=serdes.string, value=serdes.string).reduce(
+        lambda one, other: f"{one}, {other}", store="answers"
+    ).to_stream().to("out", key=serdes.string, value=serdes.string)
+    sent = [("in", "ab"[n % 2], f"{n}", 1_680_000_000_000 + n) for n in range(20)]
+    compare(builder.build(), sent)
