@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +71,8 @@ def served(
     log: Log,
     set_level: SetLevel,
     queries: Callable[[], object],
+    *,
+    advertise: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
     """Serve what was asked for until the block ends.
 
@@ -78,6 +82,7 @@ def served(
         log: says that it began.
         set_level: changes what is logged.
         queries: gives what stores are asked with, if they may be.
+        advertise: is told where other hosts reach the stores, before anybody is answered.
 
     Raises:
         ClickException: it cannot be; nothing else was begun.
@@ -85,6 +90,12 @@ def served(
     if http is None:
         yield
         return
+    is_told = threading.Event()
+
+    def answered() -> object:
+        is_told.wait()
+        return queries()
+
     try:
         server = open_web(
             board,
@@ -93,9 +104,38 @@ def served(
             token_file=http.token_file,
             is_open=http.is_open,
             set_level=set_level,
-            queries=queries if http.queries else None,
+            queries=answered if http.queries else None,
         )
     except ConfigError as error:
         raise _RefusedAddressError(f"--http: {error}") from error
     with server:
+        if http.queries:
+            advertise(reached_at(server.url))
+        is_told.set()
         yield
+
+
+def reached_at(url: str) -> str:
+    """Where other hosts reach what is served here, as far as that can be told: HOST:PORT.
+
+    An address that stands for all of this machine becomes the one by which it reaches others.
+
+    >>> reached_at("http://127.0.0.1:9464"), reached_at("http://[::1]:80")
+    ('127.0.0.1:9464', '[::1]:80')
+    """
+    host, _, port = url.partition("://")[2].rpartition(":")
+    anywhere = {"0.0.0.0": socket.AF_INET, "[::]": socket.AF_INET6}  # noqa: S104
+    if host in anywhere:
+        host = _own_address(anywhere[host])
+    return f"{host}:{port}"
+
+
+def _own_address(family: socket.AddressFamily) -> str:
+    to = ("192.0.2.1", 9) if family == socket.AF_INET else ("2001:db8::1", 9)
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asked:
+            asked.connect(to)  # of documentation: nothing is sent, and the way there is looked up
+            found = str(asked.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+    return f"[{found}]" if ":" in found else found

@@ -114,9 +114,14 @@ def run(
         logs.level_number(level)
         return supervisor.ask(lambda one: one.change_log_level(level)).result(ANSWER_WITHIN_S)
 
+    def advertise(endpoint: str) -> None:
+        processes.endpoint = queries.endpoint = endpoint
+
     try:
         queries = LoadedQueries(target, settings, lambda: supervisor.board.facts)
-        served_here = served(http, lambda: supervisor.board, log, set_level, queries)
+        served_here = served(
+            http, lambda: supervisor.board, log, set_level, queries, advertise=advertise
+        )
         with served_here, _signals(supervisor):
             log.info("supervisor_started", target=target, workers=workers)
             code = supervisor.run(processes.wait)

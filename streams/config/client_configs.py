@@ -10,6 +10,7 @@ from headrace.streams.config.client_settings import (
     ClientSettings,
 )
 from headrace.streams.config.cross_checks import heartbeat_interval_ms, transaction_timeout_ms
+from headrace.streams.config.endpoints import with_endpoint
 
 PRODUCER_QUEUE_KIB = 64 * 1024
 """What waits to be sent at most; a commit of large values may be more, and waits for room."""
@@ -23,6 +24,7 @@ class ClientConfigs:
     __slots__ = ()
 
     application_id: str
+    application_server: str | None
     bootstrap_servers: str
     processing_guarantee: str
     _clients: ClientSettings
@@ -72,6 +74,7 @@ class ClientConfigs:
             "partition.assignment.strategy": "cooperative-sticky",
         }
         config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+        config["client.id"] = with_endpoint(str(config["client.id"]), self.application_server)
         # A rebalance waits for everybody's next heartbeat, and what moves is nobody's until then.
         config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
         return config

@@ -21,6 +21,7 @@ from headrace.streams.config.cross_checks import (
     check_heartbeats,
     check_transaction_timeout,
 )
+from headrace.streams.config.endpoints import endpoint
 from headrace.streams.config.java_settings import next_step
 from headrace.streams.config.kinds import extractor, serde
 from headrace.streams.config.secret_files import with_files_read
@@ -113,6 +114,13 @@ topics and groups are named after it
         legal_name(),
         "Identity of this worker, unique among live workers and kept across restarts, such as "
         "a pod's name; without it the worker takes a free slot in state.dir.",
+        default=None,
+    )
+    application_server: str | None = setting(
+        endpoint(),
+        "Where other hosts reach the stores of this one over HTTP, as `host:port`: it stands at "
+        "the end of the consumer's client.id, by which hosts find out who has which key. `headrace "
+        "run --http ... --queries` sets it to the address that it serves.",
         default=None,
     )
     default_key_serde: Serde[Any] = setting(  # noqa: RUF009 - declares a field

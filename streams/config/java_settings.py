@@ -56,9 +56,6 @@ NOT_SUPPORTED: Mapping[str, str] = {
     "transaction.timeout.ms": "write producer.transaction.timeout.ms",
     "default.deserialization.exception.handler": "write deserialization.exception.handler",
     "default.production.exception.handler": "write production.exception.handler",
-    "application.server": (
-        "remove it: workers answer no queries of each other, so nothing is to be reached there"
-    ),
     "window.size.ms": _WINDOWED_SERDES,
     "windowed.inner.class.serde": _WINDOWED_SERDES,
     "acceptable.recovery.lag": _STANDBYS,

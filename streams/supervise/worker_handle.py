@@ -24,7 +24,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headrace.streams.logs import LogFormat
@@ -51,6 +51,7 @@ class Launch:
         target: the application, as `headrace.streams.supervise.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
         terminal: whether people read its log as it comes.
+        endpoint: where its host serves its stores, unless its settings say where others reach them.
     """
 
     target: str
@@ -59,6 +60,7 @@ class Launch:
     log_level: str = "info"
     colors: bool = False
     terminal: bool = False
+    endpoint: str | None = None
 
 
 class LiveProcess:
@@ -181,12 +183,15 @@ class Processes:
 
     def __init__(self, launch: Launch, *, output: Callable[[str], None] | None = None) -> None:
         self._launch = launch
+        self.endpoint: str | None = None
+        """Where this host serves its stores; workers that are started from then on tell others."""
         self._output = output
         self._started: list[LiveProcess] = []
 
     def start(self, index: int) -> LiveProcess:
         """Start the worker of an index."""
-        process = LiveProcess(self._launch, index, output=self._output)
+        launch = replace(self._launch, endpoint=self.endpoint)
+        process = LiveProcess(launch, index, output=self._output)
         self._started.append(process)
         return process
 

@@ -100,6 +100,8 @@ def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender)
     app = load_app(launch.target)
     settings: dict[str, object] = {**launch.settings}
     worker_id = settings.get("worker.id", app.config.worker_id)
+    if launch.endpoint is not None and app.config.application_server is None:
+        settings.setdefault("application.server", launch.endpoint)
     if worker_id:
         settings["worker.id"] = f"{worker_id}-{index}"
     return app.derived(

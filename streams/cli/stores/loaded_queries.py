@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.streams.cli.options import load
@@ -33,6 +34,8 @@ class LoadedQueries:
         self._facts = facts
         self._lock = threading.Lock()
         self._queries: Queries | None = None
+        self.endpoint: str | None = None
+        """Where this host serves its stores, unless the settings say where others reach them."""
 
     def __call__(self) -> Queries:
         """Give what its stores are asked with.
@@ -46,5 +49,8 @@ class LoadedQueries:
         with self._lock:
             if self._queries is None:
                 app = load(self._target, self._settings)
-                self._queries = Queries(app.config, app.plans, app.global_plans, facts=self._facts)
+                config = app.config
+                if config.application_server is None:
+                    config = replace(config, application_server=self.endpoint)
+                self._queries = Queries(config, app.plans, app.global_plans, facts=self._facts)
             return self._queries

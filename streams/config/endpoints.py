@@ -1,0 +1,58 @@
+"""Where a worker's host can be asked for its stores, as the group's description carries it.
+
+The group tells everybody the client.id of each member beside what the member was given, so the
+endpoint stands at its end: nothing else has to be kept or to be told when tasks move. Brokers and
+their metrics name things after client ids, so it is written with letters, digits, ``.``, ``-`` and
+``_`` alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from headrace.streams.settings import Kind
+
+_MARK = "_at_"
+_ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+):(\d{1,5})", re.ASCII)
+_PLAIN = re.compile(r"[a-zA-Z0-9.-]", re.ASCII)
+_ESCAPED = re.compile(r"_([0-9a-f]{2})")
+LENGTH_MAX = 200
+
+
+def endpoint() -> Kind:
+    """A host and a port that others can reach."""
+
+    def parse(value: object) -> object:
+        text = value.strip() if isinstance(value, str) else ""
+        found = _ENDPOINT.fullmatch(text)
+        if found is None or not 0 < int(found[2]) < 65536 or len(text) > LENGTH_MAX:
+            raise ValueError(
+                f"must be HOST:PORT, as other hosts reach this one, not {str(value)[:80]!r}"
+            )
+        return text
+
+    return Kind("`host:port`", parse)
+
+
+def with_endpoint(client_id: str, where: str | None) -> str:
+    """A client id that says where its host can be asked; see the module.
+
+    >>> with_endpoint("shop-consumer", "10.0.0.7:9464")
+    'shop-consumer_at_10.0.0.7_3a9464'
+    """
+    if where is None:
+        return client_id
+    escaped = (one if _PLAIN.fullmatch(one) else f"_{ord(one):02x}" for one in where)
+    return f"{client_id}{_MARK}{''.join(escaped)}"
+
+
+def endpoint_of(client_id: str) -> str | None:
+    """The endpoint in a client id; None where there is none that could be meant.
+
+    >>> endpoint_of(with_endpoint("a_at_b", "[::1]:80")), endpoint_of("shop-consumer")
+    ('[::1]:80', None)
+    """
+    # What is behind the last mark has none in it: an escape goes on with two digits.
+    _, mark, escaped = client_id.rpartition(_MARK)
+    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), escaped)
+    return text if mark and _ENDPOINT.fullmatch(text) else None
