@@ -1,7 +1,7 @@
 """Connections are bounded: in number, in how long a request may take to come, and in all.
 
 Else a thousand clients that connect and say nothing would keep those out who ask for metrics. Where
-there is no room, the one goes that has been silent for longest.
+there is no room, the one goes that has been silent for longest, then one that is kept for later.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ class Patience:
         """There is one more; let one go if that is too many."""
         self._open[one] = None
         if len(self._open) > CONNECTIONS_MAX:
-            # Those that say nothing go first, and those that listen to what goes on last.
+            # Those that say nothing go first, then those that are kept for later, and those that
+            # listen to what goes on last.
             others = (other for other in self._open if other is not one)
-            min(others, key=lambda other: (other.is_served, other.lasts)).end()
+            min(others, key=_Bounded.rank).end()
 
     def went(self, one: _Bounded) -> None:
         """There is one less."""
@@ -71,6 +72,15 @@ class _Bounded(asyncio.Protocol):
     def lasts(self) -> bool:
         """Whether what is answered goes on for as long as the client listens."""
         return self.is_served and bool(self._inner.scope.get(LASTS))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all requests that came are answered."""
+        return self.is_served and bool(self._inner.cycle.response_complete)
+
+    def rank(self) -> tuple[bool, bool, bool]:
+        """What is less goes first, where there is no room."""
+        return self.is_served, self.lasts, not self.is_kept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

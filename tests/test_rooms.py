@@ -62,6 +62,7 @@ streams/views/
 streams/global_tables/
 streams/facts/
 streams/queries/
+streams/remote/
 streams/feeds/
 streams/otel_tracer.py
 streams/worker/

@@ -77,8 +77,8 @@ TABLE: tuple[Needed, ...] = (
            "delete what was processed of repartition topics; `headrace reset` deletes them",
            "goes on, and logs `purge_failed`"),
     Needed("groups", ("Read",),
-           "join the group, commit; keep the topology (`.topology`), backfills (`.backfill`) and "
-           "the word to shut down (`.shutdown`)"),
+           "join the group, commit; find out which host has a key; keep the topology "
+           "(`.topology`), backfills (`.backfill`) and the word to shut down (`.shutdown`)"),
     Needed("transactional ids", ("Write",), "write in transactions, under exactly-once"),
     Needed("cluster", ("DescribeConfigs",),
            "know how long brokers keep offsets (`offsets.retention.minutes`)",

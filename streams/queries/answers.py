@@ -41,6 +41,8 @@ class Place:
         state: of the task here: "running", "restoring" or "waiting"; None where no worker of this
             host has it, or nobody told.
         inputs: up to where the task's inputs are committed, as the worker told last.
+        host: where that is, as other hosts reach it; None where the setting application.server does
+            not say.
     """
 
     partition: int | None
@@ -50,6 +52,7 @@ class Place:
     age_ms: int
     state: str | None
     inputs: Mapping[str, int]
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +61,14 @@ class Page(Generic[K, V]):
 
     Args:
         after: to be given for the next page; None where this is the last.
+        cursors: to be given to go on behind each of the rows.
         places: where the rows are from.
     """
 
     rows: tuple[Row[K, V], ...]
     after: str | None
     places: tuple[Place, ...]
+    cursors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ from headrace.streams.queries.walk import Scan
 from headrace.topology.errors import LAST_TIME_MS, SerdeError
 from headrace.topology.serdes import Serde
 
+ReadKey = Callable[[str, Serde[Any], str], bytes]
+"""Makes the bytes of a key of its text, by a serde; the last is the name of its store."""
 _POSITION = re.compile(
     r"(?:(?P<topic>[a-zA-Z0-9._-]+)-)?(?P<partition>\d{1,6}):(?P<at>\d{1,18})", re.ASCII
 )
@@ -65,6 +67,23 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
         ) from error
 
 
+def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
+    """The bytes of a key that is written as JSON, as a text.
+
+    Raises:
+        WrongQueryError: it is none, or no key of the store.
+
+    >>> from headrace import serdes
+    >>> key_of_json('"7"', serdes.json, "s")
+    b'"7"'
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise WrongQueryError(f"a key is to be JSON, and {text[:40]!r} is none") from error
+    return key_of_document(document, serde, store)
+
+
 def scan_of(
     reader: StoreReader[Any, Any],
     *,
@@ -72,6 +91,7 @@ def scan_of(
     end: str | None = None,
     prefix: str | None = None,
     reverse: bool = False,
+    read: ReadKey = key_of_text,
 ) -> Scan:
     """What a range is, as text says it: from one key to another, or of windows by time.
 
@@ -80,6 +100,7 @@ def scan_of(
         end: the last, inclusive; None for the store's last.
         prefix: with what keys begin, in place of both.
         reverse: whether to begin with the last.
+        read: makes bytes of the keys.
 
     Raises:
         WrongQueryError: it is no range of this store.
@@ -99,11 +120,10 @@ def scan_of(
     if prefix is not None:
         if begin is not None or end is not None or reverse:
             raise WrongQueryError("a prefix goes with neither from and to nor reverse")
-        data = key_of_text(prefix, reader.key_serde, reader.name)
+        data = read(prefix, reader.key_serde, reader.name)
         return Scan(data, prefix_end(data))
     low, high = (
-        None if text is None else key_of_text(text, reader.key_serde, reader.name)
-        for text in (begin, end)
+        None if text is None else read(text, reader.key_serde, reader.name) for text in (begin, end)
     )
     # The first key behind the last one.
     return Scan(low, None if high is None else high + b"\0", reverse)
@@ -156,6 +176,10 @@ class MinPosition:
                 f"TOPIC-PARTITION:OFFSET of a record that was written, and not {text[:80]!r}"
             )
         return cls(found["topic"], int(found["partition"]), int(found["at"]))
+
+    def __str__(self) -> str:
+        where = "" if self.topic is None else f"{self.topic}-"
+        return f"{where}{self.partition}:{self.offset}"
 
     @property
     def is_reached(self) -> Callable[[Place], bool]:

@@ -35,3 +35,33 @@ class NotReadableError(QueryError):
 
 class TooOldError(NotReadableError):
     """The rows are older than whoever asks accepts, or not as far as he waits for."""
+
+
+class NotHereError(NotReadableError):
+    """Another host has the task; ask that one.
+
+    Args:
+        partition: which is not here.
+        host: who has it, as other hosts reach it; None where that is not known.
+    """
+
+    def __init__(self, message: str, *, partition: int, host: str | None = None) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.host = host
+
+
+class UnreachedHostError(NotReadableError):
+    """A host does not answer; ask again later, or another one.
+
+    Args:
+        host: which.
+    """
+
+    def __init__(self, message: str, *, host: str) -> None:
+        super().__init__(message)
+        self.host = host
+
+
+class UnknownTokenError(QueryError):
+    """The application wants a token, and this is not the one; give the right one."""

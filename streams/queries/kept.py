@@ -11,6 +11,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.queries.errors import NoSuchStoreError
+from headrace.topology.graph.graph import SubTopology
 from headrace.topology.serdes import Serde
 
 Kind = Literal["key-value", "window", "session", "versioned"]
@@ -28,6 +29,9 @@ class KeptStore:
         sub_topology: which keeps it; None for a global table.
         key: serde of the rows' keys; of a window or session store that of its windowed keys.
         in_memory: whether its rows are in the workers' memory alone.
+        is_placed: whether the key of a row says which partition has it: the rows follow records
+            that the application itself has written to the partitions of their keys. Others may have
+            put records elsewhere, and processors may keep any key in any of their tasks.
         together: the families of the same RocksDB.
     """
 
@@ -40,6 +44,7 @@ class KeptStore:
     layout: Layout
     in_memory: bool
     together: tuple[str, ...]
+    is_placed: bool = False
 
     @property
     def is_global(self) -> bool:
@@ -56,8 +61,16 @@ def kept_stores(
 
 
 def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptStore]:
+    chosen = {
+        sink.topic
+        for plan in plans
+        for sink in plan.program.sub_topology.sinks
+        if sink.internal and sink.partitioner is not None
+    }
     for plan in plans:
-        stores = plan.program.sub_topology.stores
+        sub = plan.program.sub_topology
+        stores = sub.stores
+        is_fed = all(s.internal and not chosen.intersection(s.topics) for s in sub.sources)
         on_disk = tuple(store.name for store in stores if store.spec.kind == "rocksdb")
         for store in stores:
             yield KeptStore(
@@ -70,7 +83,12 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptS
                 store.spec.rows,
                 store.spec.kind == "memory",
                 on_disk,
+                is_fed and not _looked_at_anywhere(sub, store.name),
             )
+
+
+def _looked_at_anywhere(sub: SubTopology, store: str) -> bool:
+    return any(node.looks_anywhere(store) for node in sub.nodes if store in node.stores)
 
 
 def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[KeptStore]:

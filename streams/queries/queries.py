@@ -16,6 +16,7 @@ from headrace.streams.queries.kept import KeptStore, kept_stores, store_of
 from headrace.streams.queries.readers import READERS, StoreReader
 from headrace.streams.queries.source import Source
 from headrace.streams.queries.told import Told, told_of
+from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, Whereabouts
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import Place
@@ -31,6 +32,7 @@ class Queries:
         plans: what runs, as it was compiled.
         global_plans: its global tables.
         facts: what the workers of this host tell of themselves; None where nobody tells.
+        cluster: makes what is asked who has which task; None takes the live one.
         monotonic_s: seconds of the clock of the facts.
         now_ms: the wall clock.
     """
@@ -42,6 +44,7 @@ class Queries:
         global_plans: Sequence[GlobalPlan] = (),
         *,
         facts: Callable[[], ApplicationSnapshot] | None = None,
+        cluster: Callable[[], AskedCluster] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -49,6 +52,13 @@ class Queries:
         self.plans = tuple(plans)
         self.global_plans = tuple(global_plans)
         self.application = config.application_id
+        self.host = config.application_server
+        self.whereabouts = Whereabouts(
+            config.application_id,
+            plans,
+            cluster or (lambda: _live_cluster(config)),
+            monotonic_s=monotonic_s,
+        )
         self.stores: Mapping[str, KeptStore] = kept_stores(plans, global_plans, config)
         self._facts = facts
         self._monotonic_s = monotonic_s
@@ -74,21 +84,52 @@ class Queries:
         """
         return self.reader(name)
 
-    def reader(self, name: str) -> StoreReader[Any, Any]:
-        """The same, for whoever asks its kind first."""
-        store = store_of(self.stores, self.application, name)
-        return READERS[store.kind](store, lambda: self._source(store))
+    def reader(
+        self, name: str, *, only: frozenset[int] | None = None, partitions: int | None = None
+    ) -> StoreReader[Any, Any]:
+        """The same, for whoever asks its kind first.
 
-    def _source(self, store: KeptStore) -> Source:
-        return Source(store, self._followers, self._tasks, self._now_ms)
+        Args:
+            only: the partitions that are meant; None for all that are here.
+            partitions: how many the store has, where that is known.
+        """
+        store = store_of(self.stores, self.application, name)
+        return READERS[store.kind](store, lambda: self._source(store, only, partitions))
+
+    def _source(
+        self,
+        store: KeptStore,
+        only: frozenset[int] | None = None,
+        partitions: int | None = None,
+    ) -> Source:
+        return Source(
+            store, self._followers, self._tasks, self._now_ms, self.host, only, partitions
+        )
+
+    def told(self, store: KeptStore) -> dict[int, Told]:
+        """The partitions of a store that a worker of this host has, as it told last."""
+        sub = store.sub_topology
+        return {
+            one.task.partition: one
+            for one in self._tasks().values()
+            if one.task.sub_topology == sub
+        }
 
     def wait(
-        self, name: str, is_there: Callable[[Place], bool], *, partition: int, timeout_s: float
+        self,
+        name: str,
+        is_there: Callable[[Place], bool],
+        *,
+        partition: int,
+        timeout_s: float,
+        fresh: bool = True,
     ) -> None:
         """Wait until a partition of a store is as far as one's own writes.
 
         Args:
             is_there: tells it of how far the partition is.
+            fresh: look into the files first, as what is told may be ahead of what was read; else
+                they are looked into only where what was read last is not so far.
 
         Raises:
             TooOldError: it is not in time.
@@ -100,10 +141,13 @@ class Queries:
                 source = self._source(store)
                 # What is told first is in the rows that are looked at then.
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
-                with source.read(part, fresh=True) as (_, place):
+                with source.read(part, fresh=fresh) as (_, place):
                     if is_there(place):
                         return
                 at = f"is at offset {place.offset} of its changelog"
+                if not fresh:
+                    fresh = True
+                    continue
             except StopIteration:
                 at = "is not on this host"
             except NotReadableError as error:
@@ -124,3 +168,9 @@ class Queries:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _live_cluster(config: StreamsConfig) -> AskedCluster:
+    from headrace.streams.kafka.group_admin import GroupAdmin  # loads Kafka's client
+
+    return GroupAdmin(config.admin_config(), timeout_s=ASK_S)

@@ -100,14 +100,17 @@ class StoreReader(Generic[K, V]):
                 continue
         return source.shown_places()
 
-    def page(self, scan: Scan, *, limit: int, after: str | None = None) -> Page[K, V]:
-        """Some of the rows of a scan, and where to go on."""
+    def page(
+        self, scan: Scan, *, limit: int, after: str | None = None, with_cursors: bool = False
+    ) -> Page[K, V]:
+        """Some of the rows of a scan, and where to go on; behind each of them too if wanted."""
         source = self._source()
         walk = source.walk(scan, None if after is None else Cursor.of(after))
         steps = list(islice(walk, limit + 1))
         rows = tuple(self._row(step) for step in steps[:limit])
         more = steps[limit - 1].cursor if len(steps) > limit else None
-        return Page(rows=rows, after=more, places=source.shown_places())
+        cursors = tuple(step.cursor for step in steps[:limit]) if with_cursors else ()
+        return Page(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
         """The rows of a scan."""

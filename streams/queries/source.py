@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
 from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.kept import KeptStore
-from headrace.streams.queries.partitions import likely_partition
+from headrace.streams.queries.partitions import likely_count
 from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
 
@@ -41,12 +42,18 @@ class Source:
     Args:
         told: the tasks of this host by their ids; empty where nobody tells.
         now_ms: the wall clock.
+        host: where this is, as other hosts reach it.
+        only: the partitions that are meant; None for all that are here.
+        partitions: how many the store has, where that is known.
     """
 
     store: KeptStore
     followers: Followers
     told: Callable[[], Mapping[str, Told]]
     now_ms: Callable[[], int]
+    host: str | None = None
+    only: frozenset[int] | None = None
+    partitions: int | None = None
     places: dict[int, Place] = field(default_factory=dict, init=False)
     """Where what was read was from, by partition."""
 
@@ -72,16 +79,20 @@ class Source:
         told = {
             one.task.partition: one for one in self.told().values() if one.task.sub_topology == sub
         }
-        found = [Part(n, here.get(n), told.get(n)) for n in sorted({*here, *told})]
+        wanted = {*here, *told} if self.only is None else self.only
+        found = [Part(n, here.get(n), told.get(n)) for n in sorted(wanted)]
         if not found:
             raise NotReadableError(
                 f"this host has no rows of store {self.store.name!r}: no worker has begun here "
                 f"with a task that keeps it, below {self.followers.base}"
             )
         if first is not None and len(found) > 1:
-            guess = likely_partition(first, [part.partition for part in found])
+            guess = partition_for_key(first, self._spread(found))
             found.sort(key=lambda part: part.partition != guess)
         return found
+
+    def _spread(self, parts: Sequence[Part]) -> int:
+        return likely_count((part.partition for part in parts), self.partitions)
 
     def _newest_table(self) -> Part:
         newest: tuple[int, Part] | None = None
@@ -136,6 +147,7 @@ class Source:
             age_ms=age_ms,
             state=state,
             inputs={} if told is None else told.inputs,
+            host=self.host,
         )
 
     def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Step]:
@@ -208,10 +220,10 @@ class Source:
         """The rows of keys and their partitions, in the order of the keys."""
         found: list[tuple[int, bytes] | None] = [None] * len(keys)
         parts = self.parts()
-        here = [part.partition for part in parts]
+        spread = self._spread(parts)
         likely: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
-            likely.setdefault(likely_partition(key, here), []).append(index)
+            likely.setdefault(partition_for_key(key, spread), []).append(index)
         unread: NotReadableError | None = None
         for is_first in (True, False):
             for part in parts:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, Self, cast
+from urllib.parse import quote, urlencode
 
 import msgspec
 from starlette.requests import Request
 
 from headrace.streams.queries.answers import Place
-from headrace.streams.queries.asked import MinPosition, time_of
+from headrace.streams.queries.asked import (
+    MinPosition,
+    ReadKey,
+    key_of_json,
+    key_of_text,
+    time_of,
+)
 from headrace.streams.queries.errors import TooOldError, WrongQueryError
 from headrace.streams.settings import span_of
 
@@ -22,52 +32,90 @@ moved to another host, as a rule, and they are what it left."""
 WAIT_S = 2.0
 """How long is waited for one's own writes, where nobody says for how long."""
 WAIT_MAX_S = 30.0
+ASKED_BY = "headrace-asked-by"
+"""The header of a question that a host sends on, with its endpoint: whoever gets it answers
+himself, so that none goes round in circles."""
+_OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
+"""What is said anew of a question that is sent on."""
+
+Route = Literal["proxy", "redirect", "none"]
+_ROUTES = ("proxy", "redirect", "none")
 
 
+@dataclass(frozen=True)
 class Asked:
-    """See the module."""
+    """See the module.
 
-    def __init__(self, request: Request, body: bytes = b"") -> None:
-        self._given = request.query_params
-        self._body = body
-        self._path_key: str | None = request.path_params.get("key")
-        self.name: str = request.path_params.get("name", "")
+    Args:
+        name: the store's.
+        given: the parameters.
+        path_key: the key, where it is part of the path.
+        asker: the endpoint of the host that sends it on.
+        authorization: the header that says who asks.
+    """
+
+    name: str
+    given: tuple[tuple[str, str], ...] = ()
+    path_key: str | None = None
+    body: bytes = b""
+    asker: str | None = None
+    authorization: str | None = None
+
+    @classmethod
+    def of(cls, request: Request, body: bytes = b"") -> Self:
+        """Read a request."""
+        return cls(
+            name=request.path_params.get("name", ""),
+            given=tuple(request.query_params.multi_items()),
+            path_key=request.path_params.get("key"),
+            body=body,
+            asker=request.headers.get(ASKED_BY),
+            authorization=request.headers.get("authorization"),
+        )
+
+    @cached_property
+    def _values(self) -> dict[str, str]:
+        return dict(self.given)
+
+    # -- what is asked for -----------------------------------------------------------------------
 
     @property
     def key(self) -> str:
         """The key that is asked for."""
-        found = self._path_key if self._path_key is not None else self.text("key")
+        found = self.path_key if self.path_key is not None else self.text("key")
         if found is None:
             raise WrongQueryError("say which key: ?key=")
         return found
 
+    @property
+    def read_key(self) -> ReadKey:
+        """Makes bytes of keys in parameters."""
+        return key_of_json if self.flag("json_keys") else key_of_text
+
     def text(self, name: str) -> str | None:
         """A parameter."""
-        return self._given.get(name)
+        return self._values.get(name)
 
     def flag(self, name: str) -> bool:
         """A parameter that is yes or no."""
-        text = self._given.get(name, "false")
+        text = self._values.get(name, "false")
         if text not in ("true", "false"):
             raise WrongQueryError(f"{name} is true or false, and not {text[:40]!r}")
         return text == "true"
 
     def time(self, name: str, otherwise: int) -> int:
         """A parameter that is a time."""
-        text = self._given.get(name)
+        text = self._values.get(name)
         return otherwise if text is None else time_of(text, name)
 
     def limit(self) -> int:
         """How many rows."""
-        text = self._given.get("limit", str(LIMIT))
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= PAGE_MAX:
-            raise WrongQueryError(f"limit is a number from 1 to {PAGE_MAX}, and not {text[:40]!r}")
-        return int(text)
+        return self._number("limit", LIMIT, PAGE_MAX)
 
     def keys(self) -> list[Any]:
         """The keys of a body."""
         try:
-            found = msgspec.json.decode(self._body)["keys"]
+            found = msgspec.json.decode(self.body)["keys"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise WrongQueryError('the body is to be JSON: {"keys": [...]}') from error
         if not isinstance(found, list) or len(found) > PAGE_MAX:
@@ -75,9 +123,11 @@ class Asked:
         return found
 
     def min_positions(self) -> list[MinPosition]:
-        """How far the store is to be."""
-        given = (text for one in self._given.getlist("min_position") for text in one.split(","))
-        return [MinPosition.parse(text) for text in given]
+        """How far the store is to be; of the partitions that are meant."""
+        given = (text for name, text in self.given if name == "min_position")
+        found = (MinPosition.parse(text) for one in given for text in one.split(","))
+        only = self.only
+        return [one for one in found if only is None or one.partition in only]
 
     def wait_s(self) -> float:
         """How long to wait for that."""
@@ -94,8 +144,94 @@ class Asked:
                 "here, and a longer one has the rows as they are"
             )
 
+    # -- over hosts ------------------------------------------------------------------------------
+
+    @property
+    def route(self) -> Route:
+        """What becomes of a question whose answer is elsewhere."""
+        text = self._values.get("route", "proxy")
+        if text not in _ROUTES:
+            raise WrongQueryError(f"route is proxy, redirect or none, and not {text[:40]!r}")
+        return cast(Route, text)
+
+    @cached_property
+    def only(self) -> frozenset[int] | None:
+        """The partitions that are meant; None for all."""
+        text = self._values.get("partitions")
+        if text is None:
+            return None
+        parts = text.split(",")
+        if not all(part.isascii() and part.isdigit() and len(part) < 7 for part in parts):
+            raise WrongQueryError(f"partitions are numbers with commas, and not {text[:40]!r}")
+        return frozenset(map(int, parts))
+
+    @property
+    def partitions(self) -> int | None:
+        """How many the store has, as a host knows that sends the question on."""
+        return self._number("of", 0, 1_000_000) or None
+
+    def sent_on(
+        self,
+        only: Iterable[int],
+        of: int,
+        *,
+        left: bool = False,
+        body: bytes | None = None,
+        **changed: str | None,
+    ) -> Asked:
+        """The question as another host is asked it.
+
+        Args:
+            only: the partitions that are meant there.
+            of: how many there are.
+            left: whether what a task has left behind there will do.
+            changed: other parameters; None for those that are left out.
+        """
+        meant = frozenset(only)
+        kept = [one for one in self.given if one[0] not in _OUTER and one[0] not in changed]
+        kept += [(name, text) for name, text in changed.items() if text is not None]
+        if self.path_key is not None or "key" in self._values:
+            kept.append(("key", self.key))
+        kept += [("partitions", ",".join(map(str, sorted(meant)))), ("of", str(of))]
+        kept += [("left", "true")] * left
+        positions = [str(one) for one in self.min_positions() if one.partition in meant]
+        kept += [("min_position", ",".join(positions))] if positions else []
+        return replace(
+            self, given=tuple(kept), path_key=None, body=self.body if body is None else body
+        )
+
+    def target(self, word: str) -> str:
+        """Path and query of the question at another host.
+
+        Args:
+            word: what stands behind the store's name.
+        """
+        path = f"/api/stores/{quote(self.name, safe='')}" + (f"/{word}" if word else "")
+        return f"{path}?{urlencode(self.given)}"
+
+    def headers(self, asker: str) -> dict[str, str]:
+        """The headers of the question at another host.
+
+        Args:
+            asker: the endpoint of this host.
+        """
+        found = {ASKED_BY: asker}
+        if self.authorization is not None:
+            found["Authorization"] = self.authorization
+        if self.body:
+            found["Content-Type"] = "application/json"
+        return found
+
+    def _number(self, name: str, otherwise: int, most: int) -> int:
+        text = self._values.get(name)
+        if text is None:
+            return otherwise
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+            raise WrongQueryError(f"{name} is a number from 1 to {most}, and not {text[:40]!r}")
+        return int(text[:9])
+
     def _span(self, name: str, otherwise: float) -> float:
-        text = self._given.get(name)
+        text = self._values.get(name)
         if text is None:
             return otherwise
         try:

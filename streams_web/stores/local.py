@@ -14,13 +14,19 @@ from typing import Any
 from headrace.streams.facts.wire import to_plain
 from headrace.streams.queries.answers import Page, Place
 from headrace.streams.queries.asked import (
+    MinPosition,
     key_of_document,
-    key_of_text,
     row_document,
     scan_of,
     time_of,
 )
-from headrace.streams.queries.errors import NotReadableError, WrongQueryError
+from headrace.streams.queries.errors import (
+    NotHereError,
+    NotReadableError,
+    TooOldError,
+    WrongQueryError,
+)
+from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import (
     LAST_MS,
@@ -35,6 +41,9 @@ from headrace.streams_web.stores.asked import Asked
 
 WAITING_MAX = 16
 """So many may wait at once: each takes one of the threads that answer the others."""
+SURE_S = 0.25
+"""So old may be what is known of the group, where it says that a task is here of which no worker
+here told: one that is started again, or one that has just left."""
 
 Answer = tuple[dict[str, Any], int]
 """What is said, and the status code."""
@@ -49,20 +58,20 @@ class LocalStores:
 
     def stores(self, queries: Queries, _: Asked) -> Answer:
         """The stores."""
-        return {"stores": [_described(queries, name) for name in sorted(queries.stores)]}, 200
+        return {"stores": [described(queries, name) for name in sorted(queries.stores)]}, 200
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
         """A store, and how far its partitions are."""
         reader = self._reader(queries, asked)
-        found = _described(queries, reader.name)
+        found = described(queries, reader.name)
         if not reader.store.in_memory:
             found["places"] = _places(reader.places())
         return found, 200
 
-    def get(self, queries: Queries, asked: Asked) -> Answer:
+    def of_key(self, queries: Queries, asked: Asked) -> Answer:
         """The row of a key, or its windows."""
         reader = self._reader(queries, asked)
-        key = key_of_text(asked.key, reader.key_serde, reader.name)
+        key = asked.read_key(asked.key, reader.key_serde, reader.name)
         if isinstance(reader, WindowReader | SessionReader):
             begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
             return self._rows(reader, reader.of_key(key, begin, end), asked)
@@ -80,15 +89,11 @@ class LocalStores:
             return {"error": f"store {reader.name!r} has no row of this key", **places}, 404
         return {**row_document(found.row), **places}, 200
 
-    def get_many(self, queries: Queries, asked: Asked) -> Answer:
+    def of_keys(self, queries: Queries, asked: Asked) -> Answer:
         """The rows of many keys."""
         reader = self._reader(queries, asked)
-        if not isinstance(reader, KeyValueReader):
-            raise WrongQueryError(
-                f"store {reader.name!r} has windows; ask for them key by key, with from= and to="
-            )
-        documents = asked.keys()
-        keys = [key_of_document(one, reader.key_serde, reader.name) for one in documents]
+        keys = keys_of(reader, asked.keys())
+        assert isinstance(reader, KeyValueReader)
         rows, places = reader.find_many(keys)
         asked.require_young(places)
         found = [None if row is None else row_document(row) for row in rows]
@@ -98,7 +103,8 @@ class LocalStores:
         """Rows from one key to another, or of windows by time."""
         reader = self._reader(queries, asked)
         begin, end = asked.text("from"), asked.text("to")
-        scan = scan_of(reader, begin=begin, end=end, reverse=asked.flag("reverse"))
+        reverse, read = asked.flag("reverse"), asked.read_key
+        scan = scan_of(reader, begin=begin, end=end, reverse=reverse, read=read)
         return self._rows(reader, scan, asked)
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
@@ -107,7 +113,15 @@ class LocalStores:
         prefix = asked.text("prefix")
         if prefix is None:
             raise WrongQueryError("say which prefix: ?prefix=")
-        return self._rows(reader, scan_of(reader, prefix=prefix), asked)
+        scan = scan_of(
+            reader,
+            begin=asked.text("from"),
+            end=asked.text("to"),
+            prefix=prefix,
+            reverse=asked.flag("reverse"),
+            read=asked.read_key,
+        )
+        return self._rows(reader, scan, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
         """How many rows there are."""
@@ -118,23 +132,74 @@ class LocalStores:
         return {"count": reader.approximate_num_entries(), "exact": False}, 200
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
-        page: Page[Any, Any] = reader.page(scan, limit=asked.limit(), after=asked.text("after"))
+        is_part = asked.only is not None  # of what another host puts in order
+        page: Page[Any, Any] = reader.page(
+            scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
+        )
         asked.require_young(page.places)
         rows = [row_document(row) for row in page.rows]
+        for row, cursor in zip(rows, page.cursors, strict=False):
+            row["after"] = cursor
         return {"rows": rows, "after": page.after, "places": _places(page.places)}, 200
 
     def _reader(self, queries: Queries, asked: Asked) -> StoreReader[Any, Any]:
         """The store that is meant, once it is as far as is asked for."""
-        reader = queries.reader(asked.name)
+        only = asked.only
+        reader = queries.reader(asked.name, only=only, partitions=asked.partitions)
+        is_checked = queries.host is not None and not reader.store.in_memory
+        if only is not None and is_checked and not asked.flag("left"):
+            _require_here(queries, reader.store, only)
         for wanted in asked.min_positions():
-            with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
-                queries.wait(
-                    asked.name,
-                    wanted.is_reached,
-                    partition=wanted.partition,
-                    timeout_s=asked.wait_s(),
-                )
+            self._wait(queries, asked, wanted)
         return reader
+
+    def _wait(self, queries: Queries, asked: Asked, wanted: MinPosition) -> None:
+        def wait(timeout_s: float, *, fresh: bool) -> None:
+            queries.wait(
+                asked.name,
+                wanted.is_reached,
+                partition=wanted.partition,
+                timeout_s=timeout_s,
+                fresh=fresh,
+            )
+
+        try:
+            wait(0.0, fresh=wanted.topic is not None)
+        except TooOldError:
+            with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
+                wait(asked.wait_s(), fresh=True)
+
+
+def _require_here(queries: Queries, store: KeptStore, only: frozenset[int]) -> None:
+    """See that a worker of this host has the tasks, or is to have them again.
+
+    Raises:
+        NotHereError: none has, and another host may.
+    """
+    for partition in sorted(only - queries.told(store).keys()):
+        heard = queries.whereabouts.heard(at_most_s=SURE_S)
+        assert store.sub_topology is not None, store.name
+        owner = heard.owners.get((store.sub_topology, partition))
+        if owner is None or owner != queries.host:
+            raise NotHereError(
+                f"partition {partition} of store {store.name!r} is not on host {queries.host}, but "
+                f"{'nowhere now' if owner is None else f'on {owner}'}; ask again",
+                partition=partition,
+                host=owner,
+            )
+
+
+def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
+    """The bytes of many keys.
+
+    Raises:
+        WrongQueryError: one is no key of the store, or the store has windows.
+    """
+    if not isinstance(reader, KeyValueReader):
+        raise WrongQueryError(
+            f"store {reader.name!r} has windows; ask for them key by key, with from= and to="
+        )
+    return [key_of_document(one, reader.key_serde, reader.name) for one in documents]
 
 
 @contextmanager
@@ -148,7 +213,8 @@ def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
         places.release()
 
 
-def _described(queries: Queries, name: str) -> dict[str, Any]:
+def described(queries: Queries, name: str) -> dict[str, Any]:
+    """A store in words."""
     store = queries.stores[name]
     return {
         "name": name,

@@ -13,7 +13,12 @@ _SAME = {
     "min_position": "Wait until a partition is so far: PARTITION:OFFSET, as places have them, or "
     "TOPIC-PARTITION:OFFSET of a record that was written to an input.",
     "wait": "For how long, such as 2s.",
-    "max_age": "Refuse rows that may lack changes of a longer time, such as 10s; 60s unless given.",
+    "max_age": "Refuse rows that may lack changes of a longer time, such as 10s; 60s unless given. "
+    "Where it is given, what a task has left behind on a host is taken too while it moves.",
+    "route": "What becomes of a question whose rows other hosts have: proxy asks them, redirect "
+    "sends whoever asks for one key there, none answers from here alone.",
+    "partial": "true gives what there is where a host does not answer, with what is missing.",
+    "json_keys": "true takes keys in parameters for JSON, also where they are text.",
 }
 _PAGED = {
     "limit": "Rows of a page, 100 unless it is given, 10000 at most.",
@@ -75,7 +80,7 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
         ),
         f"{store}/count": _get(
             "How many rows there are.",
-            {"exact": "true looks at all of them."},
+            {**_SAME, "exact": "true looks at all of them."},
             _object(count={"type": "integer"}, exact={"type": "boolean"}),
         ),
         f"{store}/changes": _changes("The committed changes of a store."),
@@ -109,8 +114,10 @@ def _operation(
                 "description": "The answer.",
                 "content": {"application/json": {"schema": answer}},
             },
+            "307": {"description": "With route=redirect: the host that has the key."},
             "400": {"description": "The question is wrong, with what would be right."},
             "404": {"description": "There is no such store, or no row of this key."},
+            "421": {"description": "With route=none: another host has it, and which."},
             "501": {"description": "The store is in the workers' memory."},
             "503": {"description": "The rows cannot be read now, or are too old; ask again."},
         },

@@ -1,6 +1,7 @@
 """Queries of stores over HTTP: where one is asked for, and what it is refused with.
 
-A question runs in a thread of the server's pool, never in a worker.
+A question runs in a thread, never in a worker. Those that other hosts send on have threads of their
+own: two hosts that wait for each other's answers would have none left to give them.
 """
 
 from __future__ import annotations
@@ -8,30 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import anyio
+import anyio.to_thread
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from headrace.streams.errors import StreamsError
 from headrace.streams.feeds.errors import NoChangelogError, PositionGoneError
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
+    NotHereError,
     NotReadableError,
     QueryError,
     StoreInMemoryError,
+    UnreachedHostError,
     WrongQueryError,
 )
 from headrace.streams.queries.queries import Queries
 from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
 from headrace.streams_web.stores.changes import ChangePages
 from headrace.streams_web.stores.local import Answer, LocalStores
+from headrace.streams_web.stores.routing import RoutedStores, SentElsewhereError
 from headrace.topology.errors import TopologyError
+
+THREADS = 32
+"""So many questions are answered at once; and as many of those that other hosts send on."""
 
 _CODES: tuple[tuple[type[StreamsError], int], ...] = (
     (NoSuchStoreError, 404),
     (WrongQueryError, 400),
+    (NotHereError, 421),
     (NotReadableError, 503),
     (StoreInMemoryError, 501),
     (NoChangelogError, 501),
@@ -53,31 +62,29 @@ class StorePages:
         self._queries = queries
         self._local = LocalStores()
         self._changes = ChangePages(queries, _refused)
+        self._routed = RoutedStores(self._local)
+        self._limits: tuple[anyio.CapacityLimiter, anyio.CapacityLimiter] | None = None
 
     def routes(self) -> list[Route]:
         """Where what is asked for."""
         one = "/api/stores/{name}"
-        local = self._local
+        asks = self._routed
         return [
-            Route("/api/stores", self._page(local.stores)),
-            Route(one, self._page(local.store)),
+            Route("/api/stores", self._page(self._local.stores)),
+            Route(one, self._page(asks.store)),
             Route(f"{one}/get", self._many, methods=["POST"]),
-            Route(f"{one}/get", self._page(local.get)),
-            Route(f"{one}/range", self._page(local.between)),
-            Route(f"{one}/prefix", self._page(local.beginning)),
-            Route(f"{one}/count", self._page(local.count)),
+            Route(f"{one}/get", self._page(asks.of_key)),
+            Route(f"{one}/range", self._page(asks.between)),
+            Route(f"{one}/prefix", self._page(asks.beginning)),
+            Route(f"{one}/count", self._page(asks.count)),
             Route(f"{one}/changes", self._changes.changes),
             Route(f"{one}/{{key:path}}/changes", self._changes.changes),
-            Route(f"{one}/{{key:path}}", self._page(local.get)),
+            Route(f"{one}/{{key:path}}", self._page(asks.of_key)),
         ]
 
-    def close(self) -> None:
-        """End what lasts."""
-        self._changes.close()
-
-    def _page(self, ask: _Ask) -> Callable[[Request], Response]:
-        def page(request: Request) -> Response:
-            return self._answered(ask, Asked(request))
+    def _page(self, ask: _Ask) -> Any:
+        async def page(request: Request) -> Response:
+            return await self._in_thread(ask, Asked.of(request))
 
         return page
 
@@ -87,22 +94,44 @@ class StorePages:
             body += part
             if len(body) > BODY_MAX_BYTES:
                 return _said({"error": f"a request is {BODY_MAX_BYTES >> 20} MiB at most"}, 413)
-        asked = Asked(request, bytes(body))
-        return await run_in_threadpool(lambda: self._answered(self._local.get_many, asked))
+        return await self._in_thread(self._routed.of_keys, Asked.of(request, bytes(body)))
+
+    async def _in_thread(self, ask: _Ask, asked: Asked) -> Response:
+        if self._limits is None:  # they belong to the loop that is running
+            self._limits = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
+        limiter = self._limits[asked.asker is not None]
+        return await anyio.to_thread.run_sync(self._answered, ask, asked, limiter=limiter)
 
     def _answered(self, ask: _Ask, asked: Asked) -> Response:
         try:
             found, code = ask(cast(Queries, self._queries()), asked)
+        except SentElsewhereError as sent:
+            return RedirectResponse(sent.url, 307)
         except (StreamsError, TopologyError) as error:
             return _refused(error)
         return _said(found, code)
 
+    def close(self) -> None:
+        """End what lasts, and the connections to other hosts."""
+        self._changes.close()
+        self._routed.close()
+
+
+def _more(error: Exception) -> dict[str, Any]:
+    """What a program can act on."""
+    found: dict[str, Any] = {}
+    if isinstance(error, NotReadableError) and error.remaining is not None:
+        found["restore_remaining"] = error.remaining
+    if isinstance(error, NotHereError):
+        found["partition"] = error.partition
+    if isinstance(error, NotHereError | UnreachedHostError):
+        found["host"] = error.host
+    return found
+
 
 def _refused(error: Exception) -> Response:
-    said: dict[str, Any] = {"error": str(error)}
-    if isinstance(error, NotReadableError) and error.remaining is not None:
-        said["restore_remaining"] = error.remaining
-    return _said(said, next((code for kind, code in _CODES if isinstance(error, kind)), 503))
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), 503)
+    return _said({"error": str(error), **_more(error)}, code)
 
 
 def _said(found: dict[str, Any], code: int) -> Response:

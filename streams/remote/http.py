@@ -1,0 +1,156 @@
+"""One server that is asked over HTTP, over connections that are used again.
+
+Python's own client, so that a program that asks needs nothing more. All that is asked changes
+nothing, so what comes to nothing over a connection that the server has ended meanwhile is asked
+once more.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from headrace.streams.errors import ConfigError
+from headrace.streams.queries.errors import UnreachedHostError
+
+CONNECT_S = 2.0
+IDLE_MAX = 8
+"""So many connections are kept for later."""
+IDLE_S = 30.0
+"""For so long: the server ends those that are older than a minute."""
+ANSWER_MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What was answered.
+
+    Args:
+        code: the status code.
+        document: the JSON.
+    """
+
+    code: int
+    document: Any
+
+
+class HttpHost:
+    """See the module. Any thread may ask.
+
+    Args:
+        url: ``http://HOST:PORT`` or ``https://…``, with what stands before ``/api`` there.
+        context: for https; None trusts what the system trusts.
+
+    Raises:
+        ConfigError: it is no such address.
+    """
+
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if host is None or parts.scheme not in ("http", "https"):
+            raise ConfigError(
+                f"an application is asked at http://HOST:PORT or https://HOST:PORT, not {url!r}"
+            )
+        self.url = url.rstrip("/")
+        self._host, self._port, self._path = host, port, parts.path.rstrip("/")
+        self._context = context
+        if parts.scheme == "https" and context is None:
+            self._context = ssl.create_default_context()
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._is_closed = False
+
+    def ask(
+        self,
+        target: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Reply:
+        """Ask for something: GET, or POST with a body.
+
+        Args:
+            target: path and query.
+            timeout_s: for how long nothing may come.
+
+        Raises:
+            UnreachedHostError: nobody answers there, or something else than an application.
+        """
+        method = "GET" if body is None else "POST"
+        kept = self._take()
+        while True:
+            connection = kept or self._connect()
+            try:
+                if connection.sock is None:
+                    connection.connect()
+                assert connection.sock is not None
+                connection.sock.settimeout(timeout_s)
+                connection.request(method, self._path + target, body, dict(headers))
+                answer = connection.getresponse()
+                data = answer.read(ANSWER_MAX_BYTES)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                if kept is not None and not isinstance(error, TimeoutError):
+                    kept = None  # the server has ended it meanwhile
+                    continue
+                raise self._unreached(f"{type(error).__name__}: {error}") from error
+            if answer.will_close or not answer.isclosed():
+                connection.close()
+            else:
+                self._give_back(connection)
+            try:
+                return Reply(answer.status, msgspec.json.decode(data))
+            except msgspec.DecodeError as error:
+                raise self._unreached(
+                    f"status {answer.status}, and what it says is no JSON; is it headrace?"
+                ) from error
+
+    def _unreached(self, why: str) -> UnreachedHostError:
+        return UnreachedHostError(
+            f"host {self.url} does not answer: {why}; ask again later", host=self.url
+        )
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=CONNECT_S, context=self._context
+        )
+
+    def _take(self) -> http.client.HTTPConnection | None:
+        oldest_s = time.monotonic() - IDLE_S
+        with self._lock:
+            while self._idle:
+                since_s, connection = self._idle.pop()
+                if since_s >= oldest_s:
+                    return connection
+                connection.close()
+        return None
+
+    def _give_back(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._is_closed and len(self._idle) < IDLE_MAX:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """End the connections that nobody uses."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()

@@ -1,0 +1,352 @@
+"""Stores over several hosts: a question goes to whoever has what it is about."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
+from headrace.streams.errors import FatalClientError
+from headrace.streams.queries import followers, whereabouts
+from headrace.streams_web.stores import hosts as asking
+from headrace.streams_web.stores.asked import ASKED_BY
+from tests.support.hosts import Host, Hosts
+from tests.support.processes import wait_until
+
+KEYS = [f"k{n:02d}" for n in range(40)]
+
+
+def topology() -> Topology:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=serdes.string, value=serdes.string)
+    grouped = words.group_by_key()
+    grouped.count(store="counts").to_stream().to("out")
+    windows = grouped.windowed_by(TimeWindows(size=timedelta(seconds=10), grace=timedelta(days=1)))
+    windows.count(store="windows").to_stream().to("windows-out")
+    by_value = words.group_by(lambda _, value: value, key=serdes.string, name="by-value")
+    by_value.count(store="placed").to_stream().to("placed-out")
+    builder.global_table("names", key=serdes.string, value=serdes.string, store="names")
+    held = Materialized("held", kind="memory")
+    builder.table("held", key=serdes.string, value=serdes.string, store=held)
+    return builder.build()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed is read at once, and what the group says is asked for at once."""
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
+    monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path, topology(), [{0, 3}, {1}, {2}])
+    hosts.send("words", *((key, f"v{key}") for key in KEYS))
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """For tests that change nothing that others look at."""
+    hosts = Hosts(tmp_path_factory.mktemp("shared"), topology(), [{0, 3}, {1}, {2}])
+    hosts.send("words", *((key, f"v{key}") for key in KEYS))
+    yield hosts
+    hosts.close()
+
+
+def rows_of(found: Any) -> list[str]:
+    return [row["key"] for row in found["rows"]]
+
+
+def test_a_key_is_answered_by_the_host_that_has_it_whoever_is_asked(shared: Hosts) -> None:
+    owners = {p: host.endpoint for host in shared.hosts for p in host.tasks}
+    seen = set()
+    for key in KEYS[:12]:
+        for host in shared.hosts:
+            code, found = host.get(f"/counts/{key}")
+            assert (code, found["key"], found["value"]) == (200, key, 1)
+            (place,) = found["places"]
+            assert place["partition"] == found["partition"]
+            assert place["host"] == owners[found["partition"]]
+            seen.add(place["host"])
+    assert len(seen) == 3
+
+
+def test_a_key_that_others_put_elsewhere_is_found(three: Hosts) -> None:
+    """Whoever writes to a source may have another partitioner."""
+    three.driver.input("words").send("astray", "", partition=1)
+    three.driver.commit()
+    for host in three.hosts:
+        assert host.get("/counts/astray")[1]["partition"] == 1
+        found = host.get("/counts/get", {"keys": ["astray", "k01", "none"]})[1]["rows"]
+        assert [row and row["value"] for row in found] == [1, 1, None]
+        code, found = host.get("/counts/none")
+        assert code == 404
+        assert {place["partition"] for place in found["places"]} == {0, 1, 2, 3}
+
+
+def test_a_key_that_only_the_application_places_is_looked_for_in_one_partition(
+    shared: Hosts,
+) -> None:
+    code, found = shared.hosts[0].get("/placed/none")
+    assert code == 404
+    assert len(found["places"]) == 1
+    assert shared.hosts[0].get("/placed/vk01")[1]["value"] == 1
+    stores = shared.hosts[0].queries.stores
+    assert {name: stores[name].is_placed for name in ("counts", "placed", "windows")} == {
+        "counts": False, "placed": True, "windows": False
+    }  # fmt: skip
+
+
+def test_many_keys_are_joined_in_their_order(shared: Hosts) -> None:
+    asked = [*reversed(KEYS), "none", KEYS[0]]
+    for host in shared.hosts:
+        code, found = host.get("/counts/get", {"keys": asked})
+        assert code == 200
+        assert [row and row["key"] for row in found["rows"]] == [*reversed(KEYS), None, KEYS[0]]
+        assert [place["partition"] for place in found["places"]] == [0, 1, 2, 3]
+    assert shared.hosts[0].get("/windows/get", {"keys": ["k"]})[0] == 400
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_ranges_are_in_the_order_of_keys_over_hosts_and_pages(shared: Hosts, reverse: bool) -> None:
+    for limit in (7, 34, 35, 36):
+        pages, after = [], ""
+        for turn in range(100):  # each page from another host
+            host = shared.hosts[turn % 3]
+            query = f"from=k03&to=k37&limit={limit}&reverse={str(reverse).lower()}{after}"
+            code, found = host.get(f"/counts/range?{query}")
+            assert code == 200
+            pages.append(rows_of(found))
+            assert {len(row) for row in found["rows"]} == {4}  # no more than in a row of one host
+            if found["after"] is None:
+                break
+            after = f"&after={found['after']}"
+        keys = [key for page in pages for key in page]
+        assert keys == sorted(KEYS[3:38], reverse=reverse)
+        assert all(len(page) == limit for page in pages[:-1])
+
+
+def test_a_range_longer_than_a_piece_is_whole(
+    shared: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.streams_web.stores.routing.PIECE_MIN", 1)
+    found = shared.hosts[1].get("/counts/range?limit=40")[1]
+    assert (rows_of(found), found["after"]) == (KEYS, None)
+    found = shared.hosts[1].get("/counts/prefix?prefix=k1&limit=5")[1]
+    assert (rows_of(found), found["after"] is None) == (KEYS[10:15], False)
+
+
+def test_windows_and_counts_are_of_all_hosts(three: Hosts) -> None:
+    three.send("words", *((key, "") for key in KEYS), timestamp=15_000)
+    for host in three.hosts:
+        found = host.get("/windows/k05")[1]
+        assert [row["key"]["window"]["start_ms"] for row in found["rows"]] == [0, 10_000]
+        found = host.get("/windows/k05?limit=1")[1]
+        more = host.get(f"/windows/k05?limit=1&after={found['after']}")[1]
+        assert [row["key"]["window"]["start_ms"] for row in more["rows"]] == [10_000]
+        assert host.get("/windows/none")[1]["rows"] == []
+        found = host.get("/windows/range?from=10000&limit=100")[1]
+        assert {row["key"]["key"] for row in found["rows"]} == set(KEYS)
+        assert host.get("/counts/count?exact=true")[1] == {"count": 40, "exact": True}
+        assert host.get("/counts/count")[1]["exact"] is False
+        places = host.get("/counts")[1]["places"]
+        assert [place["partition"] for place in places] == [0, 1, 2, 3]
+        assert len({place["host"] for place in places}) == 3
+
+
+def test_a_client_is_sent_to_the_host_that_has_the_key(shared: Hosts) -> None:
+    first, *_ = shared.hosts
+    there = {}
+    for key in KEYS:
+        asked = http.client.HTTPConnection(first.endpoint, timeout=60)
+        asked.request("GET", f"/api/stores/counts/{key}?route=redirect")
+        answer = asked.getresponse()
+        there[key] = (answer.status, answer.headers.get("location"))
+        asked.close()
+    sent = {key: url for key, (code, url) in there.items() if code == 307}
+    assert 0 < len(sent) < len(KEYS)
+    assert {code for code, _ in there.values()} == {200, 307}
+    for key, url in sent.items():
+        assert not url.startswith(first.server.url)
+        code, found = first.get(f"/counts/{key}?route=redirect")  # which follows
+        assert (code, found["value"]) == (200, 1)
+        assert url.startswith(f"http://{found['places'][0]['host']}/")
+
+
+def test_one_host_answers_alone_where_that_is_asked_for(shared: Hosts) -> None:
+    codes = {}
+    for key in KEYS:
+        code, found = shared.hosts[1].get(f"/placed/v{key}?route=none")
+        codes[code] = found
+    assert codes.keys() == {200, 421}
+    assert codes[421]["host"] in {shared.hosts[0].endpoint, shared.hosts[2].endpoint}
+    assert f"is on host {codes[421]['host']}" in codes[421]["error"]
+    assert shared.hosts[1].get("/counts/k01?route=anywhere")[0] == 400
+    assert shared.hosts[1].get("/counts/k01?partitions=1")[0] == 400
+
+
+def test_a_global_table_is_answered_anywhere(shared: Hosts) -> None:
+    shared.send("names", ("a", "Ada"))
+    for host in shared.hosts:
+        assert host.get("/names/a")[1]["value"] == "Ada"
+        assert host.get("/names/get", {"keys": ["a", "b"]})[1]["rows"][0]["value"] == "Ada"
+    assert shared.hosts[0].get("/held/a")[0] == 501
+
+
+def test_a_task_that_has_moved_is_found_at_its_new_host(three: Hosts) -> None:
+    first, second, third = three.hosts
+    assert first.get("/counts/get", {"keys": KEYS})[0] == 200
+    three.give(second, set())
+    three.give(third, {1, 2})
+    for host in three.hosts:  # they have heard otherwise not long ago
+        code, found = host.get("/counts/get", {"keys": KEYS})
+        assert code == 200
+        assert all(row["value"] == 1 for row in found["rows"])
+        assert {p["host"] for p in found["places"] if p["partition"] == 1} == {third.endpoint}
+        assert len(host.get("/counts/range")[1]["rows"]) == 40
+
+
+def test_what_was_known_holds_while_the_group_is_rebalanced(three: Hosts) -> None:
+    first = three.hosts[0]
+    assert first.get("/counts/k01")[0] == 200
+    three.group.state = "preparing rebalancing"
+    first.queries.whereabouts.heard(at_most_s=0.0)
+    assert [first.get(f"/counts/{key}")[0] for key in KEYS] == [200] * 40
+
+
+def test_a_silent_host_is_named_with_what_it_has(three: Hosts) -> None:
+    first, second, _ = three.hosts
+    second.server.close()
+    code, found = first.get("/counts/range")
+    assert code == 503
+    assert found["host"] == second.endpoint
+    assert f"{second.endpoint} does not answer" in found["error"]
+    assert "partition 1 of store 'counts' is there" in found["error"]
+    codes = {first.get(f"/placed/v{key}")[0] for key in KEYS}
+    assert codes == {200, 503}  # what others have is answered
+    code, found = first.get("/counts/range?partial=true")
+    assert code == 200
+    assert 0 < len(found["rows"]) < 40
+    (missing,) = found["missing"]
+    assert (missing["partitions"], missing["host"]) == ([1], second.endpoint)
+    code, found = first.get("/placed/get?partial=true", {"keys": [f"v{key}" for key in KEYS]})
+    nulls = [index for index, row in enumerate(found["rows"]) if row is None]
+    assert (code, found["unanswered"]) == (200, nulls)
+    found = first.get("/counts/count?exact=true&partial=true")[1]
+    assert found["count"] < 40
+    assert found["missing"]
+
+
+def test_what_a_task_has_left_is_given_to_whoever_says_how_old_it_may_be(three: Hosts) -> None:
+    """The files of all are here, so what is left of partition 1 is at the other hosts."""
+    first, second, _ = three.hosts
+    second.server.close()
+    assert first.get("/counts/range")[0] == 503
+    code, found = first.get("/counts/range?max_age=1h")
+    assert (code, len(found["rows"])) == (200, 40)
+    (left,) = (place for place in found["places"] if place["partition"] == 1)
+    assert left["host"] != second.endpoint
+    assert left["state"] is None
+    assert first.get("/counts/range?max_age=0ms")[0] == 503
+    code, found = first.get("/counts/get?max_age=1h", {"keys": KEYS})
+    assert [row["key"] for row in found["rows"]] == KEYS
+
+
+def test_ones_own_write_is_waited_for_at_the_host_that_has_it(three: Hosts) -> None:
+    first = three.hosts[0]
+    places = first.get("/counts")[1]["places"]
+    reached = ",".join(f"{place['partition']}:{place['offset']}" for place in places)
+    for path in ("/counts/k01", "/counts/range", "/counts/count"):
+        assert first.get(f"{path}?min_position={reached}&max_age=1h")[0] == 200
+    behind = ",".join(f"{place['partition']}:{place['offset'] + 1}" for place in places)
+    answers: list[int] = []
+    late = f"/counts/range?min_position={behind}&wait=30s"
+    asking_ = threading.Thread(target=lambda: answers.append(first.get(late)[0]))
+    asking_.start()
+    assert first.get(f"/counts/range?min_position={behind}&wait=10ms")[0] == 503
+    three.send("words", *((key, "") for key in KEYS))
+    asking_.join(60)
+    assert answers == [200]
+
+
+def test_a_question_is_sent_on_once(shared: Hosts) -> None:
+    """Two hosts that each take the other for the owner do not ask each other for ever."""
+    first, second, _ = shared.hosts
+    code, found = first.get("/counts/range?partitions=1&of=4", **{ASKED_BY: second.endpoint})
+    assert code == 421
+    assert (found["partition"], found["host"]) == (1, second.endpoint)
+    assert first.get("/counts/range", **{ASKED_BY: second.endpoint})[0] == 200
+
+
+def test_hosts_are_asked_with_the_token_that_was_sent(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    hosts = Hosts(tmp_path / "state", topology(), [{0}, {1}], token_file=token)
+    try:
+        hosts.send("words", *((key, "") for key in KEYS))
+        authorized = {"Authorization": "Bearer 0123456789abcdef"}
+        code, found = hosts.hosts[0].get("/counts/range", **authorized)
+        assert (code, len(found["rows"])) == (200, 40)
+        assert hosts.hosts[0].get("/counts/range")[0] == 401
+    finally:
+        hosts.close()
+
+
+def test_one_host_alone_asks_itself_as_ever(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, topology(), [{0, 1}])
+    try:
+        hosts.send("words", *((key, "") for key in KEYS))
+        (host,) = hosts.hosts
+        assert host.get("/counts/k01")[1]["places"][0]["host"] == host.endpoint
+        assert len(host.get("/counts/range")[1]["rows"]) == 40
+        assert host.get("/counts/k01?route=redirect")[0] == 200
+        assert host.get("/counts/k01?route=none")[0] == 200
+    finally:
+        hosts.close()
+
+
+def test_brokers_that_do_not_answer_are_said(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, topology(), [{0}, {1}])
+    try:
+        hosts.send("words", *((key, "") for key in KEYS))
+        hosts.group.failure = FatalClientError("no broker")
+        host = hosts.hosts[0]
+        code, found = host.get("/counts/k01")
+        assert code == 503
+        assert (
+            "the group asked cannot be described: no broker; route=none asks this host alone"
+            in (found["error"])
+        )
+        assert host.get("/counts/range?route=none")[0] == 200
+        hosts.group.failure = None
+        assert host.get("/counts/k01")[0] == 200
+        hosts.group.failure = FatalClientError("no broker")
+        host.queries.whereabouts.heard(at_most_s=0.0)
+        assert host.get("/counts/k01")[0] == 200  # by what was heard before
+    finally:
+        hosts.close()
+
+
+def test_two_hosts_that_ask_each_other_at_once_leave_threads_to_answer(shared: Hosts) -> None:
+    codes: list[int] = []
+
+    def ask(host: Host) -> None:
+        codes.append(host.get("/counts/range?limit=5")[0])
+
+    threads = [threading.Thread(target=ask, args=(shared.hosts[n % 3],)) for n in range(45)]
+    began_s = time.monotonic()
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(codes) == 45, what="all answers")
+    assert codes == [200] * 45
+    assert time.monotonic() - began_s < asking.ANSWER_S * 4
