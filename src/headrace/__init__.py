@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
     from headrace.streams.kafka.schema_registry import SchemaRegistry
     from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
+    from headrace.streams.remote.stores import connect
+    from headrace.streams.remote.stores_async import connect_async
     from headrace.streams.sinks.postgres import PostgresSink
     from headrace.streams.sinks.sqlite import SqliteSink
     from headrace.streams.uncaught.answers import UncaughtErrorResponse
@@ -170,6 +172,8 @@ __all__ = [
     "Windowed",
     "__version__",
     "avro",
+    "connect",
+    "connect_async",
     "in_memory",
     "serdes",
 ]
@@ -190,6 +194,8 @@ _ELSEWHERE: Final = {
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
     "SqliteSink": "headrace.streams.sinks.sqlite",
     "UncaughtErrorResponse": "headrace.streams.uncaught.answers",
+    "connect": "headrace.streams.remote.stores",
+    "connect_async": "headrace.streams.remote.stores_async",
     "in_memory": "headrace.topology.processors.stores",
 }
 _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}

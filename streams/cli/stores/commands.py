@@ -4,158 +4,110 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any
 
 import click
 
-from headrace.streams.cli.options import said_errors, settings_option
-from headrace.streams.cli.stores.loaded_queries import LoadedQueries
+from headrace.streams.cli.options import settings_option
+from headrace.streams.cli.stores.sources import Document, Range, Where
 from headrace.streams.cli.tables import columns, json_option, show
 
-if TYPE_CHECKING:
-    from headrace.streams.queries.answers import Place, Row
-    from headrace.streams.queries.queries import Queries
-    from headrace.streams.queries.readers import StoreReader
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _LIMIT = 100
 
-_app = click.option("--app", "target", metavar="MODULE:APP", required=True, help="The application.")
-_state_dir = click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where its state is, over its setting state.dir.",
-)
 
+def _where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the rows are; the command is given a `Where`."""
 
-def of_application(command: _Command) -> _Command:
-    """Take an application and its settings."""
-    return _app(_state_dir(settings_option(command)))
+    @click.option("--app", "target", metavar="MODULE:APP",
+                  help="The application, whose files on this host are read.")  # fmt: skip
+    @click.option("--url", metavar="URL",
+                  help="Where `headrace run --http ... --queries` of any host serves, such as "
+                  "http://host:9464: all hosts are asked.")  # fmt: skip
+    @click.option("--http-token-file", "token_file", type=click.Path(path_type=Path),
+                  help="With --url: holds the token that it wants.")  # fmt: skip
+    @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
+                  help="Where its state is, over its setting state.dir.")  # fmt: skip
+    @settings_option
+    @wraps(command)
+    def given(
+        target: str | None,
+        url: str | None,
+        token_file: Path | None,
+        state_dir: Path | None,
+        settings: dict[str, Any],
+        **others: Any,
+    ) -> Any:
+        where = Where(
+            target=target, url=url, token_file=token_file, state_dir=state_dir, settings=settings
+        )
+        return command(where=where, **others)
+
+    return given
 
 
 @click.group()
 def store() -> None:
-    """Read the stores of an application on this host, whether it runs or not.
+    """Read the stores of an application: on this host, whether it runs or not, or over HTTP.
 
-    What is shown is committed. The rows are read from the files in state.dir beside the workers,
-    which notice nothing.
+    What is shown is committed. With --app the rows are read from the files in state.dir beside the
+    workers, which notice nothing; with --url an application that runs is asked, all of its hosts.
     """
 
 
-@contextmanager
-def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
-    """The stores of the application that a command names."""
-    if state_dir is not None:
-        settings = {**settings, "state.dir": str(state_dir)}
-    with said_errors(), LoadedQueries(target, settings)() as queries:
-        yield queries
-
-
 @store.command("list")
-@of_application
+@_where
 @json_option
-def list_stores(
-    target: str, settings: dict[str, Any], state_dir: Path | None, *, as_json: bool
-) -> None:
-    """List the stores, and how far each partition is that this host has."""
-    with queries_of(target, settings, state_dir) as queries:
-        found = [(queries.reader(name), _places(queries, name)) for name in sorted(queries.stores)]
+def list_stores(where: Where, *, as_json: bool) -> None:
+    """List the stores, and how far each partition is: those of this host, or with --url of all."""
+    with where.opened() as source:
+        found = source.stores()
         if as_json:
-            click.echo(json.dumps([_document(reader, places) for reader, places in found]))
+            click.echo(json.dumps([_without_rows(one) for one in found]))
             return
         table = columns(
             "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
         )
-        for reader, places in found:
-            kept = reader.store
-            rows = f"~{reader.approximate_num_entries():,}" if places else "none here"
-            if kept.in_memory:
+        for one in found:
+            places = one["places"]
+            rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
+            if one["in_memory"]:
                 rows = "in memory"
-            here = ",".join("all" if p.partition is None else str(p.partition) for p in places)
-            offsets = sum(place.offset for place in places)
-            table.add_row(
-                kept.name, kept.kind, kept.key.name, kept.value.name, here, f"{offsets:,}", rows
+            here = ",".join(
+                "all" if place["partition"] is None else str(place["partition"]) for place in places
             )
+            offsets = sum(place["offset"] for place in places)
+            words = (one["name"], one["kind"], one["key"], one["value"])
+            table.add_row(*words, here, f"{offsets:,}", rows)
         show(table)
 
 
-def _places(queries: Queries, name: str) -> tuple[Place, ...]:
-    from headrace.streams.queries.errors import QueryError
-
-    try:
-        return queries.reader(name).places()
-    except QueryError:
-        return ()  # no worker has begun with it here, or it is in memory
-
-
-def _document(reader: StoreReader[Any, Any], places: Sequence[Place]) -> dict[str, Any]:
-    kept = reader.store
-    return {
-        "name": kept.name,
-        "kind": kept.kind,
-        "key": kept.key.name,
-        "value": kept.value.name,
-        "in_memory": kept.in_memory,
-        "places": [asdict(place) for place in places],
-    }
+def _without_rows(one: Document) -> Document:
+    return {name: found for name, found in one.items() if name != "rows"}
 
 
 @store.command()
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
-@of_application
+@_where
 @json_option
 def get(
-    name: str,
-    keys: tuple[str, ...],
-    as_of: str | None,
-    target: str,
-    settings: dict[str, Any],
-    state_dir: Path | None,
-    *,
-    as_json: bool,
+    name: str, keys: tuple[str, ...], as_of: str | None, where: Where, *, as_json: bool
 ) -> None:
     """Print the rows of keys; of a store with windows or sessions all of a key's.
 
     A key is text where keys are text, else JSON. The exit code is 1 where one has no row.
     """
-    with queries_of(target, settings, state_dir) as queries:
-        reader = queries.reader(name)
-        found = [row for key in keys for row in _rows_of(reader, key, as_of)]
-        _print((row for row in found if row is not None), as_json=as_json)
-        missing = found.count(None)
+    with where.opened() as source:
+        found = [source.of_key(name, key, as_of) for key in keys]
+        _print((row for rows in found for row in rows), as_json=as_json)
+        missing = found.count([])
     if missing:
         click.echo(f"{missing} of {len(keys)} keys have no row in {name}", err=True)
         sys.exit(1)
-
-
-def _rows_of(
-    reader: StoreReader[Any, Any], text: str, as_of: str | None
-) -> Sequence[Row[Any, Any] | None]:
-    from headrace.streams.queries.asked import key_of_text, time_of
-    from headrace.streams.queries.errors import WrongQueryError
-    from headrace.streams.queries.readers import (
-        LAST_MS,
-        KeyValueReader,
-        SessionReader,
-        VersionedReader,
-        WindowReader,
-    )
-
-    key = key_of_text(text, reader.key_serde, reader.name)
-    if as_of is not None:
-        if not isinstance(reader, VersionedReader):
-            raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out --as-of")
-        return [reader.find_as_of(key, time_of(as_of, "--as-of"), is_encoded=True).row]
-    if isinstance(reader, WindowReader | SessionReader):
-        return [*reader.rows(reader.of_key(key, 0, LAST_MS))] or [None]
-    assert isinstance(reader, KeyValueReader)
-    return [reader.find(key, is_encoded=True).row]
 
 
 @store.command()
@@ -167,7 +119,7 @@ def _rows_of(
 @click.option(
     "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."
 )
-@of_application
+@_where
 @json_option
 def scan(
     name: str,
@@ -176,9 +128,7 @@ def scan(
     prefix: str | None,
     reverse: bool,
     limit: int,
-    target: str,
-    settings: dict[str, Any],
-    state_dir: Path | None,
+    where: Where,
     *,
     as_json: bool,
 ) -> None:
@@ -186,46 +136,38 @@ def scan(
 
     With --json each row is a line.
     """
-    from headrace.streams.queries.asked import scan_of
-
-    with queries_of(target, settings, state_dir) as queries:
-        reader = queries.reader(name)
-        wanted = scan_of(reader, begin=begin, end=end, prefix=prefix, reverse=reverse)
-        _print(reader.rows(wanted, limit), as_json=as_json)
+    wanted = Range(begin=begin, end=end, prefix=prefix, reverse=reverse)
+    with where.opened() as source:
+        _print(source.scan(name, wanted, limit), as_json=as_json)
 
 
 @store.command()
 @click.argument("name")
 @click.argument("file", type=click.File("w"), default="-")
-@of_application
-def export(
-    name: str, file: IO[str], target: str, settings: dict[str, Any], state_dir: Path | None
-) -> None:
+@_where
+def export(name: str, file: IO[str], where: Where) -> None:
     """Write all rows to FILE, or to the standard output: one line of JSON each.
 
     `headrace topics produce` reads such lines. What is committed meanwhile is in the lines that
     follow.
     """
-    with queries_of(target, settings, state_dir) as queries:
-        for row in queries.reader(name).all():
-            file.write(_line(row) + "\n")
+    with where.opened() as source:
+        for row in source.scan(name, Range(), None):
+            file.write(json.dumps(row) + "\n")
 
 
-def _print(rows: Iterator[Row[Any, Any]], *, as_json: bool) -> None:
+def _print(rows: Iterable[Document], *, as_json: bool) -> None:
     if as_json:
         for row in rows:
-            click.echo(_line(row))
+            click.echo(json.dumps(row))
         return
     from rich.text import Text
 
-    from headrace.streams.queries.asked import row_document
-
     table = columns("KEY", "VALUE", "TIMESTAMP", "PARTITION", numbers=("TIMESTAMP",))
     for row in rows:
-        found = row_document(row)
-        shown = (_shown(found["key"]), _shown(found["value"]), str(row.timestamp))
-        part = "all" if row.partition is None else str(row.partition)
-        table.add_row(*(Text(text) for text in (*shown, part)))
+        part = "all" if row["partition"] is None else str(row["partition"])
+        shown = (_shown(row["key"]), _shown(row["value"]), str(row["timestamp"]), part)
+        table.add_row(*map(Text, shown))
     show(table)
 
 
@@ -234,9 +176,3 @@ def _shown(document: Any) -> str:
     if isinstance(document, str) and document.isprintable():
         return document
     return json.dumps(document)
-
-
-def _line(row: Row[Any, Any]) -> str:
-    from headrace.streams.queries.asked import row_document
-
-    return json.dumps(row_document(row))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.stores.commands import of_application, queries_of
+from headrace.streams.cli.stores.sources import of_application, queries_of
 
 if TYPE_CHECKING:
     from headrace.streams.feeds.feeds import Feeds

@@ -1,0 +1,240 @@
+"""Where the rows come from that `headrace store` shows: files of this host, or an application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.cli.stores.loaded_queries import LoadedQueries
+
+if TYPE_CHECKING:
+    from headrace.streams.queries.queries import Queries
+    from headrace.streams.queries.readers import StoreReader
+    from headrace.streams.remote.asker import Asker
+
+Document = dict[str, Any]
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_TIMEOUT_S = 10.0
+_PAGE_ROWS = 1_000
+_app = click.option("--app", "target", metavar="MODULE:APP", required=True, help="The application.")
+_state_dir = click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where its state is, over its setting state.dir.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Which rows are meant, as texts; see `headrace.streams.queries.asked.scan_of`."""
+
+    begin: str | None = None
+    end: str | None = None
+    prefix: str | None = None
+    reverse: bool = False
+
+
+def of_application(command: _Command) -> _Command:
+    """Take an application and its settings."""
+    return _app(_state_dir(settings_option(command)))
+
+
+@contextmanager
+def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
+    """The stores of the application that a command names."""
+    if state_dir is not None:
+        settings = {**settings, "state.dir": str(state_dir)}
+    with said_errors(), LoadedQueries(target, settings)() as queries:
+        yield queries
+
+
+class Source(Protocol):
+    """Gives rows as JSON has them."""
+
+    def stores(self) -> list[Document]:
+        """The stores, each with the places of its partitions; `rows` of those that can tell."""
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """The row of a key, or its windows."""
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """The rows of a range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What the command line says of it.
+
+    Args:
+        target: the application, whose files on this host are read.
+        url: where it serves, in place of that.
+    """
+
+    target: str | None
+    url: str | None
+    token_file: Path | None
+    state_dir: Path | None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def opened(self) -> Iterator[Source]:
+        """Open it; what goes wrong in the block becomes one message."""
+        if (self.target is None) == (self.url is None):
+            raise click.UsageError("say --app MODULE:APP, or where it serves: --url URL")
+        if self.token_file is not None and self.url is None:
+            raise click.UsageError("--http-token-file goes with --url")
+        if self.url is not None and (self.state_dir is not None):
+            raise click.UsageError("--state-dir goes with --app")
+        with said_errors():
+            if self.url is not None:
+                yield _Served(self._asker(self.url))
+                return
+            assert self.target is not None
+            with queries_of(self.target, self.settings, self.state_dir) as queries:
+                yield _Files(queries)
+
+    def _asker(self, url: str) -> Asker:
+        from headrace.streams.errors import ConfigError
+        from headrace.streams.remote.asker import Asker
+        from headrace.streams.secrets import Secret
+
+        token = None
+        if self.token_file is not None:
+            try:
+                token = Secret(self.token_file.read_text().strip())
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"the token in {self.token_file} cannot be read: {error}"
+                ) from error
+        return Asker([url], token=token, timeout_s=_TIMEOUT_S)
+
+
+class _Files:
+    """The files of this host."""
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+
+    def stores(self) -> list[Document]:
+        """All of them."""
+        from headrace.streams.queries.errors import QueryError
+
+        found = []
+        for name in sorted(self._queries.stores):
+            reader = self._queries.reader(name)
+            kept = reader.store
+            one: Document = {
+                "name": kept.name,
+                "kind": kept.kind,
+                "key": kept.key.name,
+                "value": kept.value.name,
+                "in_memory": kept.in_memory,
+                "places": [],
+                "rows": None,
+            }
+            try:
+                one["places"] = [asdict(place) for place in reader.places()]
+                one["rows"] = reader.approximate_num_entries() if one["places"] else None
+            except QueryError:
+                pass  # no worker has begun with it here, or it is in memory
+            found.append(one)
+        return found
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """By the reader of its kind."""
+        from headrace.streams.queries.asked import key_of_text, row_document, time_of
+        from headrace.streams.queries.errors import WrongQueryError
+        from headrace.streams.queries.readers import (
+            LAST_MS,
+            KeyValueReader,
+            SessionReader,
+            VersionedReader,
+            WindowReader,
+        )
+
+        reader = self._queries.reader(name)
+        data = key_of_text(key, reader.key_serde, reader.name)
+        if as_of is not None:
+            if not isinstance(reader, VersionedReader):
+                raise WrongQueryError(f"store {name!r} keeps no versions; leave out --as-of")
+            rows = [reader.find_as_of(data, time_of(as_of, "--as-of"), is_encoded=True).row]
+        elif isinstance(reader, WindowReader | SessionReader):
+            rows = [*reader.rows(reader.of_key(data, 0, LAST_MS))]
+        else:
+            assert isinstance(reader, KeyValueReader)
+            rows = [reader.find(data, is_encoded=True).row]
+        return [row_document(row) for row in rows if row is not None]
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """By the reader of its kind."""
+        from headrace.streams.queries.asked import row_document, scan_of
+
+        reader: StoreReader[Any, Any] = self._queries.reader(name)
+        scan = scan_of(
+            reader,
+            begin=wanted.begin,
+            end=wanted.end,
+            prefix=wanted.prefix,
+            reverse=wanted.reverse,
+        )
+        return (row_document(row) for row in reader.rows(scan, limit))
+
+
+class _Served:
+    """An application that serves its stores."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+
+    def stores(self) -> list[Document]:
+        """All of them."""
+        found = (self._asker.ask(None, "", {}) or {})["stores"]
+        return [self._with_places(one) for one in found]
+
+    def _with_places(self, one: Document) -> Document:
+        if one["in_memory"]:
+            return {**one, "places": [], "rows": None}
+        more = self._asker.ask(one["name"], "", {}) or {}
+        count = self._asker.ask(one["name"], "count", {}) or {}
+        return {**one, "places": more.get("places", []), "rows": count.get("count")}
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """Page by page, of windows."""
+        found = self._asker.ask(name, "get", {"key": key, "as_of": as_of})
+        if found is None:
+            return []
+        if "rows" not in found:
+            return [_bare(found)]
+        return [*self._rows(name, "get", {"key": key}, None)]
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """Page by page."""
+        given = {"from": wanted.begin, "to": wanted.end, "prefix": wanted.prefix}
+        reverse = "true" if wanted.reverse else None
+        if wanted.prefix is None:
+            return self._rows(name, "range", {**given, "reverse": reverse}, limit)
+        return self._rows(name, "prefix", {**given, "reverse": reverse}, limit)
+
+    def _rows(
+        self, name: str, path: str, given: dict[str, str | None], limit: int | None
+    ) -> Iterator[Document]:
+        after: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = str(_PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
+            page = self._asker.ask(name, path, {**given, "limit": size, "after": after}) or {}
+            yield from page["rows"]
+            after = page["after"]
+            if after is None:
+                return
+            left = None if left is None else left - len(page["rows"])
+
+
+def _bare(found: Document) -> Document:
+    return {name: found[name] for name in ("key", "value", "timestamp", "partition")}

@@ -1,0 +1,173 @@
+"""Asks an application's stores until there is an answer, or the time for it is over.
+
+What cannot be read now is asked for again: a task that moves is somewhere soon. A host that is
+silent is left for the next one that was named. And nobody goes back: each answer says up to where
+in its changelog it was from, and the next one for the same partition is to be no earlier.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from headrace.streams.queries.errors import (
+    NoSuchStoreError,
+    NotHereError,
+    NotReadableError,
+    QueryError,
+    StoreInMemoryError,
+    UnknownTokenError,
+    UnreachedHostError,
+    WrongQueryError,
+)
+from headrace.streams.remote.http import HttpHost, Reply
+from headrace.streams.secrets import Secret
+
+AGAIN_MIN_S = 0.05
+AGAIN_MAX_S = 0.5
+WAIT_MAX_S = 2.0
+"""So long a server waits for a position, before it is asked again."""
+Parameters = Mapping[str, str | None]
+
+
+class Asker:
+    """See the module. Any thread may ask.
+
+    Args:
+        urls: of hosts of the application; any will do.
+        token: what they want to be sent.
+        timeout_s: for how long a question is asked again, in seconds.
+        context: of https; None trusts what the system trusts.
+        never_back: whether answers are to be no earlier than those before.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: Secret | None,
+        timeout_s: float,
+        context: ssl.SSLContext | None = None,
+        never_back: bool = True,
+    ) -> None:
+        self._hosts = [HttpHost(url, context=context) for url in urls]
+        self._headers = {"Accept": "application/json"}
+        self._token = token
+        self._timeout_s = timeout_s
+        self._never_back = never_back
+        self._lock = threading.Lock()
+        self._reached: dict[str, dict[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return ", ".join(host.url for host in self._hosts)
+
+    def ask(
+        self, store: str | None, path: str, given: Parameters, body: bytes | None = None
+    ) -> dict[str, Any] | None:
+        """Ask for something; None is no row of a key.
+
+        Args:
+            store: which; None asks for all of them.
+            path: behind its name.
+            given: parameters; those that are None are left out.
+
+        Raises:
+            QueryError: it cannot be answered.
+        """
+        give_up_s = time.monotonic() + self._timeout_s
+        pause_s = AGAIN_MIN_S
+        while True:
+            left_s = give_up_s - time.monotonic()
+            with self._lock:
+                host = self._hosts[0]
+            try:
+                reply = host.ask(
+                    self._target(store, path, given, left_s),
+                    body,
+                    headers=self._sent(body),
+                    timeout_s=max(left_s, AGAIN_MIN_S) + WAIT_MAX_S,
+                )
+                found = _read(reply)
+            except NotReadableError as error:
+                if isinstance(error, UnreachedHostError):
+                    self._next(host)
+                if time.monotonic() + pause_s >= give_up_s:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_MAX_S)
+                continue
+            if store is not None:
+                self._note(store, found.get("places", ()))
+            return None if "error" in found else found
+
+    def forget(self) -> None:
+        """Take answers from before those that there were, as after a reset of the application."""
+        with self._lock:
+            self._reached.clear()
+
+    def _target(self, store: str | None, path: str, given: Parameters, left_s: float) -> str:
+        if store is None:
+            return "/api/stores"
+        parameters = {name: text for name, text in given.items() if text is not None}
+        with self._lock:
+            reached = self._reached.get(store) if self._never_back else None
+            if reached:
+                parameters["min_position"] = ",".join(f"{p}:{at}" for p, at in reached.items())
+                parameters["wait"] = f"{max(0, round(1000 * min(left_s, WAIT_MAX_S)))}ms"
+        base = f"/api/stores/{quote(store, safe='')}"
+        return f"{base}/{path}?{urlencode(parameters)}" if path else base
+
+    def _sent(self, body: bytes | None) -> dict[str, str]:
+        found = dict(self._headers)
+        if body is not None:
+            found["Content-Type"] = "application/json"
+        if self._token is not None:
+            found["Authorization"] = f"Bearer {self._token.reveal()}"
+        return found
+
+    def _note(self, store: str, places: Iterable[Mapping[str, Any]]) -> None:
+        with self._lock:
+            reached = self._reached.setdefault(store, {})
+            for place in places:
+                partition = place["partition"]
+                if partition is not None:
+                    reached[partition] = max(reached.get(partition, 0), place["offset"])
+
+    def _next(self, silent: HttpHost) -> None:
+        """Ask another host from now on, unless another thread has seen to that."""
+        with self._lock:
+            if self._hosts[0] is silent:
+                self._hosts = [*self._hosts[1:], silent]
+
+    def close(self) -> None:
+        """End the connections."""
+        for host in self._hosts:
+            host.close()
+
+
+def _read(reply: Reply) -> dict[str, Any]:
+    found = reply.document if isinstance(reply.document, dict) else {}
+    if reply.code == 200 or (reply.code == 404 and "places" in found):
+        return found
+    said = str(found.get("error", f"status {reply.code}"))
+    if reply.code == 400:
+        raise WrongQueryError(said)
+    if reply.code == 401:
+        raise UnknownTokenError(f"{said}; give it as token=")
+    if reply.code == 404:
+        raise NoSuchStoreError(
+            f"{said}; stores are served where headrace run has --queries"
+            if "error" not in found
+            else said
+        )
+    if reply.code == 421 and "partition" in found:
+        raise NotHereError(said, partition=found["partition"], host=found.get("host"))
+    if reply.code == 501:
+        raise StoreInMemoryError(said)
+    if reply.code == 503:
+        raise NotReadableError(said, remaining=found.get("restore_remaining"))
+    raise QueryError(said)
