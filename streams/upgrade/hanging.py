@@ -59,6 +59,11 @@ class Undecided:
         """Whether all is decided."""
         return not self.places and not self.offsets
 
+    def is_less_than(self, before: Undecided) -> bool:
+        """Whether some of what was held back before is not any more."""
+        is_same = self.places.keys() >= before.places.keys()
+        return not is_same or not set(self.offsets) >= set(before.offsets)
+
 
 def find_undecided(
     cluster: Cluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]

@@ -86,8 +86,8 @@ def abort(
 
     Each worker's name takes part in one more transaction, which writes a record to each of the
     application's partitions that is held back, and is aborted with it. Whoever reads committed
-    records sees nothing of that. Tasks' state on this host is removed, as it may hold what is
-    aborted, and restored at the next start.
+    records sees nothing of that. Where something is ended, tasks' state on this host is removed, as
+    it may hold what is aborted, and restored at the next start.
 
     MODULE:APP is what `headrace run` takes.
     """
@@ -101,7 +101,8 @@ def abort(
                 "the application has no transactions: its processing.guarantee is at_least_once"
             )
         look = _Look(app, topics, is_written=True)
-        if look.show().is_nothing:
+        found = look.show()
+        if found.is_nothing:
             return
         with local_errors():
             directory = StateDirectory(config.state_dir, config.application_id)
@@ -118,7 +119,7 @@ def abort(
             confirm()
         with locked_state(config.state_dir, config.application_id) as held:
             left = _end(look, names)
-            for one in held:
+            for one in held if left.is_less_than(found) else ():
                 if one.path in tasks:
                     one.remove()
         if not left.is_nothing:

@@ -89,6 +89,8 @@ def test_a_transaction_that_has_lost_its_end_is_ended_and_the_application_goes_o
     code, said = asked("abort", counting.target)
     assert code == 1
     assert "run it again with --yes" in said
+    code, said = asked("abort", counting.target, "--worker", "another", "--yes")
+    assert code == 1, said
     assert (counting.tasks / "0_0").exists()
     code, said = asked("abort", counting.target, "--yes")
     assert code == 0, said
