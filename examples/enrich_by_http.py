@@ -49,7 +49,7 @@ def enrich_by_http(
     stream.map_async(
         with_weather,
         concurrency=100,
-        timeout=timedelta(seconds=10),
+        timeout=timedelta(seconds=7),
         retry=Retry(attempts=3),
         on_error=lambda parcel, _: {**parcel, "weather": None},
         name="weather",

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 V2 = TypeVar("V2", default=Any)
-TIMEOUT = timedelta(seconds=30)
+TIMEOUT = timedelta(seconds=5)
+"""Shorter than a transaction lives by default."""
 
 
 class Calling(Processing[K, V]):
@@ -71,7 +72,8 @@ class Calling(Processing[K, V]):
                 ``key`` is the same whenever the call is made again.
             with_key: call ``fn(key, value)`` instead.
             concurrency: how many calls of a task are under way at most.
-            timeout: how long the calls for one record may take, with all attempts and pauses.
+            timeout: how long the calls for one record may take, with all attempts and pauses; to be
+                shorter than ``producer.transaction.timeout.ms``.
             retry: how often a call that failed is made again, and when; None for never.
             order: "kept" for that of the records, "any" for that in which the calls end.
             on_error: what becomes of a record whose call failed in the end: "fail" asks the
