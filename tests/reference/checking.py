@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
 from headrace.topology.compile.source import partial_taker
@@ -93,9 +93,10 @@ def check(program: Program, way: Way) -> Outcome:
             return "refused"
         _act(driver, program.events)
     recorder.check_exactly_once(driver.cluster)
-    _replay(engine, recorder, topology, program, way)
+    plans = plan_application(topology, _config(program, way))
+    _replay(engine, recorder, plans, program, way)
     _compare_states(driver, engine, way)
-    _compare_outputs(driver, engine, topology, program, way)
+    _compare_outputs(driver, engine, plans, program, way)
     return "compared"
 
 
@@ -141,7 +142,7 @@ def _act(driver: TopologyTestDriver, events: Sequence[Event]) -> None:
 
 
 def _replay(
-    engine: Engine, recorder: Recorder, topology: Topology, program: Program, way: Way
+    engine: Engine, recorder: Recorder, plans: Sequence[SubPlan], program: Program, way: Way
 ) -> None:
     """Let the interpreter's tasks read what the tasks have read, and all the global rows first."""
     for event in program.events:
@@ -149,7 +150,7 @@ def _replay(
             engine.read(GLOBAL, "0_0", event.key, event.value, event.timestamp)
     config = _config(program, way)
     sources: dict[str, tuple[Source, partials.Take | None]] = {}
-    for plan in plan_application(topology, config):
+    for plan in plans:
         sub = plan.program.sub_topology
         for source in sub.sources:
             take = partial_taker(sub, source, config.default_value_serde)
@@ -209,9 +210,12 @@ def _values(rows: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _compare_outputs(
-    driver: TopologyTestDriver, engine: Engine, topology: Topology, program: Program, way: Way
+    driver: TopologyTestDriver,
+    engine: Engine,
+    plans: Sequence[SubPlan],
+    program: Program,
+    way: Way,
 ) -> None:
-    plans = plan_application(topology, _config(program, way))
     nodes = [node for plan in plans for node in plan.program.sub_topology.nodes]
     for sink in (n for n in nodes if isinstance(n, Sink)):
         assert isinstance(sink.topic, str)
