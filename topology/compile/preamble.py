@@ -5,6 +5,7 @@ from __future__ import annotations
 import symtable
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from headrace.topology.compile.codegen import Generator, Writer
 from headrace.topology.functions import place_of
@@ -40,7 +41,7 @@ def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
         gen: the generator, after it has written the body.
         body: the lines behind the head, in a function.
     """
-    read = _names_read(body)
+    read = _names_read(tuple(body))
     kept: list[_Binding] = []
     for binding in reversed([*_of_the_task(), *_constants(gen), *_rows(gen)]):
         if binding.name in read:
@@ -57,7 +58,8 @@ def said_of(functions: Iterable[object]) -> str:
     return f"  # {', '.join(places)}" if places else ""
 
 
-def _names_read(body: Sequence[str]) -> set[str]:
+@lru_cache(maxsize=64)  # an application that is made again has the same
+def _names_read(body: tuple[str, ...]) -> frozenset[str]:
     """What the body reads and does not bind; a node or a topic may be called as a name is."""
     open_tables = [symtable.symtable("\n".join(("def bind():", *body)), "<bind>", "exec")]
     names: set[str] = set()
@@ -66,7 +68,7 @@ def _names_read(body: Sequence[str]) -> set[str]:
         open_tables += table.get_children()
         if isinstance(table, symtable.Function):
             names.update(table.get_globals())
-    return names
+    return frozenset(names)
 
 
 def _of_the_task() -> Iterator[_Binding]:
