@@ -56,6 +56,7 @@ def test_a_kill_leaves_the_state_before_or_after_a_write(tmp_path: Path, seed: i
     state.close()
 
 
+@pytest.mark.slow
 def test_a_kill_within_a_restore_leaves_the_old_position_and_a_replay_mends_the_rows(
     tmp_path: Path,
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_kill_within_a_restore_leaves_the_old_position_and_a_replay_mends_the_
     state.close()
 
 
+@pytest.mark.slow
 def test_rows_of_a_killed_restore_from_nothing_are_not_built_upon(tmp_path: Path) -> None:
     killed("restore_from_nothing", tmp_path, after=400)
     state = opened(tmp_path)

@@ -174,6 +174,7 @@ def test_a_killed_holder_holds_nothing(directory: StateDirectory, tmp_path: Path
         assert directory.acquire_task("0_1", wait_ms=0).generation == 0
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_has_a_generation(tmp_path: Path) -> None:
     with (
         holding("task", tmp_path) as one,

@@ -20,6 +20,7 @@ def test_an_identity_is_a_random_part_and_the_slot(directory: StateDirectory) ->
     assert re.fullmatch(r"[0-9a-f]{8}-0", directory.acquire_identity().instance_id)
 
 
+@pytest.mark.slow
 def test_processes_have_different_slots_and_find_them_again(
     directory: StateDirectory, tmp_path: Path
 ) -> None:

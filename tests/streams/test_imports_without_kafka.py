@@ -45,6 +45,7 @@ def test_nothing_of_a_cluster_is_loaded(name: str, loaded: dict[str, list[str]])
     assert loaded[name] == []
 
 
+@pytest.mark.slow
 def test_the_driver_runs_where_the_clients_are_not_installed() -> None:
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({HEAVY!r}))\n"
     done = subprocess.run(

@@ -116,6 +116,7 @@ def test_a_reader_that_is_gone_stops_nobody() -> None:
     structlog.get_logger().info("state_changed")
 
 
+@pytest.mark.slow
 def test_importing_the_library_configures_nothing() -> None:
     code = (
         "import structlog\n"

@@ -47,6 +47,7 @@ def signalled(module: str, number: int, command: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("module", LOADED)
 def test_run_ends_cleanly_wherever_it_is_stopped_while_it_loads(

@@ -157,6 +157,7 @@ def test_a_mirror_that_does_not_answer_is_quoted(
     assert cached(tmp_path) == ["kafka-4.3.1.lock"]
 
 
+@pytest.mark.slow
 def test_java_reads_the_trust_store(tmp_path: Path) -> None:
     """Java's own tool finds in it every authority that Python trusts."""
     keytool = find_java().home / "bin" / "keytool"

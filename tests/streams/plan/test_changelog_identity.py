@@ -147,6 +147,7 @@ def test_numbers_of_other_changelogs_go_and_those_of_inputs_stay() -> None:
     assert found == Progress(5, {**id_values("in", topic_id), "theirs": 1, **own})
 
 
+@pytest.mark.slow
 def test_writing_from_local_rows_and_taking_over_without_them_goes_on(tmp_path: Path) -> None:
     """What is written beside the offsets then is the number of the new changelog."""
     lost = Lost(tmp_path, EXACTLY_ONCE)

@@ -150,6 +150,7 @@ GUARANTEES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @GUARANTEES
 def test_the_rows_of_every_kind_of_store_are_there_again(
     settings: dict[str, Any], tmp_path: Path
@@ -182,6 +183,7 @@ def test_it_goes_on_as_if_nothing_had_happened(settings: dict[str, Any], tmp_pat
     assert parcels[0] == parcels[1]
 
 
+@pytest.mark.slow
 def test_a_start_does_not_drop_the_rows_that_the_offsets_are_of(tmp_path: Path) -> None:
     """The changelogs were made anew meanwhile, by the brokers or by an older release."""
     lost = Lost(tmp_path, EXACTLY_ONCE)

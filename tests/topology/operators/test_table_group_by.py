@@ -251,6 +251,7 @@ def counted() -> Topology:
     return two_tables(build)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(120), deadline=None)
 @given(
     actions=ACTIONS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 ROWS = 200_000
 
 PROGRAM = f"""
@@ -39,6 +41,7 @@ print((resident() - before) // {ROWS})
 """
 
 
+@pytest.mark.slow
 def test_rows_of_json_take_the_memory_of_their_bytes() -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

@@ -105,6 +105,7 @@ def test_the_level_decides_which_versions_are_taken(
             registry.register("x", new)
 
 
+@pytest.mark.slow
 def test_a_file_is_read_by_another_process_and_none_overwrites_another(tmp_path: Path) -> None:
     path = tmp_path / "schemas" / "s.json"
     code = (

@@ -130,6 +130,7 @@ def test_the_model_with_kafkas_ways_gives_what_kafka_streams_gave() -> None:
     assert count == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late_match", ["emit", "drop"])
 def test_a_join_gives_what_the_model_gives(late_match: Literal["emit", "drop"]) -> None:
     for line, _ in scenarios():
@@ -145,6 +146,7 @@ def test_a_join_gives_what_the_model_gives(late_match: Literal["emit", "drop"]) 
         join.driver.close()
 
 
+@pytest.mark.slow
 def test_a_stream_joined_with_itself_gives_what_the_model_gives() -> None:
     for line, _ in scenarios():
         kind, (before, after, grace), steps = read_scenario(line)

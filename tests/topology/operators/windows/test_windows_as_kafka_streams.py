@@ -65,6 +65,7 @@ def same_until_a_late_record(case: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "sliding"])
 def test_each_record_changes_the_windows_that_it_changes_in_kafka_streams(kind: str) -> None:
     """Traps 6 and 11: also the timestamps, and what is left out as late."""
