@@ -17,10 +17,17 @@ export async function answerOf(path, options = {}) {
   return answer;
 }
 
-/** The JSON of an answer; an error has what it was refused with. */
-export async function ask(path) {
+/** JSON whose numbers are written again as they came: a Long may have more digits than a number here. */
+export function exactly(text) {
+  return JSON.parse(text, (_, value, context) =>
+    Number.isInteger(value) && !Number.isSafeInteger(value) && context && JSON.rawJSON ? JSON.rawJSON(context.source) : value,
+  );
+}
+
+/** The JSON of an answer, as it is read; an error has what it was refused with. */
+export async function ask(path, read = JSON.parse) {
   const answer = await answerOf(path);
-  const found = await answer.json();
+  const found = read(await answer.text());
   if (!answer.ok) throw new Error((found.reasons ?? [found.error ?? `it answers ${answer.status}`]).join("; "));
   return found;
 }
@@ -38,7 +45,7 @@ export async function* eventsOf(path, signal) {
     rest = blocks.pop();
     for (const block of blocks) {
       const fields = new Map(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
-      if (fields.has("event")) yield [fields.get("event"), JSON.parse(fields.get("data"))];
+      if (fields.has("event")) yield [fields.get("event"), exactly(fields.get("data"))];
     }
   }
 }

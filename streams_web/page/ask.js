@@ -1,6 +1,6 @@
 // Asks stores for rows, and follows their changes.
 
-import { ask, eventsOf } from "./api.js";
+import { ask, eventsOf, exactly } from "./api.js";
 import { View } from "./tables.js";
 
 const ROWS = 100;
@@ -81,7 +81,7 @@ export class Ask {
     say("asking …", "plain");
     const begun = performance.now();
     try {
-      const found = await ask(this.path(after));
+      const found = await ask(this.path(after), exactly);
       const took = `${(performance.now() - begun).toFixed(0)} ms`;
       const rows = found.rows ? `${found.rows.length} ${found.rows.length === 1 ? "row" : "rows"}` : "a row";
       say(`${rows}, in ${took}${found.after ? "; there are more" : ""}`, "plain");
