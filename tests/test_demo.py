@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,3 +167,29 @@ def test_a_second_demo_in_the_same_directory_is_refused(tmp_path: Path) -> None:
         with demo(tmp_path / "log", "--dir", str(tmp_path)) as running:
             assert running.wait() == 1
     assert "another demo runs" in running.said()
+
+
+def test_it_stays_with_its_page_where_that_is_asked_for(topics: Topics, tmp_path: Path) -> None:
+    text = tmp_path / "short.txt"
+    text.write_text("\n".join(["a rose is a rose"] * 50))
+    options = ("--bootstrap-servers", topics.bootstrap, "--name", topics.name("demo"), "--stay")
+    home = tmp_path / "home"
+    with demo(tmp_path / "log", *options, "--file", str(text), "--dir", str(home)) as running:
+        wait_until(lambda: "Ctrl-C ends it." in running.said(), seconds=TIMEOUT_S, what="the page")
+        said = running.said()
+        assert "Every count is right" in said
+        (page,) = re.findall(r"^  (http://\S+/)$", said, re.M)
+
+        def roses() -> int:
+            try:
+                with urllib.request.urlopen(f"{page}api/stores/counts/rose", timeout=60) as found:
+                    return int(json.load(found)["value"])
+            except urllib.error.HTTPError as error:
+                error.close()
+                return 0
+
+        # It counts on.
+        wait_until(lambda: roses() > 100, seconds=TIMEOUT_S, what="more roses")
+        running.process.send_signal(signal.SIGINT)
+        assert running.wait() == 0, running.said()
+    assert not (home / "state").exists()

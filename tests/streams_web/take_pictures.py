@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from tests.streams_web.test_live_page import CHROMIUM, Scene
+from headrace.streams.feeds import feeds
+from headrace.streams.queries import followers
+from tests.streams_web.test_live_page import CHROMIUM, Scene, Stores
 
 IMAGES = Path("docs/images")
 LOOKS = (("page.png", 1200, 760, "light"), ("page-phone.png", 390, 760, "dark"))
@@ -24,7 +29,35 @@ def take(directory: Path) -> None:
             page.wait_for_timeout(5_000)
             page.screenshot(path=directory / name)
             scene.close()
+        take_asked(browser, directory)
         browser.close()
+
+
+def take_asked(browser: Any, directory: Path) -> None:
+    """Take that of a store which is asked and followed."""
+    with (
+        tempfile.TemporaryDirectory() as home,
+        patch.object(followers, "FOLLOW_EVERY_MAX_S", 0.0),
+        patch.object(feeds, "LiveCluster", lambda _: stores.memory),
+    ):
+        stores = Stores(Path(home))
+        scene = Scene(browser, queries=lambda: stores.queries)
+        stores.send("words", *((word, "") for word in ["the", "rose", "is", "the", "rose"]))
+        page = scene.open()
+        page.wait_for_selector("#question")
+        page.select_option("#store", "counts")
+        page.fill("#key", "the")
+        page.press("#key", "Enter")
+        page.wait_for_selector("text=a row, in")
+        page.fill("#key", "")
+        page.click("#follow")
+        page.wait_for_timeout(1_000)
+        for words in ("a rose", "the daisy", "is not", "the rose"):
+            stores.send("words", *((word, "") for word in words.split()))
+        page.wait_for_selector("#changes tbody tr:nth-child(8)")
+        page.locator("#ask").screenshot(path=directory / "page-ask.png")
+        scene.close()
+        stores.close()
 
 
 if __name__ == "__main__":
