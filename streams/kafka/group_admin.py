@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
 from headrace.streams.seams.offset_texts import text_of
@@ -144,7 +145,11 @@ class GroupAdmin(LiveAdmin):
 
         if not places:
             return
+        give_up_at = time.monotonic() + self._timeout_s
         answer = self._ask("set the offsets of the group", [group], send)[group]
+        while _is_passing(answer.topic_partitions) and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_AGAIN_S)
+            answer = self._ask("set the offsets of the group", [group], send)[group]
         for place in answer.topic_partitions:
             if place.error is None:
                 continue
@@ -251,6 +256,12 @@ class GroupAdmin(LiveAdmin):
 def _given_to(member: Any) -> Iterable[Any]:
     """What a member was given; one that is just joining has nothing yet."""
     return member.assignment.topic_partitions if member.assignment is not None else ()
+
+
+def _is_passing(places: Iterable[Any]) -> bool:
+    """Whether offsets were not taken for a reason that passes, as a coordinator that moves."""
+    errors = [place.error for place in places if place.error is not None]
+    return any(reaction_to(error, "query") is Reaction.RETRY for error in errors)
 
 
 def _undecided(group: str, places: Iterable[Any]) -> ResetRefusedError:

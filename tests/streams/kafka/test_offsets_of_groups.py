@@ -38,6 +38,14 @@ class Moving:
             future.set_result(SimpleNamespace(members=[], state=state))
         return dict.fromkeys(groups, future)
 
+    def alter_consumer_group_offsets(self, asked: list[Any], **_: Any) -> dict[str, Future[Any]]:
+        self.asked.append("set")
+        moved = KafkaError(KafkaError.NOT_COORDINATOR) if self.asked.count("set") == 1 else None
+        future: Future[Any] = Future()
+        place = SimpleNamespace(topic="t", partition=0, error=moved)
+        future.set_result(SimpleNamespace(topic_partitions=[place]))
+        return {one.group_id: future for one in asked}
+
     def list_consumer_group_offsets(self, asked: list[Any], **_: Any) -> dict[str, Future[Any]]:
         self.asked.append("offsets")
         future: Future[Any] = Future()
@@ -53,6 +61,16 @@ def test_a_command_asks_once_the_coordinator_has_answered(monkeypatch: pytest.Mo
     assert client.asked == ["group", "group", "offsets"]
     assert admin.undecided_offsets("g", [HERE]) == []
     assert client.asked[3:] == ["group", "offsets"]
+
+
+def test_offsets_are_set_again_where_the_coordinator_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Moving()
+    monkeypatch.setattr("headrace.streams.kafka.asking.new_admin", lambda *_: client)
+    admin = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=30)
+    admin.set_offsets("g", {HERE: CommittedOffset(7, "")})
+    assert client.asked == ["set", "set"]
 
 
 def test_a_worker_asks_through_a_consumer_and_one_for_all_questions(
