@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.sinks.postgres import PostgresSink
+from headrace.streams.testing.check_sink import check_sink
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     SinkBatch,
@@ -364,3 +365,21 @@ def test_rows_equal_the_recount_whatever_is_cut_and_lost(url: str, table: str) -
     assert sorted(run(url, f"SELECT id FROM {table}")) == [(n,) for n in range(24)]
     assert sorted(run(url, f"SELECT * FROM {table}_n")) == [(0, 8), (1, 8), (2, 8)]
     run(url, f"DROP TABLE {table}_n")
+
+
+@pytest.mark.parametrize("key", [(), "id"])
+def test_it_stands_the_check_of_sinks(url: str, table: str, key: Any) -> None:
+    columns = {"id": str, "n": int}
+    sink = PostgresSink(url, table, columns, key=key, row=_row, create=True, timeout=SOON)
+    records = [(f"k{n % 4}", n) for n in range(12)]
+    check_sink(
+        sink,
+        records=[*records, ("k1", None), ("k2", 20)] if key else records,
+        read=lambda: run(url, f"SELECT id, n FROM {table}"),
+        as_read=lambda key, value: (key, value),
+        seeds=8,
+    )
+
+
+def _row(key: Any, value: Any) -> dict[str, Any]:
+    return {"id": key, "n": value}
