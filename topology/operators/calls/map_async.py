@@ -53,14 +53,14 @@ class MapAsync(OperatorSpec):
         plan: how the calls are made.
         order: that of the results: the records', or that in which the calls end.
         instead: called as ``instead(value, error)`` where a call has failed, returns the value.
-        answer: what becomes of the record where one has failed; None asks the handler.
+        where_failed: what becomes of the record where one has failed; None asks the handler.
     """
 
     called: Called
     plan: CallPlan
     order: Order = "kept"
     instead: Callable[[Any, Exception], Any] | None = None
-    answer: Answered | None = None
+    where_failed: Answered | None = None
 
     gathers: ClassVar[bool] = True
     needs_record: ClassVar[bool] = True
@@ -70,6 +70,11 @@ class MapAsync(OperatorSpec):
     def gives_up_order(self) -> bool:
         """Who gives up the order of the results gives up that beside other ways, too."""
         return self.order == "any"
+
+    @property
+    def answer(self) -> Answered | None:
+        """What becomes of a record whose call has failed."""
+        return self.where_failed
 
     def make(self, context: OperatorContext, /) -> Operator:
         """Make the operator of one task."""
