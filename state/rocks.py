@@ -383,15 +383,18 @@ class RocksTaskState:
         return batch
 
     def _empty(self, name: str) -> None:
+        # Rows are deleted, as a process that reads beside this one may die of a family that is
+        # dropped (in RocksDB's `TryCatchUpWithPrimary`); one range takes them all.
         try:
-            empty = next(self._stores[name].scan(), None) is None
+            last = next(self._stores[name].scan(reverse=True), None)
+            if last is not None:
+                with failures():
+                    self._columns[name].delete_range(b"", last[0] + b"\0")
         except StoreCorruptedError:
-            empty = False
-        if not empty:
             self._renew(name)
 
     def _renew(self, name: str) -> None:
-        # A new family instead of deleted rows: it drops broken files too, and leaves no tombstones.
+        # A new family drops broken files too.
         family = family_of(name)
         with failures():
             # A crash between the two is made good by the next open, which creates what is missing.

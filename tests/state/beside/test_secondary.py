@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ from headrace.state.beside import secondary as module
 from headrace.state.beside.files import global_files, task_files
 from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.directory import StateDirectory
-from headrace.state.errors import StateError
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.errors import StateError, StoreCorruptedError
+from headrace.state.rocks import RocksMemory, RocksStore, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 
@@ -51,6 +53,10 @@ def beside(path: Path, memory: RocksMemory, *names: str) -> RocksSecondary:
     return RocksSecondary(path / "db", names or ("a", "b"), memory=memory)
 
 
+def broken(*_: object, **__: object) -> Iterator[tuple[bytes, bytes]]:
+    raise StoreCorruptedError("a block does not fit its checksum")
+
+
 def rows(secondary: RocksSecondary, name: str = "a") -> dict[bytes, bytes]:
     return dict(secondary.store(name).scan())
 
@@ -77,7 +83,7 @@ def test_it_goes_on_over_flushes_and_compactions_of_the_writer(
         state.begin_restore()
         state.restore({"a": [(b"%05d" % k, b"%d" % n) for k in range(2_000)]})
         state.end_restore({"a": LATER})
-        # What is emptied, as it had no position, gets a new family.
+        # What has no position is emptied.
         if not reader.follow():
             reader.close()
             reader = beside(tmp_path, memory)
@@ -118,12 +124,26 @@ def test_a_restore_that_was_cut_off_is_seen_until_a_commit(
     state.close()
 
 
-def test_it_cannot_follow_a_store_that_was_emptied(
+def test_it_follows_a_store_that_was_emptied(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory
 ) -> None:
-    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    state.write({"a": [(b"", b"0"), (b"k", b"1"), (b"\xff" * 40, b"2")]}, {"a": HERE})
     reader = beside(tmp_path, memory)
     state.drop_store("a")
+    assert reader.follow()
+    assert (rows(reader), reader.position("a")) == ({}, None)
+    reader.close()
+
+
+def test_it_cannot_follow_a_store_whose_files_were_broken(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a store gets another family, which a secondary does not know."""
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
+    reader = beside(tmp_path, memory)
+    with monkeypatch.context() as patched:
+        patched.setattr(RocksStore, "scan", broken)
+        state.drop_store("a")
     assert not reader.follow()
     assert reader.position("a") is None
     reader.close()
@@ -254,3 +274,57 @@ def test_rows_that_go_to_a_file_while_it_follows_are_looked_for_again(
     assert reader.follow()
     assert (caught_up, rows(reader), reader.position("a")) == (2, {b"k": b"2"}, LATER)
     reader.close()
+
+
+EMPTIES = """
+import sys, threading, time
+from pathlib import Path
+from headrace.state.beside.secondary import RocksSecondary
+from headrace.state.errors import StateError
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import Position
+
+def memory():
+    return RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+
+path = Path(sys.argv[1])
+state = RocksTaskState(path, [StoreSpec("a")], memory=memory())
+is_over, followed = False, 0
+
+def read():
+    global followed
+    reader = None
+    while not is_over:
+        try:
+            if reader is None:
+                reader = RocksSecondary(path, ["a"], memory=memory())
+            if reader.follow():
+                followed += 1
+                continue
+        except StateError:
+            pass
+        if reader is not None:
+            reader.close()
+        reader = None
+
+thread = threading.Thread(target=read)
+thread.start()
+for n in range(300):
+    state.drop_store("a")
+    state.write({"a": [(b"k", b"%d" % n)]}, {"a": Position("t", n, n, n)})
+    time.sleep(0.002)
+is_over = True
+thread.join()
+print(followed)
+"""
+
+
+def test_a_store_that_is_emptied_again_and_again_ends_no_process_that_reads_it(
+    tmp_path: Path,
+) -> None:
+    """Seen: RocksDB ends a process that catches up while a family is dropped and made anew."""
+    command = [sys.executable, "-c", EMPTIES, str(tmp_path / "db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 0
