@@ -13,6 +13,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 | `ShutDownError` | nobody | stop, do not restart |
 | `AccessError` (in `headrace.streams.contact.access_errors`) | nobody | stop, do not restart |
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
+| `UnusableSinkError` (`external/connections.py`) | nobody | stop, do not restart |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset`, `offsets set` | say it, having changed nothing further |
 | `StopRequestedError` | the application | stop, as it was asked to |

@@ -6,11 +6,14 @@ worker, on one connection for each sink. So each connection is used by one threa
 
 from __future__ import annotations
 
+import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from headrace.streams.errors import FatalClientError
+from headrace.streams.errors import FatalClientError, StreamsError
+from headrace.streams.records.failures import is_the_users
 from headrace.streams.seams.clients import Clock, Log
 from headrace.topology.external_sink import (
     ExternalSink,
@@ -24,6 +27,11 @@ from headrace.topology.external_sink import (
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
+STUMBLES_MAX = 10
+"""So many rows may fail where none was ever written, before the sink is what is wrong."""
+_OF_VALUES = (TypeError, ValueError, ArithmeticError)
+"""What a value raises that cannot be written; what a lost connection raises is not among them."""
+_PASSWORD = re.compile(r"(?<=://)[^@/\s]+(?=@)")
 _TOLD = (SinkUnavailableError, SinkUnusableError, SinkFencedError, SinkRefusedError)
 
 OpenSink = Callable[[ExternalSink, str], SinkConnection]
@@ -35,9 +43,26 @@ def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
 
 
 class SinkFailedError(FatalClientError):
-    """A sink failed in a way that it does not say anything of, or cannot be used as it is.
+    """A sink failed in a way that it does not say anything of.
 
     The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    """
+
+    def __init__(self, node: str, reason: str, more: str = "") -> None:
+        super().__init__(node, reason, more)
+        self.node = node
+        self.reason = reason
+        self.more = more
+
+    def __str__(self) -> str:
+        said = f"the sink of step {self.node} {self.reason}; nothing past its last commit is lost"
+        return f"{said}; {self.more}" if self.more else said
+
+
+class UnusableSinkError(StreamsError):
+    """A sink cannot be used as it is, and says what a person has to put right.
+
+    Nobody catches it: the next start would meet the same.
     """
 
     def __init__(self, node: str, reason: str) -> None:
@@ -46,7 +71,17 @@ class SinkFailedError(FatalClientError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the sink of step {self.node} {self.reason}; nothing past its last commit is lost"
+        return (
+            f"the sink of step {self.node} cannot be used: {self.reason}; nothing past its last "
+            "commit is lost"
+        )
+
+
+class StumbledError(SinkRefusedError):
+    """A sink's own code raised something about a batch; it is as good as a refusal of a row.
+
+    Where it was raised behind the sink's commit, the next write of the position is fenced.
+    """
 
 
 @dataclass(slots=True)
@@ -55,6 +90,9 @@ class _Trouble:
 
     times: int = 0
     next_s: float = 0.0
+    reason: str = ""
+    answers: bool = False
+    """Whether it has said its positions since."""
 
 
 class SinkConnections:
@@ -72,6 +110,9 @@ class SinkConnections:
         self._log = log
         self._writers: dict[str, SinkConnection] = {}
         self._trouble: dict[str, _Trouble] = {}
+        self._stumbles: dict[str, int] = {}
+        """How many rows have made a sink's code fail, where it has never written one."""
+        self._has_written: set[str] = set()
 
     def positions(
         self, node: str, sink: ExternalSink, source: str, partitions: Sequence[int]
@@ -82,23 +123,30 @@ class SinkConnections:
             The positions that there are, or why nobody knows.
 
         Raises:
-            SinkFailedError: the sink cannot be used.
+            UnusableSinkError: the sink cannot be used.
+            SinkFailedError: it says something else.
         """
         try:
             with self._told(node):
                 connection = self._open(node, sink)
                 try:
-                    return connection.positions(source, partitions)
+                    found = connection.positions(source, partitions)
                 finally:
                     _close(connection)
         except SinkUnavailableError as error:
             return error
+        trouble = self._trouble.get(node)
+        if trouble is not None:
+            trouble.answers = True
+        return found
 
     def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
         """Write a batch.
 
         Raises:
-            SinkFencedError, SinkRefusedError, SinkUnavailableError: as the sink says.
+            SinkFencedError, SinkRefusedError, SinkUnavailableError: as the sink says, or as it
+                follows from what a value has raised.
+            UnusableSinkError: the sink cannot be used.
             SinkFailedError: it says something else.
         """
         try:
@@ -106,16 +154,34 @@ class SinkConnections:
                 connection = self._writers.get(node)
                 if connection is None:
                     connection = self._writers[node] = self._open(node, sink)
+            with self._told(node, has_rows=bool(batch.rows)):
                 connection.write(batch)
+        except StumbledError:
+            self._drop(node)
+            raise
         except (SinkFencedError, SinkRefusedError):
             raise
         except BaseException:
             # What it was doing may go on without us: the next connection asks how it ended.
             self._drop(node)
             raise
+        if batch.rows:
+            self._has_written.add(node)
         trouble = self._trouble.pop(node, None)
         if trouble is not None:
             self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
+
+    def stumbled_over(self, node: str, error: SinkRefusedError) -> None:
+        """A single row is refused; where all are that made the sink's code fail, it is the code.
+
+        Raises:
+            UnusableSinkError: so many have, and none was written.
+        """
+        if not isinstance(error, StumbledError) or node in self._has_written:
+            return
+        times = self._stumbles[node] = self._stumbles.get(node, 0) + 1
+        if times >= STUMBLES_MAX:
+            raise UnusableSinkError(node, f"none of {times} rows was written: {error}") from error
 
     # -- sinks that do not answer --------------------------------------------------------------
 
@@ -131,6 +197,7 @@ class SinkConnections:
             return  # another task of it was told so in the same turn
         wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2**trouble.times)
         trouble.times += 1
+        trouble.reason, trouble.answers = str(error), False
         trouble.next_s = self._clock.monotonic_s() + wait_s
         # Powers of two: seen at once, and never a flood.
         if trouble.times & (trouble.times - 1) == 0:
@@ -143,6 +210,10 @@ class SinkConnections:
                 next="nothing is lost: rows are written from the sink's own position when it "
                 "answers",
             )
+
+    def unanswered(self) -> Mapping[str, str]:
+        """The sinks that did not answer when they were asked last, and what is wrong."""
+        return {node: t.reason for node, t in self._trouble.items() if not t.answers}
 
     # -- the connections -----------------------------------------------------------------------
 
@@ -160,19 +231,37 @@ class SinkConnections:
             self._drop(node)
 
     @contextmanager
-    def _told(self, node: str) -> Iterator[None]:
+    def _told(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
         """Name the sink in what it raises and nobody reacts to.
 
-        An error's own text may quote a row, and is shown for those alone that say they do not.
+        An error's own text may quote a row where there are some, and is not shown then.
         """
         try:
             yield
         except SinkUnusableError as error:
-            raise SinkFailedError(node, f"cannot be used: {error}") from error
+            raise UnusableSinkError(node, str(error)) from error
         except _TOLD:
             raise
         except Exception as error:
-            raise SinkFailedError(node, f"raised {type(error).__name__}") from error
+            name, place = type(error).__name__, _place_of(error)
+            at = f"raised at {place}" if place else ""
+            if not has_rows:
+                text = _PASSWORD.sub("***", str(error)).strip()
+                raise SinkFailedError(node, f"raised {name}: {text}", at) from error
+            if isinstance(error, _OF_VALUES):
+                where = f" at {place}" if place else ""
+                raise StumbledError(f"the sink raised {name}{where}") from error
+            more = "log.errors=full has its text in the log"
+            raise SinkFailedError(
+                node, f"raised {name}", "; ".join(filter(None, (at, more)))
+            ) from error
+
+
+def _place_of(error: BaseException) -> str | None:
+    """The last line of code that is neither ours nor a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame for frame in frames if is_the_users(frame.filename)]
+    return f"{found[-1].filename}:{found[-1].lineno}" if found else None
 
 
 def _close(connection: SinkConnection) -> None:

@@ -135,6 +135,7 @@ class SinkWrites:
                 return
             if not rows:
                 raise  # a position that is refused is no row's fault
+            self._connections.stumbled_over(outbox.node, error)
             task.facts.refused(outbox.node, error.with_traceback(None), messages[0], rows[0])
             self._send_letters()
             self._write_batch(task, outbox, (), next_offset)

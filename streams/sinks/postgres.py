@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.streams.sinks.sqlite import POSITIONS, on_conflict, quoted
+from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkFencedError,
@@ -20,7 +20,9 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
-from headrace.topology.sinks.columns import Columns, Row, Types
+from headrace.topology.sinks.columns import Columns, Row, Types, require_bool
+from headrace.topology.sinks.encoding import as_json, said_of
+from headrace.topology.windows import duration_ms
 
 _TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -40,6 +42,21 @@ _LOCK = 0x6865_6164
 _LINE = re.compile(r"COPY .*?, line (\d+)(?:, column ([^:]+))?")
 _UNAVAILABLE = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of errors that may be none the next time: connections, roles, locks, resources."""
+
+_PERMANENT = (
+    (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
+    (re.compile(r'role "[^"]*" does not exist'), "create it, or name another user"),
+    (
+        re.compile(r"authentication failed|no password supplied"),
+        "correct the user or the password: in the address, in PGPASSWORD or in ~/.pgpass",
+    ),
+    (re.compile("no pg_hba.conf entry"), "let this host in, in the server's pg_hba.conf"),
+    (re.compile("is not permitted to log in"), "give it LOGIN, or name another user"),
+    (re.compile("permission denied for database"), "give it CONNECT, or name another one"),
+)
+"""What a server says at the door that waiting does not put right, and what does."""
+_OPTION = re.compile(r"invalid (?:URI query parameter|connection option):? \"\w+\"")
+_NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
 
 Conninfo = str | Callable[[], str]
 
@@ -83,12 +100,17 @@ class PostgresSink:
         key: str | Sequence[str] = (),
         row: Row | None = None,
         create: bool = False,
-        timeout: timedelta = timedelta(seconds=10),
+        timeout: timedelta = timedelta(seconds=5),
     ) -> None:
+        if not isinstance(conninfo, str) and not callable(conninfo):
+            raise TopologyError(
+                f"conninfo must be text such as 'postgresql://host/shop', not {type_of(conninfo)}"
+            )
         self._conninfo = conninfo
         self._columns = Columns(table, columns, key, row)
-        self._create = create
-        self._timeout = timeout
+        self._create = require_bool("create", create)
+        self._timeout_ms = duration_ms("timeout", timeout, at_least=1)
+        self._was_open = False
 
     def __repr__(self) -> str:
         # Who connects may have a password.
@@ -102,27 +124,45 @@ class PostgresSink:
     def open(self, name: str, /) -> _Connection:
         """Connect, and see that the table is there."""
         psycopg = _psycopg()
-        timeout_ms = int(self._timeout.total_seconds() * 1000)
-        conninfo = self._conninfo() if callable(self._conninfo) else self._conninfo
-        with _told():
-            connection = psycopg.connect(
-                conninfo,
-                autocommit=True,
-                connect_timeout=max(2, timeout_ms // 1000),
-                tcp_user_timeout=timeout_ms,
-            )
+        connection = self._connect(psycopg)
         try:
-            with _told():
-                for setting, value in _settings(timeout_ms):
+            with _told(self._columns):
+                for setting, value in _settings(self._timeout_ms):
                     connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
                 if self._create:
                     _make(connection, self._columns.table, _definition(self._columns))
                 _make(connection, POSITIONS, _POSITIONS)
                 types = self._types(connection)
+            self._was_open = True
             return _Connection(connection, name, self._columns, types)
         except BaseException:
             connection.close()
             raise
+
+    def _connect(self, psycopg: Any) -> Any:
+        conninfo = self._conninfo() if callable(self._conninfo) else self._conninfo
+        try:
+            with _told():
+                return psycopg.connect(
+                    conninfo,
+                    autocommit=True,
+                    connect_timeout=max(2, self._timeout_ms // 1000),
+                    tcp_user_timeout=self._timeout_ms,
+                )
+        except psycopg.ProgrammingError as error:
+            # The rest of its text may quote a password.
+            option = _OPTION.search(str(error))
+            said = f"has an {option[0]}" if option else "cannot be read"
+            raise SinkUnusableError(
+                f"the address {said}; write postgresql://USER@HOST:PORT/DATABASE, with what is "
+                "special in it percent-encoded"
+            ) from None
+        except SinkUnavailableError as error:
+            # Where it was there before, somebody may be about to bring it back.
+            remedy = None if self._was_open else _remedy(str(error))
+            if remedy is None:
+                raise
+            raise SinkUnusableError(f"{error}; {remedy}") from error
 
     def _types(self, connection: Any) -> list[str]:
         """The database's own names of the columns' types."""
@@ -142,11 +182,16 @@ class PostgresSink:
         return [found[name] for name in self._columns.names]
 
 
+Named = tuple[SinkRow, Sequence[str], tuple[Any, ...]]
+"""A row, with names for its values."""
+
+
 class _Connection:
     def __init__(self, connection: Any, name: str, columns: Columns, types: Sequence[str]) -> None:
         self._connection = connection
         self._name = name
         self._columns = columns
+        self._types = types
         self._encoders = [_ENCODERS.get(_plain(kind)) for kind in types]
         names = ", ".join(map(quoted, columns.names))
         table = _full(columns.table)
@@ -175,10 +220,17 @@ class _Connection:
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns
         there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
-        values = [self._encoded(columns.values(row)) for row in there]
-        keys = [self._encoded(columns.key_of(row), columns.key) for row in gone]
+        values = [self._encoded(row, columns.values(row)) for row in there]
+        keys = [self._encoded(row, columns.key_of(row), columns.key) for row in gone]
+
+        def culprit(*, is_client: bool) -> SinkRefusedError | None:
+            find = self._not_dumped if is_client else self._not_cast
+            named = [(row, columns.names, one) for row, one in zip(there, values, strict=True)]
+            named += [(row, columns.key, one) for row, one in zip(gone, keys, strict=True)]
+            return find(named)
+
         with (
-            _told(columns.table, there),
+            _told(columns, there, culprit),
             self._connection.transaction(),
             self._connection.cursor() as cursor,
         ):
@@ -194,16 +246,53 @@ class _Connection:
             if keys:
                 cursor.execute(self._delete, list(map(list, zip(*keys, strict=True))))
 
-    def _encoded(self, values: tuple[Any, ...], names: Sequence[str] = ()) -> tuple[Any, ...]:
-        encoders = self._encoders
+    def _encoded(
+        self, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
+    ) -> tuple[Any, ...]:
+        columns, encoders = self._columns, self._encoders
         if names:
-            encoders = [encoders[self._columns.names.index(name)] for name in names]
+            encoders = [encoders[columns.names.index(name)] for name in names]
         if not any(encoders):
             return values
-        return tuple(
-            value if encode is None or value is None else encode(value)
-            for encode, value in zip(encoders, values, strict=True)
-        )
+        encoded = list(values)
+        for at, (value, encode) in enumerate(zip(values, encoders, strict=True)):
+            if encode is not None and value is not None:
+                try:
+                    encoded[at] = encode(value)
+                except Exception as error:  # whatever the value's own class raises
+                    name = (names or columns.names)[at]
+                    raise columns.refused(said_of(error), name, row) from error
+        return tuple(encoded)
+
+    def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:
+        """The first value that psycopg itself cannot hand over."""
+        adapt = _psycopg().adapt
+        transformer = adapt.Transformer(self._connection)
+        for row, names, values in rows:
+            for name, value in zip(names, values, strict=True):
+                if value is None:
+                    continue
+                try:
+                    transformer.get_dumper(value, adapt.PyFormat.TEXT).dump(value)
+                except Exception as error:  # whatever it was, it stopped the batch
+                    return self._columns.refused(_client_s(error), name, row)
+        return None
+
+    def _not_cast(self, rows: Sequence[Named]) -> SinkRefusedError | None:
+        """The value of a single row that the server cannot read; COPY alone names columns."""
+        if len(rows) != 1:
+            return None
+        ((row, names, values),) = rows
+        psycopg = _psycopg()
+        for name, value in zip(names, values, strict=True):
+            kind = self._types[self._columns.names.index(name)]
+            try:
+                self._connection.execute(f"SELECT %s::{kind}", (value,))
+            except psycopg.DataError as error:
+                return self._columns.refused(_reason(error), name, row)
+            except psycopg.Error:
+                return None
+        return None
 
     def _move(self, cursor: Any, batch: SinkBatch) -> None:
         """Move the position, if it is where it is believed to be; others wait for the row."""
@@ -292,8 +381,8 @@ def _real(value: Any) -> Any:
 
 
 _ENCODERS: Mapping[str, Callable[[Any], Any]] = {
-    "json": json.dumps,
-    "jsonb": json.dumps,
+    "json": as_json,
+    "jsonb": as_json,
     "numeric": _number,
     "double precision": _real,
     "real": _real,
@@ -301,8 +390,16 @@ _ENCODERS: Mapping[str, Callable[[Any], Any]] = {
 
 
 @contextmanager
-def _told(table: str | None = None, rows: Sequence[SinkRow] = ()) -> Iterator[None]:
-    """Say what an error of PostgreSQL asks for, without the values that its text may quote."""
+def _told(
+    columns: Columns | None = None,
+    rows: Sequence[SinkRow] = (),
+    culprit: Callable[..., SinkRefusedError | None] | None = None,
+) -> Iterator[None]:
+    """Say what an error of PostgreSQL asks for, without the values that its text may quote.
+
+    Args:
+        culprit: finds the value that could not be handed over, or read.
+    """
     psycopg = _psycopg()
     try:
         yield
@@ -313,17 +410,22 @@ def _told(table: str | None = None, rows: Sequence[SinkRow] = ()) -> Iterator[No
         if state[:2] in _UNAVAILABLE:
             raise SinkUnavailableError(_reason(error)) from error
         if state.startswith(("42", "3D", "3F", "28")):
-            raise SinkUnusableError(f"{_reason(error)}: {error.diag.message_primary}") from error
-        if table is None:
+            raise SinkUnusableError(_unusable(error, columns)) from error
+        if columns is None or culprit is None:
             raise
-        raise _refused(error, table, rows) from error
-    except (TypeError, ValueError) as error:
-        # What cannot be written as JSON.
-        raise SinkRefusedError(f"it raises {type(error).__name__}", table=table) from error
+        refused = _refused(error, columns.table, rows)
+        if refused.column is None:
+            refused = culprit(is_client=not state) or refused
+        raise refused from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        if columns is None or culprit is None:
+            raise
+        found = culprit(is_client=True)
+        raise found or SinkRefusedError(said_of(error), table=columns.table) from error
 
 
 def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedError:
-    reason = _reason(error)
+    reason = _reason(error) if error.sqlstate else _client_s(error)
     if error.diag.constraint_name:
         reason += f", constraint {error.diag.constraint_name}"
     column, offset = error.diag.column_name, None
@@ -333,6 +435,42 @@ def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedErro
         number = int(line[1]) - 1
         offset = rows[number].offset if number < len(rows) else None
     return SinkRefusedError(reason, table=table, column=column, offset=offset)
+
+
+def _unusable(error: Any, columns: Columns | None) -> str:
+    """What a person has to put right; these texts name tables and columns."""
+    text = f"{_reason(error)}: {error.diag.message_primary}"
+    if columns is None:
+        return text
+    table, key = columns.table, ", ".join(columns.key)
+    if error.sqlstate == "42P10" and key:
+        return f"table {table} needs a primary key or a unique constraint on {key}: {text}"
+    if error.sqlstate == "42P01":
+        return f"{text}; make it, or give create=True"
+    if error.sqlstate == "42501":
+        rights = "INSERT, UPDATE, DELETE and SELECT" if key else "INSERT"
+        return (
+            f"{text}; the user needs {rights} on {table}, SELECT, INSERT and UPDATE on "
+            f"{POSITIONS}, and CREATE on the schema where a table is to be made"
+        )
+    return text
+
+
+def _remedy(text: str) -> str | None:
+    return next((remedy for said, remedy in _PERMANENT if said.search(text)), None)
+
+
+def _client_s(error: BaseException) -> str:
+    """What an error of psycopg's own says, without a value."""
+    text = str(error)
+    kind = _NO_ADAPTER.search(text)
+    if kind is not None:
+        return f"psycopg cannot write a {kind[1]}; give it a column of jsonb, or write row="
+    if "cannot contain NUL" in text:
+        return "text with a NUL, which PostgreSQL does not have"
+    if "lists of mixed types" in text:
+        return "a list of values of several types"
+    return said_of(error)
 
 
 def _reason(error: Any) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,7 +23,9 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
-from headrace.topology.sinks.columns import Columns, Row, Types, utc
+from headrace.topology.sinks.columns import Columns, Row, Types, require_bool, utc
+from headrace.topology.sinks.encoding import as_json, said_of
+from headrace.topology.windows import duration_ms
 
 POSITIONS = "headrace_positions"
 """The table that positions are kept in."""
@@ -40,7 +44,7 @@ class SqliteSink:
     """Writes rows to a table of SQLite: appended, or under their keys.
 
     Several workers may write to one file, in turns. What SQLite has no type for is written as text:
-    times as ISO 8601 in UTC, lists and mappings as JSON.
+    times as ISO 8601 in UTC, lists, mappings and values of classes with fields as JSON.
 
     Args:
         path: the file; it is made where there is none.
@@ -51,7 +55,8 @@ class SqliteSink:
         row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
             in the value and in the key.
         create: make the table where it is not there.
-        timeout: how long to wait for others who write to the file.
+        timeout: how long an attempt waits for others who write to the file, and holds the worker;
+            it is repeated after a while.
 
     Raises:
         TopologyError: the columns and the key do not fit.
@@ -80,12 +85,13 @@ class SqliteSink:
         key: str | Sequence[str] = (),
         row: Row | None = None,
         create: bool = False,
-        timeout: timedelta = timedelta(seconds=5),
+        timeout: timedelta = timedelta(milliseconds=200),
     ) -> None:
         self._path = str(path)
         self._columns = Columns(table, columns, key, row)
-        self._create = create
-        self._timeout_s = timeout.total_seconds()
+        self._create = require_bool("create", create)
+        self._timeout_s = duration_ms("timeout", timeout, at_least=0) / 1000
+        self._was_open = False
 
     def __repr__(self) -> str:
         return f"SqliteSink({self._path!r}, {self._columns.table!r})"
@@ -97,6 +103,8 @@ class SqliteSink:
 
     def open(self, name: str, /) -> _Connection:
         """Open the file, and see that the table is there."""
+        if not self._was_open:
+            _require_place(Path(self._path))
         with _told(self._path):
             # Which thread uses it when is the worker's to know.
             database = sqlite3.connect(
@@ -110,6 +118,7 @@ class SqliteSink:
             except BaseException:
                 database.close()
                 raise
+        self._was_open = True
         return _Connection(database, name, self._columns, self._path)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
@@ -159,7 +168,7 @@ class _Connection:
 
     def write(self, batch: SinkBatch, /) -> None:
         upserted, deleted = self._encoded(batch.rows)
-        with _told(self._path, self._columns.table):
+        with _told(self._path, self._columns, lambda: self._culprit(batch.rows)):
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 self._move(batch)
@@ -184,6 +193,19 @@ class _Connection:
             [_encode(columns, row, columns.key_of(row), columns.key) for row in deleted],
         )
 
+    def _culprit(self, rows: Sequence[SinkRow]) -> SinkRefusedError | None:
+        """The first value that cannot be handed to SQLite."""
+        columns = self._columns
+        for row in rows:
+            is_gone = bool(columns.key) and row.value is None
+            names = columns.key if is_gone else columns.names
+            values = columns.key_of(row) if is_gone else columns.values(row)
+            for name, value in zip(names, _encode(columns, row, values, names), strict=True):
+                reason = _unbound(value)
+                if reason is not None:
+                    return columns.refused(reason, name, row)
+        return None
+
     def _move(self, batch: SinkBatch) -> None:
         """Move the position, if it is where it is believed to be."""
         place = (self._name, batch.source, batch.partition)
@@ -205,6 +227,18 @@ class _Connection:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def _require_place(path: Path) -> None:
+    """See that there can be a file: where it was never there, nobody brings it back."""
+    place = path.absolute().parent
+    if path.is_dir():
+        raise SinkUnusableError(f"{path} is a directory; name a file")
+    if not place.is_dir():
+        raise SinkUnusableError(f"{path}: there is no directory {place}; make it")
+    writable = path if path.exists() else place
+    if not os.access(writable, os.W_OK):
+        raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
 
 
 def quoted(name: str) -> str:
@@ -243,11 +277,30 @@ _WRITTEN: Mapping[type, Callable[[Any], Any]] = {
     time: time.isoformat,
     Decimal: str,
     UUID: str,
-    dict: json.dumps,
-    list: json.dumps,
-    tuple: json.dumps,
+    dict: as_json,
+    list: as_json,
+    tuple: as_json,
 }
 _PLAIN = frozenset({type(None), int, float, str, bytes})
+
+
+def _writer_of(value: Any) -> Callable[[Any], Any] | None:
+    """What writes a value of a class; None where SQLite has no type for it."""
+    if isinstance(value, Enum):
+        return _of_enum
+    has_fields = dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__")
+    if has_fields or isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return as_json
+    return None
+
+
+def _of_enum(value: Enum) -> Any:
+    inner = value.value
+    return _WRITTEN.get(type(inner), _same)(inner)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _encode(
@@ -259,32 +312,70 @@ def _encode(
     encoded = []
     for name, value in zip(names or columns.names, values, strict=True):
         write = _WRITTEN.get(type(value))
+        if write is None and type(value) not in _PLAIN:
+            write = _writer_of(value)
         if write is not None:
             try:
                 value = write(value)
-            except (TypeError, ValueError) as error:
-                raise columns.refused(f"{type(error).__name__} as JSON", name, row) from error
-        elif not isinstance(value, (int, float, str, bytes, type(None))):
+            except Exception as error:  # whatever the value's own class raises
+                raise columns.refused(said_of(error), name, row) from error
+        if not isinstance(value, (int, float, str, bytes, type(None))):
             reason = f"SQLite has no type for a {type(value).__name__}; write row= that makes one"
             raise columns.refused(reason, name, row)
         encoded.append(value)
     return tuple(encoded)
 
 
+def _unbound(value: Any) -> str | None:
+    """Why a value cannot be handed to SQLite, if it cannot."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return "a number has more than 64 bits"
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return said_of(error)
+    return None
+
+
 @contextmanager
-def _told(path: str, table: str | None = None) -> Iterator[None]:
-    """Say what an error of SQLite asks for; its texts name columns, and quote no row."""
+def _told(
+    path: str,
+    columns: Columns | None = None,
+    culprit: Callable[[], SinkRefusedError | None] | None = None,
+) -> Iterator[None]:
+    """Say what an error of SQLite asks for; its texts name columns, and quote no row.
+
+    Args:
+        culprit: finds the value that could not be handed over.
+    """
+    table = None if columns is None else columns.table
     try:
         yield
-    except (sqlite3.IntegrityError, OverflowError) as error:
+    except sqlite3.IntegrityError as error:
         column = _COLUMN.search(str(error))
         name = None if column is None else column[1]
-        reason = "a number has more than 64 bits" if column is None else str(error)
-        if isinstance(error, sqlite3.IntegrityError):
-            reason = str(error)
-        raise SinkRefusedError(reason, table=table, column=name) from error
+        raise SinkRefusedError(str(error), table=table, column=name) from error
+    except (sqlite3.DataError, OverflowError, UnicodeEncodeError) as error:
+        found = culprit() if culprit is not None else None
+        reason = str(error) if isinstance(error, sqlite3.DataError) else said_of(error)
+        raise found or SinkRefusedError(reason, table=table) from error
     except sqlite3.OperationalError as error:
-        text = str(error)
-        if "no such" in text or "ON CONFLICT" in text or "has no column" in text:
-            raise SinkUnusableError(f"{path}: {text}") from error
-        raise SinkUnavailableError(f"{path}: {text}") from error
+        raise _of_file(error, path, columns) from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise  # of the program
+        text = f"{path}: {error}; name another file, or restore this one from a backup"
+        raise SinkUnusableError(text) from error
+
+
+def _of_file(error: sqlite3.OperationalError, path: str, columns: Columns | None) -> Exception:
+    text = str(error)
+    if "ON CONFLICT" in text and columns is not None:
+        key = ", ".join(columns.key)
+        return SinkUnusableError(
+            f"{path}: table {columns.table} needs a primary key or a unique index on {key}: {text}"
+        )
+    if "no such" in text or "ON CONFLICT" in text or "has no column" in text:
+        return SinkUnusableError(f"{path}: {text}")
+    return SinkUnavailableError(f"{path}: {text}")

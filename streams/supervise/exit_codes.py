@@ -23,6 +23,7 @@ from headrace.streams.errors import (
     ProcessorFailedError,
     RecordError,
 )
+from headrace.streams.external.connections import UnusableSinkError
 from headrace.streams.loading import ApplicationError
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.start_errors import (
@@ -85,6 +86,8 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.CONFIGURATION, "after [following the message](#changed-topologies)"),
     Ending(ApplicationError, "`headrace run` finds no application where it was told to look",
            ExitCode.CONFIGURATION, "after correcting the name or the code"),
+    Ending(UnusableSinkError, "a table outside of Kafka cannot be used as it is",
+           ExitCode.CONFIGURATION, "after [following the message](beyond.md)"),
     Ending(MissingTopicError, "a source or an output topic does not exist, or was deleted",
            ExitCode.TOPICS, "after creating it"),
     Ending(MisconfiguredTopicError, "topics do not fit the topology or each other",

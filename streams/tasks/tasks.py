@@ -275,6 +275,10 @@ class Tasks:
 
     # -- on the way to running ---------------------------------------------------------------
 
+    def unanswered_sinks(self) -> Mapping[str, str]:
+        """The tables outside of Kafka that do not answer, and what is wrong with each."""
+        return self._sinks.unanswered()
+
     def _may_begin(self, slot: Slot) -> bool:
         """Whether its sink may be asked, if it has one."""
         node = slot.plan.outside

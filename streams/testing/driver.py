@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from typing_extensions import TypeVar
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.external.connections import open_sink
+from headrace.streams.external.connections import RETRY_MAX_S, SinkFailedError, open_sink
 from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import plan_application
@@ -132,8 +132,9 @@ class TopologyTestDriver:
             bytes, and combines nothing before a repartition topic; "manual" commits when `commit`
             is called, or earlier where ``statestore.uncommitted.max.bytes`` is reached.
         state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
-        real_sinks: write to the tables outside of Kafka that the topology names; False keeps
-            the rows in memory, where `sink` shows them.
+        real_sinks: write to the tables outside of Kafka that the topology names; one that does
+            not answer is an error at the end of the ``with`` block. False keeps the rows in
+            memory, where `sink` shows them.
         seed: decides where records without a key go, and in which order partitions are read.
 
     Raises:
@@ -352,7 +353,22 @@ class TopologyTestDriver:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is None:
+                self._require_answers()
+        finally:
+            self.close()
+
+    def _require_answers(self) -> None:
+        """Ask sinks that did not answer once more: a test is not to pass without their rows."""
+        if self._unanswered():
+            self.advance(timedelta(seconds=RETRY_MAX_S))
+        for node, reason in self._unanswered().items():
+            raise SinkFailedError(node, f"does not answer: {reason}", "its rows are not written")
+
+    def _unanswered(self) -> Mapping[str, str]:
+        worker = self._worker.worker
+        return {} if worker is None else worker.tasks.unanswered_sinks()
 
     # -- looking inside ------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.topology.errors import TopologyError
+from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import SinkRefusedError, SinkRow
 from headrace.topology.functions import place_of
 from headrace.topology.windows import Windowed
@@ -141,7 +141,14 @@ class Columns:
         Returns:
             The rows that are there behind it, and those that are gone.
         """
-        last = {self.key_of(row): row for row in rows}
+        last: dict[tuple[Any, ...], SinkRow] = {}
+        for row in rows:
+            key = self.key_of(row)
+            try:
+                last[key] = row
+            except TypeError as error:  # such as a list
+                reason = f"its key cannot be compared ({type(error).__name__}); give another one"
+                raise self.refused(reason, None, row) from error
         there = [row for row in last.values() if row.value is not None]
         return there, [row for row in last.values() if row.value is None]
 
@@ -162,6 +169,11 @@ def _types_of(table: str, columns: type | Types) -> tuple[dict[str, type | str],
     found: dict[str, type | str] = {}
     nullable = set()
     for name, hint in hints.items():
+        if not _is_type(hint):
+            raise TopologyError(
+                f"column {name} of table {table} is given {type_of(hint)}; give a type such as int "
+                "or str, or what the database calls it, such as 'bigint'"
+            )
         kind, is_nullable = _plain(hint)
         found[name] = kind
         if is_nullable:
@@ -178,6 +190,11 @@ def _hints(table: str, given: Any) -> Mapping[str, Any]:
             "msgspec.Struct, a TypedDict, or types by name: {'id': int, 'name': str}"
         )
     return typing.get_type_hints(given)
+
+
+def _is_type(hint: Any) -> bool:
+    is_one = isinstance(hint, (type, str)) or typing.get_origin(hint) is not None
+    return is_one or hint is Any or isinstance(hint, (typing.TypeVar, typing.NewType))
 
 
 def _plain(hint: Any) -> tuple[type | str, bool]:
@@ -199,3 +216,14 @@ def _plain(hint: Any) -> tuple[type | str, bool]:
 def utc(moment: datetime) -> datetime:
     """A time without a zone is one in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def require_bool(name: str, given: object) -> bool:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        TopologyError: it is something else.
+    """
+    if not isinstance(given, bool):
+        raise TopologyError(f"{name} must be True or False, not {type_of(given)}")
+    return given

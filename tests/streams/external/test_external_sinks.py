@@ -10,14 +10,17 @@ import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.external import writes
-from headrace.streams.external.connections import SinkFailedError
+from headrace.streams.external.connections import SinkFailedError, UnusableSinkError
+from headrace.streams.supervise.exit_codes import exit_code_of, is_crash
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.streams.testing.driver_worker import SinkPoint
 from headrace.topology import (
     MemorySink,
     SinkBatch,
     SinkRefusedError,
+    SinkRow,
     SinkUnavailableError,
+    SinkUnusableError,
     StreamsBuilder,
     Topology,
     serdes,
@@ -102,16 +105,18 @@ def events(driver: Any, name: str) -> list[Mapping[str, Any]]:
 PAIRS: Pairs = [("k", n) for n in range(6)]
 
 
-@pytest.mark.parametrize("at", [*get_args(CrashPoint), *get_args(SinkPoint), None])
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-def test_a_kill_at_any_step_leaves_each_row_once(at: Any, guarantee: str) -> None:
+KILLS = [("exactly_once_v2", at) for at in (*get_args(CrashPoint), *get_args(SinkPoint), None)]
+# At any other step, what is written again to the topic in front are other records.
+KILLS += [("at_least_once", at) for at in ("offsets_sent", "sink_written", None)]
+
+
+@pytest.mark.parametrize(("guarantee", "at"), KILLS)
+def test_a_kill_at_any_step_leaves_each_row_once(guarantee: str, at: Any) -> None:
     sink = failing()
     driver = driver_of(sink, {"processing.guarantee": guarantee}, commit="manual")
     numbers = driver.input("in")
     numbers.send_many(PAIRS[:3])
     driver.commit()
-    if guarantee == "at_least_once" and at not in (None, "sink_written", "offsets_sent"):
-        return  # what is written again to the topic in front are other records
     numbers.send_many(PAIRS[3:])
     driver.commit(rounds=1)
     driver.crash(at)
@@ -312,6 +317,125 @@ def test_another_error_of_a_sink_stops_the_worker_and_quotes_nothing() -> None:
     with pytest.raises(SinkFailedError, match="the sink of step keep raised KeyError; ") as caught:
         driver.input("in").send_many(PAIRS)
     assert "secret" not in str(caught.value)
+
+    message = str(caught.value)
+    assert f"raised at {__file__}:" in message
+    assert message.endswith("; log.errors=full has its text in the log")
+
+
+def stumbling(is_bad: Callable[[SinkRow], bool], *, after: bool = False) -> Faulty:
+    """A sink whose own code fails at some rows, before or after they are written."""
+
+    def write(inner: Any, batch: SinkBatch) -> None:
+        if after:
+            inner.write(batch)
+        if any(map(is_bad, batch.rows)):
+            raise ValueError("a secret")
+        if not after:
+            inner.write(batch)
+
+    return Faulty(write)
+
+
+def test_a_row_that_makes_a_sink_s_code_fail_is_refused_alone() -> None:
+    sink = stumbling(lambda row: row.value in (0, 4))
+    driver = driver_of(sink, LETTERS, commit="manual")
+    driver.input("in").send_many(PAIRS)
+    driver.commit()
+    assert [value for _, value in sink.pairs] == [1, 2, 3, 5]
+    letters = driver.output("dead").read_all()
+    assert [serdes.long.deserialize(letter.value) for letter in letters] == [0, 4]
+    (said, _) = events(driver, "record_skipped")
+    assert said["reason"].startswith(f"the sink raised ValueError at {__file__}:")
+
+
+def test_a_row_that_makes_a_sink_s_code_fail_stops_with_its_place() -> None:
+    driver = driver_of(stumbling(lambda row: row.value == 3))
+    with pytest.raises(RecordError) as caught:
+        driver.input("in").send_many(PAIRS)
+    assert "the sink raised ValueError at " in str(caught.value)
+    assert "(test-keep-repartition-0 offset " in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_rows_that_were_written_before_its_code_failed_are_there_once() -> None:
+    waiting = [True]
+    sink = stumbling(lambda row: bool(waiting and waiting.pop()), after=True)
+    driver = driver_of(sink, LETTERS, commit="manual")
+    driver.input("in").send_many(PAIRS)
+    for _ in range(3):
+        driver.commit()
+    assert sink.pairs == PAIRS
+    assert driver.dropped == {}
+
+
+def test_a_sink_whose_code_fails_at_each_row_is_what_is_wrong() -> None:
+    sink = stumbling(lambda _: True)
+    driver = driver_of(sink, LETTERS, commit="manual")
+    driver.input("in").send_many([("k", n) for n in range(30)])
+    with pytest.raises(UnusableSinkError, match="none of 10 rows was written: the sink raised V"):
+        driver.commit()
+
+
+def test_one_that_has_written_rows_goes_on_without_many() -> None:
+    sink = stumbling(lambda row: row.value > 0)
+    driver = driver_of(sink, LETTERS, commit="manual")
+    driver.input("in").send_many([("k", n) for n in range(30)])
+    driver.commit()
+    assert [value for _, value in sink.pairs] == [0]
+    assert driver.dropped == {("keep", "it cannot be written"): 29}
+
+
+class NeverOpens:
+    """A sink that fails before there is any row."""
+
+    keyed = False
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def open(self, name: str) -> Any:
+        raise self.error
+
+
+def test_what_a_sink_raises_before_there_are_rows_is_said() -> None:
+    error = KeyError("no variable SHOP_URL at https://me:hunter2@vault")
+    with pytest.raises(SinkFailedError) as caught:
+        driver_of(NeverOpens(error)).input("in").send_many(PAIRS)
+    assert "the sink of step keep raised KeyError: 'no variable SHOP_URL at " in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_sink_that_cannot_be_used_ends_the_application() -> None:
+    error = SinkUnusableError("there is no table t")
+    with pytest.raises(UnusableSinkError) as caught:
+        driver_of(NeverOpens(error)).input("in").send_many(PAIRS)
+    assert str(caught.value).startswith("the sink of step keep cannot be used: there is no table")
+    assert not is_crash(exit_code_of(caught.value))
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_test_without_the_sink_s_rows_does_not_pass(opens: bool) -> None:
+    gone = SinkUnavailableError("nobody is there")
+    sink = failing(*[gone] * 100) if opens else NeverOpens(gone)
+    said = "the sink of step keep does not answer: nobody is there; .*its rows are not written"
+    with pytest.raises(SinkFailedError, match=said), driver_of(sink) as driver:
+        driver.input("in").send_many(PAIRS)
+
+
+def test_a_test_with_a_sink_that_answers_late_has_its_rows() -> None:
+    sink = failing(*[SinkUnavailableError("gone")] * 2)
+    with driver_of(sink) as driver:
+        driver.input("in").send_many(PAIRS)
+        assert sink.pairs == []
+        driver.advance(timedelta(seconds=1))
+    assert sink.pairs == PAIRS
+
+
+def test_a_test_that_fails_says_why_and_not_that_a_sink_was_silent() -> None:
+    sink = failing(*[SinkUnavailableError("gone")] * 100)
+    with pytest.raises(LookupError, match="nothing"), driver_of(sink) as driver:
+        driver.sink(driver.input("in").send_many(PAIRS) or "nothing")
 
 
 def test_a_sink_is_not_given_what_may_be_aborted() -> None:

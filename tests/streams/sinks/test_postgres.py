@@ -11,11 +11,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from headrace.streams.sinks.postgres import PostgresSink
@@ -140,7 +142,17 @@ def test_a_writer_that_is_wrong_about_the_position_is_fenced(url: str, table: st
         ({"id": None, "name": "x"}, "id", "NotNullViolation (23502)"),
         ({"id": 1 << 70, "name": "x"}, "id", "NumericValueOutOfRange (22003)"),
         ({"id": "secret", "name": "x"}, "id", "InvalidTextRepresentation (22P02)"),
-        ({"id": 1, "name": "a\x00b"}, None, "DataError"),
+        ({"id": 1, "name": "a\x00b"}, "name", "text with a NUL, which PostgreSQL does not have"),
+        (
+            {"id": 1, "name": "\ud800"},
+            "name",
+            "text with a lone surrogate, which UTF-8 does not have",
+        ),
+        (
+            {"id": 1, "name": object()},
+            "name",
+            "psycopg cannot write a object; give it a column of jsonb, or write row=",
+        ),
         ({"id": 1}, "name", "the record has nothing for it"),
     ],
 )
@@ -160,6 +172,76 @@ def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
     assert run(url, f"SELECT * FROM {table}") == [(1, "tea")]
 
 
+@dataclass(frozen=True)
+class Address:
+    city: str
+    since: date
+
+
+class Box(msgspec.Struct):
+    width: Decimal
+
+
+class Size(NamedTuple):
+    high: int
+    wide: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    id: int
+    ship: Address | None
+    box: Box
+    size: Size
+
+
+@pytest.mark.parametrize("key", [(), "id"])
+def test_values_of_typed_classes_are_json(url: str, table: str, key: Any) -> None:
+    sink = PostgresSink(url, table, Sent, key=key, create=True)
+    sent = [
+        Sent(1, Address("Bern", date(2026, 1, 2)), Box(Decimal("1.50")), Size(2, 3)),
+        Sent(2, None, Box(Decimal(1)), Size(0, 0)),
+    ]
+    rows = [SinkRow(one.id, one, 0, at) for at, one in enumerate(sent)]
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(SinkBatch(table, 0, None, 2, rows))
+    assert run(url, f"SELECT * FROM {table} ORDER BY id") == [
+        (1, {"city": "Bern", "since": "2026-01-02"}, {"width": "1.50"}, [2, 3]),
+        (2, None, {"width": "1"}, [0, 0]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"a": object()}, "TypeError as JSON: it has no type for a object"),
+        (float("nan"), "TypeError as JSON: JSON has nothing for NaN or an infinity"),
+        ("a\x00b", "UntranslatableCharacter (22P05)"),
+    ],
+)
+@pytest.mark.parametrize("key", [(), "id"])
+def test_what_json_has_nothing_for_is_refused_with_its_column(
+    url: str, table: str, value: Any, reason: str, key: Any
+) -> None:
+    sink = PostgresSink(url, table, {"id": int, "more": object}, key=key, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        with pytest.raises(SinkRefusedError) as caught:
+            connection.write(
+                SinkBatch(table, 0, None, 9, [SinkRow(1, {"id": 1, "more": value}, 0, 8)])
+            )
+        assert (caught.value.column, caught.value.reason) == ("more", reason)
+        connection.write(SinkBatch(table, 0, None, 9, [SinkRow(1, {"id": 1, "more": 1}, 0, 8)]))
+
+
+def test_a_value_with_a_key_that_the_server_cannot_read_is_named(url: str, table: str) -> None:
+    sink = PostgresSink(url, table, {"id": int, "at": datetime}, key="id", create=True)
+    with closing(sink.open("app/keep")) as connection:
+        with pytest.raises(SinkRefusedError) as caught:
+            connection.write(SinkBatch(table, 0, None, 1, [SinkRow(1, {"at": "secret"}, 0, 0)]))
+        assert str(caught.value) == f"table {table}, column at: InvalidDatetimeFormat (22007)"
+        assert connection.positions(table, [0]) == {}
+
+
 def test_a_constraint_is_named(url: str, table: str) -> None:
     run(url, f"CREATE TABLE {table} (id bigint, name text, CONSTRAINT few CHECK (id < 9))")
     connection = PostgresSink(url, table, COLUMNS).open("app/keep")
@@ -176,7 +258,8 @@ def test_a_table_or_column_that_is_not_there_is_said(url: str, table: str) -> No
         PostgresSink(url, table, {**COLUMNS, "price": float}).open("app/keep")
     keyed = PostgresSink(url, table, COLUMNS, key="id")
     connection = keyed.open("app/keep")
-    with pytest.raises(SinkUnusableError, match="no unique or exclusion constraint"):
+    needs = f"table {table} needs a primary key or a unique constraint on id.*no unique or excl"
+    with pytest.raises(SinkUnusableError, match=needs):
         connection.write(SinkBatch(table, 0, None, 1, [SinkRow(1, "tea", 0, 0)]))
     connection.close()
 
@@ -185,6 +268,63 @@ def test_a_server_that_is_not_there_is_asked_again_later() -> None:
     sink = PostgresSink("postgresql://nobody@127.0.0.1:1/none", "t", COLUMNS, timeout=SOON)
     with pytest.raises(SinkUnavailableError, match="onnection"):
         sink.open("app/keep")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dbname": "no_such"}, 'database "no_such" does not exist; create it, or name another'),
+        ({"user": "nobody_here"}, 'role "nobody_here" does not exist; create it, or name anot'),
+    ],
+)
+def test_who_was_never_let_in_is_told_what_to_put_right(
+    url: str, table: str, change: Any, said: str
+) -> None:
+    wrong = psycopg.conninfo.make_conninfo(url, **change)
+    sink = PostgresSink(wrong, table, COLUMNS, timeout=SOON)
+    with pytest.raises(SinkUnusableError, match=said):
+        sink.open("app/keep")
+
+
+def test_who_was_let_in_once_waits(url: str, table: str) -> None:
+    given = [url, psycopg.conninfo.make_conninfo(url, dbname="no_such")]
+    sink = PostgresSink(lambda: given.pop(0), table, COLUMNS, create=True, timeout=SOON)
+    sink.open("app/keep").close()
+    with pytest.raises(SinkUnavailableError, match='database "no_such" does not exist'):
+        sink.open("app/keep")
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "said"),
+    [
+        ("hunter2", "the address cannot be read; write postgresql://USER@"),
+        ("postgresql://u:hunter2@db/x?ssl=1", 'has an invalid URI query parameter: "ssl"; '),
+    ],
+)
+def test_an_address_that_is_none_is_not_tried_again(conninfo: str, said: str) -> None:
+    with pytest.raises(SinkUnusableError) as caught:
+        PostgresSink(conninfo, "t", COLUMNS).open("app/keep")
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_rights_that_are_needed_are_said(url: str, table: str) -> None:
+    PostgresSink(url, table, COLUMNS, create=True).open("app/keep").close()
+    run(url, f"DROP ROLE IF EXISTS {table}")
+    run(url, f"CREATE ROLE {table}")
+    try:
+        run(url, f"GRANT SELECT, INSERT, UPDATE ON headrace_positions TO {table}")
+        options = psycopg.conninfo.make_conninfo(url, options=f"-c role={table}")
+        with (
+            closing(PostgresSink(options, table, COLUMNS).open("app/keep")) as connection,
+            pytest.raises(SinkUnusableError) as caught,
+        ):
+            connection.write(batch(table, TEA))
+        assert f"permission denied for table {table}" in str(caught.value)
+        assert f"the user needs INSERT on {table}" in str(caught.value)
+    finally:
+        run(url, f"DROP OWNED BY {table}")
+        run(url, f"DROP ROLE {table}")
 
 
 def test_a_password_is_not_shown() -> None:

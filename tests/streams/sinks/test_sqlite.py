@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
@@ -21,9 +25,14 @@ from headrace.topology import (
     SinkRow,
     SinkUnavailableError,
     SinkUnusableError,
+    TopologyError,
 )
 
 COLUMNS = {"id": int, "name": str}
+NEEDS_A_KEY = (
+    "table goods needs a primary key or a unique index on id: "
+    "ON CONFLICT clause does not match any PRIMARY KEY"
+)
 
 
 @pytest.fixture
@@ -90,9 +99,11 @@ def test_positions_of_others_are_others(path: Path) -> None:
     ("value", "column", "reason"),
     [
         ({"id": None, "name": "tea"}, "id", "NOT NULL constraint failed: goods.id"),
-        ({"id": 1 << 70, "name": "tea"}, None, "a number has more than 64 bits"),
+        ({"id": 1 << 70, "name": "tea"}, "id", "a number has more than 64 bits"),
         ({"id": 1, "name": object()}, "name", "SQLite has no type for a object"),
         ({"id": 1, "name": [object()]}, "name", "TypeError as JSON"),
+        ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
+        ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON has nothing for NaN"),
         ({"id": 1}, "name", "the record has nothing for it"),
     ],
 )
@@ -109,6 +120,91 @@ def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
         assert connection.positions("t@1", [0]) == {}
         connection.write(batch({"id": 1, "name": "tea"}))
     assert rows_of(path) == [(1, "tea")]
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Address:
+    city: str
+    since: date
+
+
+class Size(NamedTuple):
+    high: int
+    color: Color
+
+
+def test_values_of_typed_classes_are_json(path: Path) -> None:
+    types = {"ship": object, "size": object, "color": object, "tags": object}
+    values = {
+        "ship": Address("Bern", date(2026, 1, 2)),
+        "size": Size(2, Color.RED),
+        "color": Color.RED,
+        "tags": {"new"},
+    }
+    with closing(SqliteSink(path, "goods", types, create=True).open("app/keep")) as connection:
+        connection.write(batch(values))
+    assert rows_of(path) == [
+        ('{"city": "Bern", "since": "2026-01-02"}', '[2, "red"]', "red", '["new"]')
+    ]
+
+
+def test_a_key_that_cannot_be_compared_is_refused(path: Path) -> None:
+    sink = SqliteSink(path, "goods", {"id": list, "name": str}, key="id", create=True)
+    with (
+        closing(sink.open("app/keep")) as connection,
+        pytest.raises(SinkRefusedError, match="its key cannot be compared"),
+    ):
+        connection.write(SinkBatch("t@1", 0, None, 1, [SinkRow([1], "tea", 0, 0)]))
+
+
+def test_where_no_file_can_be_is_said_once_and_for_all(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, for " + "long " * 300)
+    for place, said in [
+        (tmp_path / "no" / "rows.db", f"there is no directory {tmp_path / 'no'}; make it"),
+        (tmp_path, "is a directory; name a file"),
+        (tmp_path / "text", "file is not a database; name another file"),
+    ]:
+        with pytest.raises(SinkUnusableError, match=said):
+            SqliteSink(place, "goods", COLUMNS, create=True).open("app/keep")
+
+
+def test_a_place_that_is_gone_later_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "mount").mkdir()
+    sink = SqliteSink(tmp_path / "mount" / "rows.db", "goods", COLUMNS, create=True)
+    sink.open("app/keep").close()
+    shutil.rmtree(tmp_path / "mount")
+    with pytest.raises(SinkUnavailableError, match="unable to open database file"):
+        sink.open("app/keep")
+
+
+def test_an_attempt_at_a_locked_file_holds_the_worker_for_a_moment(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with (
+        closing(sink.open("app/keep")) as connection,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        begun = time.monotonic()
+        with pytest.raises(SinkUnavailableError, match="database is locked"):
+            connection.write(batch({"id": 1, "name": "tea"}))
+        assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (COLUMNS, {"timeout": 5}, "timeout must be a timedelta, not int"),
+        (COLUMNS, {"create": "yes"}, "create must be True or False, not a str"),
+        ({"id": 5}, {}, "column id of table goods is given an int; give a type such as int"),
+    ],
+)
+def test_what_it_is_given_is_looked_at(path: Path, columns: Any, options: Any, said: str) -> None:
+    with pytest.raises(TopologyError, match=said):
+        SqliteSink(path, "goods", columns, **options)
 
 
 def test_a_file_that_another_one_writes_to_is_tried_again_later(path: Path) -> None:
@@ -131,7 +227,7 @@ def test_a_table_or_column_that_is_not_there_is_said(path: Path) -> None:
     keyed = SqliteSink(path, "goods", COLUMNS, key="id")
     with (
         closing(keyed.open("app/keep")) as connection,
-        pytest.raises(SinkUnusableError, match="ON CONFLICT clause does not match any PRIMARY KEY"),
+        pytest.raises(SinkUnusableError, match=NEEDS_A_KEY),
     ):
         connection.write(SinkBatch("t@1", 0, None, 1, [SinkRow(1, "tea", 0, 0)]))
 
