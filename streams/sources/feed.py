@@ -80,6 +80,8 @@ class Feed:
         self._timeout_s = self._config.task_timeout_ms / 1000
         self.rows = 0
         """How many were committed."""
+        self.skipped = 0
+        """How many the source has left out before what was committed."""
 
     def run(
         self,
@@ -134,17 +136,23 @@ class Feed:
     ) -> None:
         writing.begin_identity()
         positions = self._committed()
+        skipped = 0
         while not stop.is_set():
             found = False
             for batch in writing.or_void(self._source.read(dict(positions))):
                 found = True
                 writing.add(batch, self._send)
                 positions[batch.part] = batch.position
+                if batch.skipped:
+                    skipped += batch.skipped
+                    self._log.warning("rows_skipped", rows=batch.skipped, first=batch.reason)
                 if writing.is_due():
                     self.rows += writing.commit()
+                    self.skipped, skipped = self.skipped + skipped, 0
                 if stop.is_set():
                     break
             self.rows += writing.commit()
+            self.skipped, skipped = self.skipped + skipped, 0
             if not found:
                 if not follow:
                     return

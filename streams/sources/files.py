@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from headrace.streams.sources.source import Batch, Fields, Positions, Row, SourceError
 
 BATCH_ROWS = 1000
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,24 @@ class Files:
         key: the field that is the key, as text; None for no key.
         timestamp: the field that is the time: milliseconds since 1970, or a date and time.
         grows: whether files may grow, so that what has no line feed behind it is not read yet.
+        skip_bad: leave out rows that cannot be read, or lack the key or the time; each batch says
+            how many. False refuses the first one.
     """
 
     pattern: str
     key: str | None = None
     timestamp: str | None = None
     grows: bool = True
+    skip_bad: bool = False
     _fields: Fields = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
+
+    def paths(self) -> list[Path]:
+        """The files that the pattern names now, in the order of their names."""
+        found = glob.glob(str(Path(self.pattern).expanduser()), recursive=True)
+        return [path for path in sorted(map(Path, found)) if path.is_file()]
 
     def read(self, positions: Positions, /) -> Iterator[Batch]:
         """The rows behind the positions, file by file in the order of their names.
@@ -50,10 +59,9 @@ class Files:
         """
         pattern = Path(self.pattern).expanduser()
         fixed = Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
-        for path in sorted(map(Path, glob.glob(str(pattern), recursive=True))):
-            if path.is_file():
-                part = path.relative_to(fixed).as_posix()
-                yield from self._rows(path, part, positions.get(part, 0))
+        for path in self.paths():
+            part = path.relative_to(fixed).as_posix()
+            yield from self._rows(path, part, positions.get(part, 0))
 
     def _rows(self, path: Path, part: str, begin: int) -> Iterator[Batch]:
         read = _READERS.get(path.suffix)
@@ -61,18 +69,44 @@ class Files:
             known = ", ".join(_READERS)
             raise SourceError(f"{path} is none of {known}; write a pattern that leaves it out")
         rows: list[Row] = []
-        position = begin
+        position, skipped, reason = begin, 0, ""
         for value, position, where in read(path, begin, self.grows):
-            rows.append(self._fields.row(value, where))
-            if len(rows) == BATCH_ROWS:
-                yield Batch(part, position, rows)
-                rows = []
-        if rows:
-            yield Batch(part, position, rows)
+            try:
+                if isinstance(value, SourceError):
+                    raise value
+                rows.append(self._fields.row(value, where))
+            except SourceError as error:
+                if not self.skip_bad:
+                    raise
+                skipped, reason = skipped + 1, reason or str(error)
+            if len(rows) + skipped == BATCH_ROWS:
+                yield Batch(part, position, rows, skipped, reason)
+                rows, skipped, reason = [], 0, ""
+        if rows or skipped:
+            yield Batch(part, position, rows, skipped, reason)
 
 
-Found = Iterator[tuple[Any, int, str]]
-"""Values, each with the position behind it, and what says where it stands."""
+Found = Iterator[tuple[Any, int, object]]
+"""Values, or what is wrong with them, each with the position behind it, and where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a line stands; lines are counted when somebody asks."""
+
+    path: Path
+    begin: int
+    """A byte of the line."""
+    end: int
+    """The byte behind it."""
+
+    def __str__(self) -> str:
+        with self.path.open("rb") as file:
+            left, line = self.begin, 1
+            while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
+                line += block.count(b"\n")
+                left -= len(block)
+        return f"line {line} of {self.path}, before byte {self.end}"
 
 
 class _Lines:
@@ -83,6 +117,8 @@ class _Lines:
         self._file = file
         self._path = path
         self._grows = grows
+        self.begin = begin
+        """Where the last line begins."""
         self.position = begin
         self.has_ended = False
 
@@ -94,12 +130,16 @@ class _Lines:
         if not line or (self._grows and not line.endswith(b"\n")):
             self.has_ended = True
             raise StopIteration
+        self.begin = self.position
         self.position += len(line)
         try:
             return line.decode("utf-8-sig" if self.position == len(line) else "utf-8")
         except UnicodeDecodeError:
-            where = f"{self._path}, byte {self.position - len(line)}"
-            raise SourceError(f"{where}: the line is no UTF-8") from None
+            raise SourceError(f"{self.place()}: the line is no UTF-8") from None
+
+    def place(self) -> _Place:
+        """Where the last line stands."""
+        return _Place(self._path, self.begin, self.position)
 
 
 def _opened(path: Path, begin: int) -> BinaryIO:
@@ -115,13 +155,20 @@ def _opened(path: Path, begin: int) -> BinaryIO:
 def _json_lines(path: Path, begin: int, grows: bool) -> Found:
     with _opened(path, begin) as file:
         lines = _Lines(file, path, begin, grows=grows)
-        for line in lines:
+        while True:
+            try:
+                line = next(lines)
+            except StopIteration:
+                return
+            except SourceError as error:
+                yield error, lines.position, ""
+                continue
             if line.strip():
-                where = f"{path}, before byte {lines.position}"
+                where = lines.place()
                 try:
                     value = json.loads(line)
                 except ValueError:
-                    raise SourceError(f"{where}: the line is no JSON") from None
+                    value = SourceError(f"{where}: the line is no JSON")
                 yield value, lines.position, where
 
 
@@ -137,12 +184,12 @@ def _csv(path: Path, begin: int, grows: bool) -> Found:
                 return  # in the midst of quotes
             if not cells:
                 continue
-            where = f"{path}, before byte {lines.position}"
-            if len(cells) != len(names):
-                raise SourceError(
-                    f"{where}: the row has {len(cells)} cells, and the first line {len(names)}"
-                )
-            yield dict(zip(names, cells, strict=True)), lines.position, where
+            where = lines.place()
+            if len(cells) == len(names):
+                yield dict(zip(names, cells, strict=True)), lines.position, where
+                continue
+            has = f"the row has {len(cells)} cells, and the first line {len(names)}"
+            yield SourceError(f"{where}: {has}"), lines.position, where
 
 
 def _parquet(path: Path, begin: int, grows: bool) -> Found:

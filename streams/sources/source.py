@@ -52,11 +52,15 @@ class Batch:
         part: its name, the same each time.
         position: behind the rows.
         rows: none where only the position moves.
+        skipped: how many were left out, as they cannot be read.
+        reason: what was wrong with the first of these, and where it stands.
     """
 
     part: str
     position: Position
     rows: Sequence[Row]
+    skipped: int = 0
+    reason: str = ""
 
 
 class Source(Protocol):
@@ -141,11 +145,11 @@ class Fields:
     key: str | None = None
     timestamp: str | None = None
 
-    def row(self, value: Mapping[str, Any], where: str) -> Row:
+    def row(self, value: Mapping[str, Any], where: object) -> Row:
         """Make a row.
 
         Args:
-            where: what says for an error which one it is.
+            where: what says for an error, as text, which one it is.
 
         Raises:
             SourceError: a field is not there, or is no time.
@@ -162,7 +166,7 @@ class Fields:
         return Row(plain(value), key if key is None else str(plain(key)), at)
 
     @staticmethod
-    def _field(value: Mapping[str, Any], name: str, where: str) -> Any:
+    def _field(value: Mapping[str, Any], name: str, where: object) -> Any:
         try:
             return value[name]
         except (KeyError, TypeError):

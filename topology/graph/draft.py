@@ -8,6 +8,7 @@ Streams).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -25,6 +26,8 @@ from headrace.topology.graph.graph import (
 from headrace.topology.naming import Names
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, with_stores
+
+_OF_REPARTITION = re.compile(r"(?<=.)-repartition-(?:sink|filter|source)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,9 @@ class Draft:
         step = Step(nodes, stores if store is None else (store, *stores))
         for node in nodes:
             if node.name in self._nodes:
+                given = _OF_REPARTITION.sub("", node.name)  # what the user wrote
                 raise TopologyError(
-                    f"two nodes are named {node.name!r}; give one of them another name="
+                    f"two nodes are named {given!r}; give one of them another name="
                 )
             self._nodes.add(node.name)
         self._steps[step.name] = step

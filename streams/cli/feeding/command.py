@@ -30,6 +30,7 @@ _DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 @click.option("--timestamp", metavar="FIELD", help="The field that is the time.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--complete", is_flag=True, help="Files grow no more: the last line needs no end.")
+@click.option("--skip-bad", is_flag=True, help="Leave out lines that cannot be read.")
 @settings_option
 def feed(
     files: str | None,
@@ -42,6 +43,7 @@ def feed(
     timestamp: str | None,
     follow: bool,
     complete: bool,
+    skip_bad: bool,
     settings: dict[str, Any],
 ) -> None:
     """Write the rows of files or of a database to a topic, each of them once.
@@ -53,14 +55,17 @@ def feed(
 
     stop = threading.Event()
     with said_errors():
-        source = _source(files, sql, connect, column, key, timestamp, grows=not complete)
+        source = _source(
+            files, sql, connect, column, key, timestamp, grows=not complete, skip_bad=skip_bad
+        )
         made = Feed(
             source, topic=topic, name=name or f"feed-{topic}", settings={**_DEFAULTS, **settings}
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         rows = made.run(follow=follow, stop=stop, every=timedelta(seconds=1))
-    click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'})")
+    left_out = f"; {made.skipped} left out, see rows_skipped in the log" if made.skipped else ""
+    click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'}{left_out})")
 
 
 def _source(
@@ -72,6 +77,7 @@ def _source(
     timestamp: str | None,
     *,
     grows: bool,
+    skip_bad: bool,
 ) -> Source:
     from headrace.streams.sources.files import Files
     from headrace.streams.sources.query import Query
@@ -79,7 +85,12 @@ def _source(
     if (files is None) == (sql is None):
         raise click.UsageError("give --files or --sql, one of both")
     if files is not None:
-        return Files(files, key=key, timestamp=timestamp, grows=grows)
+        found = Files(files, key=key, timestamp=timestamp, grows=grows, skip_bad=skip_bad)
+        if not found.paths():
+            click.echo(f"No file matches {files} now; look at the pattern", err=True)
+        return found
+    if skip_bad:
+        raise click.UsageError("--skip-bad is for --files; leave rows out in the query")
     if connect is None or column is None or sql is None:
         raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
     return Query(_function(connect), sql, column, key=key, timestamp=timestamp)

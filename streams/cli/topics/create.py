@@ -43,15 +43,24 @@ def create(
 ) -> None:
     """Create topics; those that exist are left as they are.
 
-    With --app and no NAME, all that the application reads and writes and does not make itself.
+    With --app and no NAME, all that the application reads and writes and does not make itself, and
+    that of its dead letters.
     """
     with said_errors():
         known = Known.of(target, settings)
         if not names:
-            names = tuple(name for name, use in known.own.items() if use != "keeps")
+            names = _of_application(known)
         if not names:
             raise click.UsageError("give a NAME, or an application with --app")
         _create(names, partitions, known.reach(), any_count=any_count)
+
+
+def _of_application(known: Known) -> tuple[str, ...]:
+    names = [name for name, use in known.own.items() if use != "keeps"]
+    dead_letters = known.config.errors_dead_letter_queue_topic_name
+    if known.own and dead_letters is not None:
+        names.append(dead_letters)
+    return tuple(dict.fromkeys(names))
 
 
 def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

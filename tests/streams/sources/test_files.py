@@ -86,6 +86,9 @@ def test_key_and_time_are_fields(tmp_path: Path) -> None:
     ("name", "text", "options", "said"),
     [
         ("a.jsonl", "no json\n", {}, "a.jsonl, before byte 8: the line is no JSON"),
+        ("a.jsonl", "{}\n\n{}\n[\n{}\n", {}, "line 4 of "),
+        ("a.jsonl", '{"id": 1}\n{"x": 1}\n', {"key": "id"}, "line 2 of "),
+        ("a.csv", 'a,b\n1,"2\n3"\n1\n', {}, "line 4 of "),
         ("a.jsonl", "{}\n", {"key": "id"}, "there is no field 'id'; there are: "),
         ("a.jsonl", '{"at": "soon"}\n', {"timestamp": "at"}, "field 'at' is no time"),
         ("a.csv", "a,b\n1\n", {}, "the row has 1 cells, and the first line 2"),
@@ -105,3 +108,20 @@ def test_a_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("1\n")
     with pytest.raises(SourceError, match="has 2 bytes, and 9 were read already"):
         list(Files(str(tmp_path / "*")).read({"a.jsonl": 9}))
+
+
+def test_bad_lines_are_left_out_where_that_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"id": 1}\n[\n\xff\n{"x": 1}\n{"id": 2}\n')
+    (batch,) = Files(str(tmp_path / "*"), key="id", skip_bad=True).read({})
+    assert [row.key for row in batch.rows] == ["1", "2"]
+    assert (batch.skipped, batch.position) == (3, file.stat().st_size)
+    assert batch.reason == f"line 2 of {file}, before byte 12: the line is no JSON"
+
+
+def test_a_position_moves_past_bad_lines_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1\n2\n")
+    source = Files(str(tmp_path / "*"), skip_bad=True)
+    (batch,) = source.read({})
+    assert (batch.rows, batch.skipped) == ([], 2)
+    assert list(source.read({"a.csv": batch.position})) == []

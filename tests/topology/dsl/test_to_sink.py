@@ -49,6 +49,13 @@ def test_what_is_no_sink_is_refused(given: Any, message: str) -> None:
         StreamsBuilder().stream("in").to_sink(given, name="keep")
 
 
+def test_two_steps_of_one_name_behind_others_are_named_as_they_were_given() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").to_sink(MemorySink(), name="keep")
+    with pytest.raises(TopologyError, match="two nodes are named 'keep'"):
+        builder.stream("more").to_sink(MemorySink(), name="keep")
+
+
 def test_two_steps_of_one_name_are_refused() -> None:
     stream = StreamsBuilder().stream("in")
     stream.to_sink(MemorySink(), name="keep")
