@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +14,7 @@ from headrace.streams.feeds.change import Change
 from headrace.streams.feeds.rows_first import RowsFirst
 from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.feeds.tail import POLL_RECORDS, POLL_S, Tail
+from headrace.streams.feeds.turns import Turns, shares
 from headrace.streams.seams.clients import Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.worker_errors import OffsetLostError
 
@@ -40,6 +41,7 @@ class CatchUp:
 
     Args:
         follower: knows where to begin, unless there are rows first.
+        turns: those of all who catch up.
         rows: what to tell before; None for nothing.
         tells_gaps: whether to say where compaction has taken changes away: not to him who asked
             for what there is.
@@ -50,6 +52,7 @@ class CatchUp:
         tail: Tail,
         follower: Subscription,
         readers: Readers,
+        turns: Turns,
         *,
         rows: RowsFirst | None = None,
         tells_gaps: bool,
@@ -58,6 +61,7 @@ class CatchUp:
         self._tail = tail
         self._follower = follower
         self._readers = readers
+        self._turns = turns
         self._rows = rows
         self._tells_gaps = tells_gaps
         self._done = done
@@ -108,13 +112,22 @@ class CatchUp:
             consumer.close(leave=False)
 
     def _hand(self, partition: int, records: Sequence[ReceivedMessage]) -> None:
-        for record in records:
-            offset = record.offset()
+        for change in self._made(records):
+            offset = change.offset
             if offset > self._follower.next_of(partition):
                 self._tell_gap(partition, self._follower.next_of(partition), offset)
-            change = Change(self._tail.origin, record)
             if not self._follower.offer(change, can_wait=True):
                 return
+
+    def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[Change]:
+        """The changes that records are, with the JSON of those that are wanted."""
+        for some in shares(records):
+            with self._turns.one():
+                made = [Change(self._tail.origin, record) for record in some]
+                for change in made:
+                    if self._follower.wants(change):
+                        _ = change.data  # it is kept
+            yield from made
 
     def _place(self, partition: int) -> TopicPartition:
         return TopicPartition(self._tail.origin.topic, partition)

@@ -19,6 +19,7 @@ from headrace.streams.feeds.origin import Origin, origin_of
 from headrace.streams.feeds.rows_first import RowsFirst
 from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.feeds.tail import Tail
+from headrace.streams.feeds.turns import Turns
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.queries.errors import NotReadableError, WrongQueryError
 from headrace.streams.queries.kept import store_of
@@ -96,6 +97,7 @@ class Feeds:
         self._tails: dict[str, Tail] = {}
         self._followers: dict[Subscription, Tail | None] = {}
         self._catching_up = threading.Semaphore(CATCHING_UP_MAX)
+        self._turns = Turns()
 
     def follow(
         self,
@@ -197,6 +199,7 @@ class Feeds:
             tail,
             follower,
             cluster.readers,
+            self._turns,
             rows=rows,
             tells_gaps=start.kind != "beginning",
             done=self._catching_up.release,
@@ -248,7 +251,7 @@ class Feeds:
         reader = self._queries.reader(store.name)
         scan = Scan() if key is None else reader.of_one(key)
         reader.require_all(frozenset(partitions))
-        return RowsFirst(reader, scan, partitions)
+        return RowsFirst(reader, scan, partitions, self._turns)
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.streams.feeds.change import Change
 from headrace.streams.feeds.subscription import Subscription
+from headrace.streams.feeds.turns import Turns, shares
 from headrace.streams.queries.asked import row_document
 from headrace.streams.queries.readers import StoreReader
 from headrace.streams.queries.walk import Scan
@@ -46,14 +47,20 @@ class RowsFirst:
     Args:
         scan: which rows.
         partitions: those that the store has on the cluster; all of them are to be here.
+        turns: those of all who catch up.
     """
 
     def __init__(
-        self, reader: StoreReader[Any, Any], scan: Scan, partitions: Iterable[int]
+        self,
+        reader: StoreReader[Any, Any],
+        scan: Scan,
+        partitions: Iterable[int],
+        turns: Turns,
     ) -> None:
         self._reader = reader
         self._scan = scan
         self._partitions = frozenset(partitions)
+        self._turns = turns
         self._held: dict[int, _Held] = {}
 
     def tell(self, follower: Subscription) -> bool:
@@ -65,9 +72,13 @@ class RowsFirst:
         for piece in self._reader.pieces(self._scan, self._partitions):
             held = self._held.setdefault(piece.partition, _Held())
             held.add(piece.last, piece.offset)
-            for row in piece.rows:
-                document = {**row_document(row), "offset": piece.offset}
-                if not follower.tell("row", msgspec.json.encode(document)):
+            for some in shares(piece.rows):
+                with self._turns.one():
+                    told = [
+                        msgspec.json.encode({**row_document(row), "offset": piece.offset})
+                        for row in some
+                    ]
+                if not all(follower.tell("row", data) for data in told):
                     return False
         follower.begin(
             {partition: min(held.offsets) for partition, held in self._held.items()},

@@ -21,6 +21,8 @@ from headrace.streams.feeds.positions import text_of
 
 EVENTS_MAX = 10_000
 BYTES_MAX = 8 << 20
+_EVENT_BYTES = 100
+"""What an event is besides its data, about."""
 Name = Literal["change", "row", "position", "compacted", "closed"]
 
 
@@ -108,6 +110,11 @@ class Subscription:
         """The offset of the change that comes next in a partition."""
         return self._next[partition]
 
+    def wants(self, change: Change) -> bool:
+        """Whether a change would be told; it may be so no more when it is offered."""
+        with self._changed:
+            return change.offset >= self._next[change.partition] and self._is_wanted(change)
+
     def offer(self, change: Change, *, can_wait: bool = False) -> bool:
         """Tell of a change, if it is one that is wanted and was not told yet.
 
@@ -151,15 +158,21 @@ class Subscription:
         with self._changed:
             self._close(reason)
 
-    def take(self) -> tuple[list[Event], str | None]:
-        """What there is to tell, and where the follower is behind it.
+    def take(self, most_bytes: int | None = None) -> tuple[list[Event], str | None]:
+        """What there is to tell, and where the follower is behind all that waits.
 
         The last is `closed`, with the reason.
+
+        Args:
+            most_bytes: about so many at once, and at least an event; None takes all that waits.
         """
         with self._changed:
-            found = list(self._waiting)
-            self._waiting.clear()
-            self._bytes = 0
+            found: list[Event] = []
+            taken = 0
+            while self._waiting and (most_bytes is None or taken < most_bytes):
+                found.append(self._waiting.popleft())
+                taken += len(found[-1].data) + _EVENT_BYTES
+                self._bytes -= len(found[-1].data)
             self._is_woken = False
             self._changed.notify_all()
             return found, self._position()

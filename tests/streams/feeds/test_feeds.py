@@ -6,12 +6,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from headrace import KafkaStreams, Materialized, StreamsBuilder, serdes
 from headrace.streams.errors import FatalClientError, StreamsError
+from headrace.streams.feeds import catch_up, turns
 from headrace.streams.feeds import feeds as feeds_module
+from headrace.streams.feeds.change import Change
 from headrace.streams.feeds.errors import (
     NoChangelogError,
     PositionGoneError,
@@ -20,6 +23,7 @@ from headrace.streams.feeds.errors import (
 from headrace.streams.feeds.feeds import Feeds, Start
 from headrace.streams.feeds.positions import positions_of
 from headrace.streams.feeds.subscription import Subscription
+from headrace.streams.feeds.turns import TURN_RECORDS
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -125,6 +129,45 @@ def test_any_position_has_just_what_follows(scene: Scene) -> None:
             mine = [one for one in changes[index + 1 :] if one["partition"] == partition]
             assert [one for one in rest if one["partition"] == partition] == mine
         back.leave()
+
+
+def test_those_who_catch_up_make_what_they_tell_one_at_a_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loop of the server that they are in would wait for all of them."""
+    at_work: set[int] = set()
+    most, paused = [], []
+
+    class Watched(Change):
+        def __init__(self, *args: Any) -> None:
+            at_work.add(threading.get_ident())
+            most.append(len(at_work))
+            super().__init__(*args)
+
+    def pause(seconds: float) -> None:
+        """Nobody begins before that, so that others have the processor."""
+        paused.append(seconds)
+        at_work.discard(threading.get_ident())
+
+    monkeypatch.setattr(catch_up, "Change", Watched)
+    monkeypatch.setattr(turns, "_pause", pause)
+    scene.write(*((n % 2, f"k{n}", n) for n in range(300)))
+    followers = [scene.follow(BEGINNING) for _ in range(8)]
+    for follower in followers:
+        assert len(follower.changes(300)) == 300
+    assert len(most) == 8 * 300
+    assert set(most) == {1}
+    assert len(paused) >= 8 * 300 // TURN_RECORDS
+
+
+def test_what_waits_is_taken_in_pieces() -> None:
+    follower = Subscription(None, lambda: None)
+    for number in range(10):
+        follower.tell("row", b"%d" % number * 400)
+    taken = []
+    while some := follower.take(1_000)[0]:
+        taken.append(len(some))
+    assert taken == [2] * 5
 
 
 def test_those_who_come_while_it_goes_on_miss_nothing(scene: Scene) -> None:
