@@ -8,6 +8,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+_WIDE = 1 << 20
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -21,4 +23,8 @@ def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
 
 def show(table: Table) -> None:
     """Print it as wide as it is, so that it can be piped."""
-    Console(highlight=False, soft_wrap=True).print(table)
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        # That has no width; rich takes it to have 80 columns, and would cut the rest off.
+        console = Console(highlight=False, soft_wrap=True, width=_WIDE)
+    console.print(table)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.state.beside.files import global_files, task_files
+from headrace.state.beside.files import global_files, held_locks, lock_of, task_files
 from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.rocks import RocksMemory
@@ -152,6 +152,7 @@ class Followers:
         self._open: dict[Path, Follower] = {}
         self._files: dict[str, Path] = {}
         self._looked_s = float("-inf")
+        self._held: tuple[float, frozenset[Path]] = (float("-inf"), frozenset())
         self._sweeper: threading.Timer | None = None
         self._is_closed = False
 
@@ -174,6 +175,21 @@ class Followers:
         """The global tables of the workers that had some."""
         with self._lock:
             return [self._follower(path, families) for path in global_files(self.base)]
+
+    def is_left(self, follower: Follower) -> bool:
+        """Whether workers run on this host, and none of them holds the files."""
+        held = self._held_locks()
+        return bool(held) and lock_of(follower.path) not in held
+
+    def are_at_work(self) -> bool:
+        """Whether a worker runs on this host."""
+        return bool(self._held_locks())
+
+    def _held_locks(self) -> frozenset[Path]:
+        now_s = self._monotonic_s()
+        if now_s - self._held[0] >= LOOK_EVERY_S:
+            self._held = now_s, held_locks(self.base)
+        return self._held[1]
 
     def _follower(self, path: Path, families: tuple[str, ...]) -> Follower:
         found = self._open.get(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,15 +43,18 @@ class Queried(Watched):
                 self._queries = Queries(self.config, *plans, facts=self._told)
             return self._queries
 
-    def store(self, name: str) -> Any:
+    def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
         """A store's committed rows, to be read by any thread; see docs/query.md.
 
         They are read from the files in ``state.dir`` beside the worker, so that it is not waited
         for and loses no time. The tasks of this host are seen, those of other processes too, also
-        while the application does not run.
+        while the application does not run. While it runs, what a task has left behind here that
+        moved to another host more than a minute ago is refused (`NotReadableError`).
 
         Args:
             name: the store's.
+            max_age: for how long changes may be missing, over that rule; a long one takes what a
+                task has left behind as well.
 
         Returns:
             A reader for its kind: `get`, `get_many`, `range`, `prefix_scan`, `all` and `count` of
@@ -70,7 +74,7 @@ class Queried(Watched):
             >>> app.store("counts")
             <KeyValueReader of 'counts'>
         """
-        return self.queries().store(name)
+        return self.queries().store(name, max_age=max_age)
 
     def serve(
         self,

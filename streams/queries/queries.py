@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.queries.errors import NotReadableError, TooOldError
+from headrace.streams.queries.ages import AgeLimit
+from headrace.streams.queries.errors import NotReadableError, TooOldError, WrongQueryError
 from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.kept import KeptStore, kept_stores, store_of
 from headrace.streams.queries.readers import READERS, StoreReader
@@ -76,34 +78,50 @@ class Queries:
             self._told = (now_s, told_of(self._facts(), now_s))
         return self._told[1]
 
-    def store(self, name: str) -> Any:
+    def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
         """A store to be read, as its kind has it (see `headrace.streams.queries.readers`).
+
+        Args:
+            max_age: for how long changes may be missing; None refuses what a task has left behind
+                here more than a minute ago (see `headrace.streams.queries.ages`).
 
         Raises:
             NoSuchStoreError: the application has none of this name.
         """
-        return self.reader(name)
+        most_ms = None if max_age is None else round(max_age.total_seconds() * 1000)
+        return self.reader(name, age=AgeLimit(most_ms))
 
     def reader(
-        self, name: str, *, only: frozenset[int] | None = None, partitions: int | None = None
+        self,
+        name: str,
+        *,
+        only: frozenset[int] | None = None,
+        partitions: int | None = None,
+        age: AgeLimit | None = None,
     ) -> StoreReader[Any, Any]:
         """The same, for whoever asks its kind first.
 
         Args:
             only: the partitions that are meant; None for all that are here.
             partitions: how many the store has, where that is known.
+            age: how old its rows may be; None leaves that to whoever asks.
         """
         store = store_of(self.stores, self.application, name)
-        return READERS[store.kind](store, lambda: self._source(store, only, partitions))
+        return READERS[store.kind](store, lambda: self._source(store, only, partitions, age))
+
+    def are_at_work(self) -> bool:
+        """Whether a worker of the application runs on this host."""
+        return self._followers.are_at_work()
 
     def _source(
         self,
         store: KeptStore,
         only: frozenset[int] | None = None,
         partitions: int | None = None,
+        age: AgeLimit | None = None,
     ) -> Source:
         return Source(
-            store, self._followers, self._tasks, self._now_ms, self.host, only, partitions
+            store, self._followers, self._tasks, self._now_ms, self.host, only, partitions, age
         )
 
     def told(self, store: KeptStore) -> dict[int, Told]:
@@ -114,6 +132,32 @@ class Queries:
             for one in self._tasks().values()
             if one.task.sub_topology == sub
         }
+
+    def require_read(
+        self, name: str, topic: str | None, partition: int, partitions: int | None
+    ) -> None:
+        """See that a position is one that the tasks which keep a store can come to.
+
+        Args:
+            topic: an input; None for the store's own changelog.
+            partitions: how many the store has; None where that is not known.
+
+        Raises:
+            WrongQueryError: they never do.
+        """
+        store = store_of(self.stores, self.application, name)
+        read = {t for p in self.plans if p.id == store.sub_topology for t in p.topics.all_sources}
+        if topic is not None and topic not in read:
+            there = ", ".join(sorted(read)) or "none that commits offsets"
+            raise WrongQueryError(
+                f"min_position: the tasks that keep store {name!r} do not read topic "
+                f"{topic[:80]!r} themselves; they read: {there}"
+            )
+        if partitions is not None and partition >= partitions:
+            raise WrongQueryError(
+                f"min_position: store {name!r} has {partitions} partitions, and none is number "
+                f"{partition}"
+            )
 
     def wait(
         self,

@@ -79,22 +79,33 @@ class StoreReader(Generic[K, V]):
 
     def count(self) -> int:
         """How many rows there are; all are looked at."""
-        return sum(1 for _ in self._source().walk(Scan()))
+        return self.counted(exact=True)[0]
 
     def approximate_num_entries(self) -> int:
         """How many rows there are, roughly: rows that were rewritten or deleted may count."""
+        return self.counted(exact=False)[0]
+
+    def counted(self, *, exact: bool) -> tuple[int, tuple[Place, ...]]:
+        """How many rows there are, and where they are.
+
+        Args:
+            exact: whether to look at all of them.
+        """
         found, source = 0, self._source()
-        for part in source.parts():
-            with source.read(part) as (rows, _):
-                found += self.store.layout.view(rows).approximate_count()
-        return found
+        if exact:
+            found = sum(1 for _ in source.walk(Scan()))
+        else:
+            for part in source.parts():
+                with source.read(part) as (rows, _):
+                    found += self.store.layout.view(rows).approximate_count()
+        return found, source.shown_places()
 
     def places(self) -> tuple[Place, ...]:
         """The partitions that this host has, and how far each is; those that cannot be read not."""
         source = self._source()
         for part in source.parts():
             try:
-                with source.read(part):
+                with source.read(part, any_age=True):
                     pass
             except NotReadableError:
                 continue

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
+from headrace.streams.queries.ages import AgeLimit
 from headrace.streams.queries.answers import Place
-from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
+from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError, TooOldError
 from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.partitions import likely_count
@@ -45,6 +46,7 @@ class Source:
         host: where this is, as other hosts reach it.
         only: the partitions that are meant; None for all that are here.
         partitions: how many the store has, where that is known.
+        age: how old rows may be; None leaves that to whoever asks.
     """
 
     store: KeptStore
@@ -54,6 +56,7 @@ class Source:
     host: str | None = None
     only: frozenset[int] | None = None
     partitions: int | None = None
+    age: AgeLimit | None = None
     places: dict[int, Place] = field(default_factory=dict, init=False)
     """Where what was read was from, by partition."""
 
@@ -111,19 +114,29 @@ class Source:
         return newest[1]
 
     @contextmanager
-    def read(self, part: Part, *, fresh: bool = False) -> Iterator[tuple[CommittedStore, Place]]:
+    def read(
+        self, part: Part, *, fresh: bool = False, any_age: bool = False
+    ) -> Iterator[tuple[CommittedStore, Place]]:
         """Read a partition: its rows as they are on disk, and how far they are.
 
         Raises:
             NotReadableError: it cannot be read now.
+            TooOldError: it is older than it may be.
         """
         try:
             if part.follower is None:
                 raise NotReadableError("its worker has not begun with it; ask again later")
             with part.follower.read(self.store.family, fresh=fresh) as (rows, position, age_s):
                 place = self._place(part, position, age_s)
+                if self.age is not None and not any_age:
+                    follower = part.follower
+                    self.age.require(
+                        self.store.name, place, lambda: self.followers.is_left(follower)
+                    )
                 self.places[part.partition] = place
                 yield rows, place
+        except TooOldError:
+            raise
         except NotReadableError as error:
             remaining = None if part.told is None else part.told.remaining
             more = f", {remaining:,} records of changelogs are left" if remaining else ""

@@ -12,6 +12,7 @@ from typing import IO, Any
 import click
 
 from headrace.streams.cli.options import settings_option
+from headrace.streams.cli.stores.negative_keys import TakesNegativeKeys
 from headrace.streams.cli.stores.sources import Document, Range, Where
 from headrace.streams.cli.tables import columns, json_option, show
 
@@ -30,6 +31,10 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
                   help="With --url: holds the token that it wants.")  # fmt: skip
     @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
                   help="Where its state is, over its setting state.dir.")  # fmt: skip
+    @click.option("--max-age", metavar="SPAN",
+                  help="Refuse rows that may lack changes of a longer time, such as 10s or 24h. "
+                  "Unless given, what a task that moved away has left behind for more than a "
+                  "minute is refused.")  # fmt: skip
     @settings_option
     @wraps(command)
     def given(
@@ -37,11 +42,17 @@ def _where(command: Callable[..., Any]) -> Callable[..., Any]:
         url: str | None,
         token_file: Path | None,
         state_dir: Path | None,
+        max_age: str | None,
         settings: dict[str, Any],
         **others: Any,
     ) -> Any:
         where = Where(
-            target=target, url=url, token_file=token_file, state_dir=state_dir, settings=settings
+            target=target,
+            url=url,
+            token_file=token_file,
+            state_dir=state_dir,
+            max_age=max_age,
+            settings=settings,
         )
         return command(where=where, **others)
 
@@ -61,34 +72,47 @@ def store() -> None:
 @_where
 @json_option
 def list_stores(where: Where, *, as_json: bool) -> None:
-    """List the stores, and how far each partition is: those of this host, or with --url of all."""
+    """List the stores, and how far each partition is: those of this host, or with --url of all.
+
+    The exit code is 1 where rows were not counted, as they may lack changes.
+    """
     with where.opened() as source:
         found = source.stores()
-        if as_json:
-            click.echo(json.dumps([_without_rows(one) for one in found]))
-            return
-        table = columns(
-            "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
+    if as_json:
+        click.echo(json.dumps([_without_rows(one) for one in found]))
+    else:
+        _show_stores(found)
+    refused = [one["refused"] for one in found if one.get("refused")]
+    if refused:
+        click.echo(f"Error: {refused[0]}", err=True)
+        sys.exit(1)
+
+
+def _show_stores(found: list[Document]) -> None:
+    table = columns(
+        "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
+    )
+    for one in found:
+        places = one["places"]
+        rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
+        if one["in_memory"]:
+            rows = "in memory"
+        if one.get("refused"):
+            rows = "too old"
+        here = ",".join(
+            "all" if place["partition"] is None else str(place["partition"]) for place in places
         )
-        for one in found:
-            places = one["places"]
-            rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
-            if one["in_memory"]:
-                rows = "in memory"
-            here = ",".join(
-                "all" if place["partition"] is None else str(place["partition"]) for place in places
-            )
-            offsets = sum(place["offset"] for place in places)
-            words = (one["name"], one["kind"], one["key"], one["value"])
-            table.add_row(*words, here, f"{offsets:,}", rows)
-        show(table)
+        offsets = sum(place["offset"] for place in places)
+        words = (one["name"], one["kind"], one["key"], one["value"])
+        table.add_row(*words, here, f"{offsets:,}", rows)
+    show(table)
 
 
 def _without_rows(one: Document) -> Document:
-    return {name: found for name, found in one.items() if name != "rows"}
+    return {name: found for name, found in one.items() if name not in ("rows", "refused")}
 
 
-@store.command()
+@store.command(cls=TakesNegativeKeys)
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
@@ -154,6 +178,7 @@ def export(name: str, file: IO[str], where: Where) -> None:
     with where.opened() as source:
         for row in source.scan(name, Range(), None):
             file.write(json.dumps(row) + "\n")
+        file.write("")  # the file is opened by that, also where there are no rows
 
 
 def _print(rows: Iterable[Document], *, as_json: bool) -> None:

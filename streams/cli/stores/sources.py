@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,6 +13,7 @@ import click
 
 from headrace.streams.cli.options import said_errors, settings_option
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
+from headrace.streams.settings import span_of
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -58,7 +60,10 @@ class Source(Protocol):
     """Gives rows as JSON has them."""
 
     def stores(self) -> list[Document]:
-        """The stores, each with the places of its partitions; `rows` of those that can tell."""
+        """The stores, each with the places of its partitions; `rows` of those that can tell.
+
+        `refused` says why those are not counted which are too old.
+        """
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
         """The row of a key, or its windows."""
@@ -74,12 +79,14 @@ class Where:
     Args:
         target: the application, whose files on this host are read.
         url: where it serves, in place of that.
+        max_age: how old rows may be, as text.
     """
 
     target: str | None
     url: str | None
     token_file: Path | None
     state_dir: Path | None
+    max_age: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
@@ -92,12 +99,19 @@ class Where:
         if self.url is not None and (self.state_dir is not None):
             raise click.UsageError("--state-dir goes with --app")
         with said_errors():
+            age = self._age()
             if self.url is not None:
-                yield _Served(self._asker(self.url))
+                yield _Served(self._asker(self.url), self.max_age)
                 return
             assert self.target is not None
             with queries_of(self.target, self.settings, self.state_dir) as queries:
-                yield _Files(queries)
+                yield _Files(queries, age)
+
+    def _age(self) -> timedelta | None:
+        try:
+            return None if self.max_age is None else span_of(self.max_age, "--max-age")
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
 
     def _asker(self, url: str) -> Asker:
         from headrace.streams.errors import ConfigError
@@ -118,16 +132,40 @@ class Where:
 class _Files:
     """The files of this host."""
 
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, max_age: timedelta | None) -> None:
         self._queries = queries
+        self._max_age = max_age
+        self._is_said = False
+
+    def _reader(self, name: str) -> StoreReader[Any, Any]:
+        """A store; that nothing of the application runs here is said once."""
+        from headrace.streams.queries.ages import AgeLimit
+        from headrace.streams.queries.errors import QueryError
+
+        most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
+        age = AgeLimit(most_ms, advice="take them as they are with --max-age, such as 24h")
+        reader = self._queries.reader(name, age=age)
+        if self._is_said or self._queries.are_at_work():
+            return reader
+        try:
+            oldest = max(reader.places(), key=lambda place: place.age_ms)
+        except (QueryError, ValueError):
+            return reader  # there is none, as the question itself will say
+        self._is_said = True
+        click.echo(
+            f"No worker of {self._queries.application} runs on this host: rows of {name} may lack "
+            f"changes of {oldest.age_ms / 1000:g} s.",
+            err=True,
+        )
+        return reader
 
     def stores(self) -> list[Document]:
         """All of them."""
-        from headrace.streams.queries.errors import QueryError
+        from headrace.streams.queries.errors import QueryError, TooOldError
 
         found = []
         for name in sorted(self._queries.stores):
-            reader = self._queries.reader(name)
+            reader = self._reader(name)
             kept = reader.store
             one: Document = {
                 "name": kept.name,
@@ -137,10 +175,13 @@ class _Files:
                 "in_memory": kept.in_memory,
                 "places": [],
                 "rows": None,
+                "refused": None,
             }
             try:
                 one["places"] = [asdict(place) for place in reader.places()]
                 one["rows"] = reader.approximate_num_entries() if one["places"] else None
+            except TooOldError as error:
+                one["refused"] = str(error)
             except QueryError:
                 pass  # no worker has begun with it here, or it is in memory
             found.append(one)
@@ -158,7 +199,7 @@ class _Files:
             WindowReader,
         )
 
-        reader = self._queries.reader(name)
+        reader = self._reader(name)
         data = key_of_text(key, reader.key_serde, reader.name)
         if as_of is not None:
             if not isinstance(reader, VersionedReader):
@@ -175,7 +216,7 @@ class _Files:
         """By the reader of its kind."""
         from headrace.streams.queries.asked import row_document, scan_of
 
-        reader: StoreReader[Any, Any] = self._queries.reader(name)
+        reader = self._reader(name)
         scan = scan_of(
             reader,
             begin=wanted.begin,
@@ -189,8 +230,9 @@ class _Files:
 class _Served:
     """An application that serves its stores."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: Asker, max_age: str | None) -> None:
         self._asker = asker
+        self._age = {"max_age": max_age}
 
     def stores(self) -> list[Document]:
         """All of them."""
@@ -201,12 +243,12 @@ class _Served:
         if one["in_memory"]:
             return {**one, "places": [], "rows": None}
         more = self._asker.ask(one["name"], "", {}) or {}
-        count = self._asker.ask(one["name"], "count", {}) or {}
+        count = self._asker.ask(one["name"], "count", self._age) or {}
         return {**one, "places": more.get("places", []), "rows": count.get("count")}
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
         """Page by page, of windows."""
-        found = self._asker.ask(name, "get", {"key": key, "as_of": as_of})
+        found = self._asker.ask(name, "get", {"key": key, "as_of": as_of, **self._age})
         if found is None:
             return []
         if "rows" not in found:
@@ -228,7 +270,8 @@ class _Served:
         left = limit
         while left is None or left > 0:
             size = str(_PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
-            page = self._asker.ask(name, path, {**given, "limit": size, "after": after}) or {}
+            asked = {**given, **self._age, "limit": size, "after": after}
+            page = self._asker.ask(name, path, asked) or {}
             yield from page["rows"]
             after = page["after"]
             if after is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.streams.cli.stores.negative_keys import TakesNegativeKeys
 from headrace.streams.cli.stores.sources import of_application, queries_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.streams.feeds.subscription import Subscription
 
 
-@click.command()
+@click.command(cls=TakesNegativeKeys)
 @click.argument("name")
 @click.argument("key", required=False)
 @click.option(

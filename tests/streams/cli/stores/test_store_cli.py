@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace import TopologyTestDriver, serdes
+from headrace.state.directory import StateDirectory
 from headrace.streams.cli.main import main
 from headrace.streams.errors import FatalClientError
 from headrace.streams.feeds import feeds
@@ -19,6 +22,7 @@ from headrace.streams.testing.memory_cluster import MemoryCluster
 from tests.support.feeds import MemoryFeeds
 from tests.support.processes import wait_until
 
+LONG = "a" * 150
 APP = """
 from datetime import timedelta
 
@@ -34,6 +38,8 @@ prices = Materialized("prices", history=timedelta(days=1))
 builder.table("prices", key=serdes.string, value=serdes.json, store=prices)
 held = Materialized("held", kind="memory")
 builder.table("held", key=serdes.string, value=serdes.string, store=held)
+builder.table("empty", key=serdes.string, value=serdes.string, store="empty")
+builder.table("ids", key=serdes.long, value=serdes.string, store="ids")
 app = KafkaStreams(
     builder.build(), {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
 )
@@ -55,6 +61,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             driver.input("words").send(word, "", timestamp=time)
         driver.input("prices").send("tea", {"cents": 3}, timestamp=10)
         driver.input("prices").send("tea", {"cents": 2}, timestamp=20)
+        driver.input("ids").send(-3, LONG, timestamp=10)
         driver.commit()
         monkeypatch.setenv("HEADRACE_STATE_DIR", str(state_dir))
         yield target
@@ -76,7 +83,14 @@ def test_stores_are_listed(target: str) -> None:
     assert rows["prices"][1] == "versioned"
     assert rows["held"][-2:] == ["in", "memory"]
     (found,) = lines(run("list", "--app", target, "--json"))
-    assert {store["name"] for store in found} == {"counts", "windows", "prices", "held"}
+    assert {store["name"] for store in found} == {
+        "counts",
+        "windows",
+        "prices",
+        "held",
+        "ids",
+        "empty",
+    }
     counts = next(store for store in found if store["name"] == "counts")
     assert [place["partition"] for place in counts["places"]] == [0, 1]
 
@@ -115,10 +129,76 @@ def test_a_store_is_exported_whole(target: str, tmp_path: Path) -> None:
     assert [json.loads(line)["value"] for line in out.read_text().splitlines()] == [1, 2]
 
 
+def test_an_export_without_rows_leaves_no_older_ones(target: str, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    out.write_text("older\n")
+    assert run("export", "empty", str(out), "--app", target).exit_code == 0
+    assert out.read_text() == ""
+    out.write_text("older\n")
+    assert run("export", "none", str(out), "--app", target).exit_code != 0
+    assert out.read_text() == "older\n"
+
+
+def test_a_key_may_begin_with_a_minus(target: str) -> None:
+    (row,) = lines(run("get", "ids", "-3", "--app", target, "--json"))
+    assert (row["key"], row["value"]) == (-3, LONG)
+    (row,) = lines(run("get", "ids", "--app", target, "--json", "--", "-3"))
+    assert row["key"] == -3
+    found = run("get", "counts", "the", "--jsn", "--app", target)
+    assert found.exit_code == 2
+    assert "No such option: --jsn; a key that begins so goes behind --" in found.stderr
+    assert "1 of 1 keys have no row" in run("get", "counts", "--app", target, "--", "--jsn").stderr
+
+
+def test_tables_that_are_piped_are_whole(target: str) -> None:
+    assert LONG in run("get", "ids", "-3", "--app", target).stdout
+
+
+@pytest.fixture
+def stopped(target: str, tmp_path: Path) -> Path:
+    """A copy of the files, which nobody holds."""
+    return Path(shutil.copytree(tmp_path / "state", tmp_path / "copy"))
+
+
+def test_what_a_task_has_left_behind_is_refused(target: str, stopped: Path, tmp_path: Path) -> None:
+    here = ("--app", target, "--state-dir", str(stopped))
+    with ExitStack() as held:
+        # A worker runs here and has one of the two tasks.
+        directory = StateDirectory(stopped, "asked")
+        held.callback(directory.acquire_identity().release)
+        (row,) = lines(run("get", "counts", "the", "--app", target, "--json"))
+        gone = row["partition"]
+        held.callback(directory.acquire_task(f"0_{1 - gone}", wait_ms=0).release)
+        for question in (("get", "counts", "the"), ("scan", "counts"), ("export", "counts")):
+            found = run(*question, *here)
+            assert found.exit_code != 0, question
+            assert f"partition {gone} of store 'counts' may lack changes of" in found.stderr
+            assert "--max-age" in found.stderr
+            assert run(*question, *here, "--max-age", "1000000h").exit_code == 0
+        listed = run("list", *here)
+        assert listed.exit_code == 1
+        assert "too old" in listed.stdout
+        assert "may lack changes of" in listed.stderr
+        held.callback(directory.acquire_task(f"0_{gone}", wait_ms=0).release)
+        assert run("get", "counts", "the", *here).exit_code == 0
+    assert run("get", "counts", "the", *here, "--max-age", "10s").exit_code != 0
+    assert run("get", "counts", "the", *here, "--max-age", "then").exit_code == 2
+
+
+def test_the_files_of_a_stopped_application_are_read_and_their_age_is_said_once(
+    target: str, stopped: Path
+) -> None:
+    found = run("get", "counts", "the", "a\x1b[2J", "--app", target, "--state-dir", str(stopped))
+    assert found.exit_code == 0
+    said = "No worker of asked runs on this host: rows of counts may lack changes of"
+    assert found.stderr.count(said) == 1
+    assert said not in run("get", "counts", "the", "--app", target).stderr
+
+
 def test_what_is_wrong_is_one_sentence(target: str, tmp_path: Path) -> None:
     found = run("get", "count", "the", "--app", target)
     assert found.exit_code != 0
-    assert found.stderr.startswith("Error: asked has no store 'count'; there are: counts, held")
+    assert found.stderr.startswith("Error: asked has no store 'count'; there are: counts, empty")
     found = run("get", "held", "the", "--app", target)
     assert "kept in the memory of the workers" in found.stderr
     found = run("get", "counts", "the", "--as-of", "5", "--app", target)
