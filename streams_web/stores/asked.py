@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
+from headrace.streams.queries.ages import AGE_MAX_S
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.asked import (
     MinPosition,
@@ -26,9 +27,6 @@ LIMIT = 100
 """Rows of a page, where nobody says how many."""
 PAGE_MAX = 10_000
 BODY_MAX_BYTES = 4 << 20
-AGE_MAX_S = 60.0
-"""Rows that may lack changes of a longer time are given to whoever asks for such: their task has
-moved to another host, as a rule, and they are what it left."""
 WAIT_S = 2.0
 """How long is waited for one's own writes, where nobody says for how long."""
 WAIT_MAX_S = 30.0
@@ -124,10 +122,14 @@ class Asked:
 
     def min_positions(self) -> list[MinPosition]:
         """How far the store is to be; of the partitions that are meant."""
-        given = (text for name, text in self.given if name == "min_position")
-        found = (MinPosition.parse(text) for one in given for text in one.split(","))
         only = self.only
+        found = self.all_positions()
         return [one for one in found if only is None or one.partition in only]
+
+    def all_positions(self) -> list[MinPosition]:
+        """The same, whatever is meant."""
+        given = (text for name, text in self.given if name == "min_position")
+        return [MinPosition.parse(text) for one in given for text in one.split(",")]
 
     def wait_s(self) -> float:
         """How long to wait for that."""

@@ -30,11 +30,15 @@ from headrace.streams.feeds.subscription import Event, Subscription
 from headrace.streams.queries.asked import key_of_text
 from headrace.streams.queries.errors import WrongQueryError
 from headrace.streams.queries.queries import Queries
+from headrace.streams_web.stores import parameters
 from headrace.streams_web.stores.lasting import LASTS
+from headrace.streams_web.stores.parameters import require_known
 from headrace.topology.errors import TopologyError
 
 ALIVE_EVERY_S = 10.0
 """So often something is sent, that proxies and clients know that it goes on."""
+PIECE_BYTES = 64 << 10
+"""About so much is sent before others in the loop have their turn."""
 AGAIN_MS = 1_000
 """How long a browser waits before it asks again."""
 _KIND = "text/event-stream"
@@ -91,6 +95,9 @@ class ChangePages:
                 self._feeds.close()
 
     def _follow(self, request: Request, wake: Callable[[], None]) -> tuple[Feeds, Subscription]:
+        of_one = "key" in request.path_params
+        known = parameters.CHANGES if of_one else parameters.CHANGES_OF_ALL
+        require_known(request.query_params, known)
         queries = cast(Queries, self._queries())
         with self._lock:
             if self._feeds is None:
@@ -149,11 +156,13 @@ class _Changes(StreamingResponse):
         yield b"retry: %d\n\n" % AGAIN_MS
         while True:
             self._woken.clear()
-            events, position = self._follower.take()
+            events, position = self._follower.take(PIECE_BYTES)
             if events:
                 yield b"".join(map(_sent, events))
                 if events[-1].name == "closed":
                     return
+                # A client that reads fast is waited for nowhere: others have their turn here.
+                await asyncio.sleep(0)
                 continue
             try:
                 await asyncio.wait_for(self._woken.wait(), ALIVE_EVERY_S)

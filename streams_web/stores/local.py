@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from headrace.streams.facts.wire import to_plain
@@ -72,10 +72,12 @@ class LocalStores:
         """The row of a key, or its windows."""
         reader = self._reader(queries, asked)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
+        as_of = asked.text("as_of")
         if isinstance(reader, WindowReader | SessionReader):
+            if as_of is not None:
+                raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out as_of")
             begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
             return self._rows(reader, reader.of_key(key, begin, end), asked)
-        as_of = asked.text("as_of")
         if isinstance(reader, VersionedReader) and as_of is not None:
             found = reader.find_as_of(key, time_of(as_of, "as_of"), is_encoded=True)
         elif as_of is not None:
@@ -126,10 +128,11 @@ class LocalStores:
     def count(self, queries: Queries, asked: Asked) -> Answer:
         """How many rows there are."""
         reader = self._reader(queries, asked)
-        if asked.flag("exact"):
-            with room(self._counting, "another count looks at all rows"):
-                return {"count": reader.count(), "exact": True}, 200
-        return {"count": reader.approximate_num_entries(), "exact": False}, 200
+        is_exact = asked.flag("exact")
+        with room(self._counting, "another count looks at all rows") if is_exact else nullcontext():
+            count, places = reader.counted(exact=is_exact)
+        asked.require_young(places)
+        return {"count": count, "exact": is_exact, "places": _places(places)}, 200
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
         is_part = asked.only is not None  # of what another host puts in order
@@ -149,6 +152,7 @@ class LocalStores:
         is_checked = queries.host is not None and not reader.store.in_memory
         if only is not None and is_checked and not asked.flag("left"):
             _require_here(queries, reader.store, only)
+        require_read(queries, asked, asked.partitions)
         for wanted in asked.min_positions():
             self._wait(queries, asked, wanted)
         return reader
@@ -168,6 +172,19 @@ class LocalStores:
         except TooOldError:
             with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
                 wait(asked.wait_s(), fresh=True)
+
+
+def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:
+    """See that the store can come to all positions that are waited for.
+
+    Args:
+        partitions: how many the store has; None where that is not known.
+
+    Raises:
+        WrongQueryError: it never comes to one of them.
+    """
+    for one in asked.all_positions():
+        queries.require_read(asked.name, one.topic, one.partition, partitions)
 
 
 def _require_here(queries: Queries, store: KeptStore, only: frozenset[int]) -> None:

@@ -6,7 +6,7 @@ own: two hosts that wait for each other's answers would have none left to give t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -28,9 +28,11 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.queries import Queries
+from headrace.streams_web.stores import parameters
 from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
 from headrace.streams_web.stores.changes import ChangePages
 from headrace.streams_web.stores.local import Answer, LocalStores
+from headrace.streams_web.stores.parameters import require_known
 from headrace.streams_web.stores.routing import RoutedStores, SentElsewhereError
 from headrace.topology.errors import TopologyError
 
@@ -70,21 +72,21 @@ class StorePages:
         one = "/api/stores/{name}"
         asks = self._routed
         return [
-            Route("/api/stores", self._page(self._local.stores)),
-            Route(one, self._page(asks.store)),
+            Route("/api/stores", self._page(self._local.stores, parameters.STORES)),
+            Route(one, self._page(asks.store, parameters.STORE)),
             Route(f"{one}/get", self._many, methods=["POST"]),
-            Route(f"{one}/get", self._page(asks.of_key)),
-            Route(f"{one}/range", self._page(asks.between)),
-            Route(f"{one}/prefix", self._page(asks.beginning)),
-            Route(f"{one}/count", self._page(asks.count)),
+            Route(f"{one}/get", self._page(asks.of_key, parameters.GET)),
+            Route(f"{one}/range", self._page(asks.between, parameters.RANGE)),
+            Route(f"{one}/prefix", self._page(asks.beginning, parameters.PREFIX)),
+            Route(f"{one}/count", self._page(asks.count, parameters.COUNT)),
             Route(f"{one}/changes", self._changes.changes),
             Route(f"{one}/{{key:path}}/changes", self._changes.changes),
-            Route(f"{one}/{{key:path}}", self._page(asks.of_key)),
+            Route(f"{one}/{{key:path}}", self._page(asks.of_key, parameters.KEY)),
         ]
 
-    def _page(self, ask: _Ask) -> Any:
+    def _page(self, ask: _Ask, known: Mapping[str, str]) -> Any:
         async def page(request: Request) -> Response:
-            return await self._in_thread(ask, Asked.of(request))
+            return await self._in_thread(ask, Asked.of(request), known)
 
         return page
 
@@ -94,16 +96,18 @@ class StorePages:
             body += part
             if len(body) > BODY_MAX_BYTES:
                 return _said({"error": f"a request is {BODY_MAX_BYTES >> 20} MiB at most"}, 413)
-        return await self._in_thread(self._routed.of_keys, Asked.of(request, bytes(body)))
+        asked = Asked.of(request, bytes(body))
+        return await self._in_thread(self._routed.of_keys, asked, parameters.MANY)
 
-    async def _in_thread(self, ask: _Ask, asked: Asked) -> Response:
+    async def _in_thread(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
         if self._limits is None:  # they belong to the loop that is running
             self._limits = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
         limiter = self._limits[asked.asker is not None]
-        return await anyio.to_thread.run_sync(self._answered, ask, asked, limiter=limiter)
+        return await anyio.to_thread.run_sync(self._answered, ask, asked, known, limiter=limiter)
 
-    def _answered(self, ask: _Ask, asked: Asked) -> Response:
+    def _answered(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
         try:
+            require_known((name for name, _ in asked.given), known)
             found, code = ask(cast(Queries, self._queries()), asked)
         except SentElsewhereError as sent:
             return RedirectResponse(sent.url, 307)

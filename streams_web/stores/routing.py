@@ -27,7 +27,7 @@ from headrace.streams.queries.readers import StoreReader
 from headrace.streams.queries.walk import Cursor
 from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.hosts import COUNT_S, Hosts, Missing, Part, Word
-from headrace.streams_web.stores.local import Answer, LocalStores, keys_of
+from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
 
 PIECE_MIN = 50
 """So many rows are asked of each host at once at least."""
@@ -233,12 +233,8 @@ class RoutedStores:
         if spread is None:
             return self._anywhere(queries, word, asked)
         parts, missing = self._everywhere(queries, word, asked, spread)
-        found: dict[str, Any] = {
-            "count": sum(part.found["count"] for part in parts), "exact": is_exact
-        }  # fmt: skip
-        if missing:
-            found["missing"] = [one.document for one in missing]
-        return found, 200
+        count = sum(part.found["count"] for part in parts)
+        return {"count": count, "exact": is_exact, **_whole(parts, missing)}, 200
 
     def _gathered(
         self, queries: Queries, word: Word, asked: Asked, *, reverse: bool = False
@@ -289,9 +285,10 @@ class RoutedStores:
         if asked.only is not None:
             raise WrongQueryError("partitions go with route=none: all hosts are asked without it")
         heard = queries.whereabouts.heard()
+        partitions = heard.partitions.get(store.sub_topology)
+        require_read(queries, asked, partitions)
         if heard.are_all_at(queries.host):
             return None
-        partitions = heard.partitions.get(store.sub_topology)
         if partitions is None:
             raise NotReadableError(
                 f"topics that store {store.name!r} follows do not exist now; ask again later"

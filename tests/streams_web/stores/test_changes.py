@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -17,6 +18,8 @@ import pytest
 from headrace import KafkaStreams, Materialized, StreamsBuilder, serdes
 from headrace.streams.facts.board import Board
 from headrace.streams.feeds import feeds
+from headrace.streams.feeds.feeds import Feeds
+from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web import patience
@@ -146,6 +149,32 @@ def test_a_client_that_comes_back_goes_on_where_it_was(scene: Scene, by: str) ->
         path, headers = f"counts/changes?position={last}", {}
     with closing(scene.listen(path, **headers)) as again:
         assert [change["value"] for change in again.changes(2)] == [3, 4]
+
+
+def test_who_reads_fast_leaves_the_loop_to_others(scene: Scene) -> None:
+    async def turns() -> tuple[int, int]:
+        follower = Subscription(None, lambda: None)
+        for _ in range(100):
+            follower.tell("row", b'"' + b"x" * changes.PIECE_BYTES + b'"')
+        follower.close("it is all")
+        pieces, turned = 0, 0
+
+        async def others() -> None:
+            nonlocal turned
+            while True:
+                turned += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        answer = changes._Changes(Feeds(scene.queries), follower, asyncio.Event(), "counts")
+        async for _ in answer.body_iterator:
+            pieces += 1
+        other.cancel()
+        return pieces, turned
+
+    pieces, turned = asyncio.run(turns())
+    assert pieces > 100
+    assert turned >= 100
 
 
 def test_one_key_is_listened_to(scene: Scene) -> None:

@@ -151,7 +151,9 @@ def test_ranges_come_in_pages(scene: Scene) -> None:
     assert [row["key"] for row in found["rows"]] == ["k19", "k18"]
     found = scene.get("/api/stores/counts/prefix?prefix=k1&limit=100")[1]
     assert len(found["rows"]) == 10
-    assert scene.get("/api/stores/counts/count?exact=true")[1] == {"count": 20, "exact": True}
+    found = scene.get("/api/stores/counts/count?exact=true")[1]
+    assert (found["count"], found["exact"]) == (20, True)
+    assert [place["partition"] for place in found["places"]] == [0, 1]
     assert scene.get("/api/stores/counts/count")[1]["exact"] is False
 
 
@@ -213,6 +215,19 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         ("/windows/range?from=then", 400, "from is milliseconds since 1970 or a time such as"),
         ("/windows/range?reverse=true", 400, "there is neither prefix nor reverse"),
         ("/counts/k?as_of=5", 400, "keeps no versions"),
+        ("/prices/range?as_of=5", 400, "no parameter 'as_of' here; there are: after, from, json_"),
+        ("/prices/count?as_of=5", 400, "there is no parameter 'as_of' here; there are: exact, max"),
+        ("/windows/k?as_of=5", 400, "keeps no versions; leave out as_of"),
+        ("/counts/k?frm=1", 400, "there is no parameter 'frm' here; there are: after, as_of, "),
+        ("/counts/k?key=l", 400, "there is no parameter 'key' here"),
+        ("/counts/range?frm=1", 400, "there is no parameter 'frm' here"),
+        ("/counts/prefix?prefix=k&frm=1", 400, "there is no parameter 'frm' here"),
+        ("/counts/prefix?prefix=k&from=1", 400, "a prefix goes with neither from and to"),
+        ("/counts?limit=5", 400, "there is no parameter 'limit' here"),
+        ("?limit=5", 400, "there is no parameter 'limit' here; there are: none"),
+        ("/counts/changes?frm=1", 400, "'frm' here; there are: from, key, position, snapshot"),
+        ("/counts/k/changes?key=l", 400, "there is no parameter 'key' here"),
+        ("/counts/k?min_position=wrds-0:1", 400, "do not read topic 'wrds' themselves; they read"),
         ("/counts/get", 400, "say which key"),
         ("/counts/prefix", 400, "say which prefix"),
         ("/counts/k?min_position=x", 400, "min_position is PARTITION:OFFSET"),
@@ -238,6 +253,9 @@ def test_bodies_that_are_no_questions_are_refused(scene: Scene) -> None:
     assert scene.get("/api/stores/counts/get", {"keys": [None]})[0] == 400
     assert scene.get("/api/stores/counts/get", {"keys": ["k" * (5 << 20)]})[0] == 413
     assert scene.get("/api/stores/windows/get", {"keys": ["k"]})[0] == 400
+    code, found = scene.get("/api/stores/prices/get?as_of=5", {"keys": ["k"]})
+    assert code == 400
+    assert "there is no parameter 'as_of' here; there are: max_age" in found["error"]
 
 
 def test_ones_own_write_is_waited_for(scene: Scene) -> None:
@@ -249,7 +267,15 @@ def test_ones_own_write_is_waited_for(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["counts/k", "counts/none", "counts/range", "counts/prefix?prefix=k"]
+    "path",
+    [
+        "counts/k",
+        "counts/none",
+        "counts/range",
+        "counts/prefix?prefix=k",
+        "counts/count",
+        "counts/count?exact=true",
+    ],
 )
 def test_what_a_task_has_left_behind_is_given_where_that_is_asked_for(
     scene: Scene, path: str

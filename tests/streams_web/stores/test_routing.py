@@ -157,7 +157,9 @@ def test_windows_and_counts_are_of_all_hosts(three: Hosts) -> None:
         assert host.get("/windows/none")[1]["rows"] == []
         found = host.get("/windows/range?from=10000&limit=100")[1]
         assert {row["key"]["key"] for row in found["rows"]} == set(KEYS)
-        assert host.get("/counts/count?exact=true")[1] == {"count": 40, "exact": True}
+        found = host.get("/counts/count?exact=true")[1]
+        assert (found["count"], found["exact"]) == (40, True)
+        assert [place["partition"] for place in found["places"]] == [0, 1, 2, 3]
         assert host.get("/counts/count")[1]["exact"] is False
         places = host.get("/counts")[1]["places"]
         assert [place["partition"] for place in places] == [0, 1, 2, 3]
@@ -350,3 +352,15 @@ def test_two_hosts_that_ask_each_other_at_once_leave_threads_to_answer(shared: H
     wait_until(lambda: len(codes) == 45, what="all answers")
     assert codes == [200] * 45
     assert time.monotonic() - began_s < asking.ANSWER_S * 4
+
+
+def test_a_position_that_the_store_never_comes_to_is_refused(shared: Hosts) -> None:
+    for path in ("/counts/k01", "/counts/range", "/counts/count", "/counts"):
+        for position, said in (
+            ("99:1", "store 'counts' has 4 partitions, and none is number 99"),
+            ("words-99:1", "store 'counts' has 4 partitions, and none is number 99"),
+            ("wrds-0:1", "do not read topic 'wrds' themselves; they read: words"),
+        ):
+            code, found = shared.hosts[0].get(f"{path}?min_position={position}")
+            assert code == 400, (path, position)
+            assert said in found["error"]
