@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ class Shop:
     """An application of two topics."""
 
     own = {"there": "reads", "new": "writes"}
+    config = SimpleNamespace(errors_dead_letter_queue_topic_name=None)
 
     def reach(self) -> dict[str, Any]:
         return {}
@@ -75,7 +77,7 @@ def test_without_partitions_topics_stay_as_they_are(
     monkeypatch.setattr(dev, "Child", Child)
     Child.asked.clear()
     with ExitStack() as children:
-        dev.Session("shops:app", "file", given, Changes([tmp_path]))._start(children)
+        dev.Session("shops:app", "file", given, Changes([tmp_path]), None)._start(children)
     (line,) = Child.asked
     admin = Admin()
     monkeypatch.setattr(create, "new_admin", lambda *_: admin)

@@ -12,6 +12,7 @@ from headrace import StreamsBuilder, serdes
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 
@@ -34,6 +35,6 @@ def test_hand_overs_and_what_is_deployed_are_looked_for_at_the_same_time(
     builder.stream(topics.create("in"), value=serdes.string).to(topics.create("out"))
     settings = settings_of(topics, tmp_path)
     with live(builder.build(), settings):
-        pass
+        wait_until(lambda: len(asked) >= 2, what="both questions")
     name = settings["application.id"]
     assert sorted(asked[:2]) == [f"{name}.backfill", f"{name}.topology"]
