@@ -16,7 +16,7 @@ from tests.reference.checking import Way, check, program_of
 from tests.reference.functions import KEYS
 from tests.reference.programs import FEWER_OPS, LATE_OPS, Event, Keys, Program, Step
 
-SEEDS = 480
+SEEDS = 300
 LAST = 2_000
 PARTS = 4
 

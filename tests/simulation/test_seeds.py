@@ -16,7 +16,7 @@ from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow
 
-IN_MEMORY = 850
+IN_MEMORY = 600
 """`test_more_seeds` goes on behind them."""
 ON_ROCKSDB = 120
 BLOCK = 50
