@@ -192,8 +192,9 @@ class Counted:
     def write(self, count: int = 400, keys: int = 20) -> None:
         """Write input, and expect its counts."""
         records = [b"key-%02d" % (number % keys) for number in range(count)]
-        kafka.write(self.bootstrap, self.input, [(key, b"x") for key in records])
+        # Before any of them can be counted: others look at what may be there meanwhile.
         self.expected.update(records)
+        kafka.write(self.bootstrap, self.input, [(key, b"x") for key in records])
 
     def write_one(self, value: bytes) -> None:
         kafka.write(self.bootstrap, self.input, [(b"key-00", value)])
