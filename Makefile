@@ -49,11 +49,12 @@ test-long: setup  ## Run the tests that take long and seldom tell: three nodes, 
 # Their brokers are to be up soon, and never get to run fast.
 test test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-# QUICK=1 takes three minutes of the quarter of an hour, and leaves out Spark on several machines.
+# QUICK=1 takes some minutes of the quarter of an hour: without Spark on several machines, and
+# without the packages of a project that are shipped to them.
 SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_faults \
 	history/test_text_files live/test_backfill_on_broker live/test_empty_on_broker \
 	live/test_example_on_broker live/test_page_on_broker live/test_read_store_on_broker \
-	live/test_script_on_broker) -k "not spark_cluster" -m "spark and not long"
+	live/test_script_on_broker) -k "not spark_cluster and not ships_the_project" -m "spark and not long"
 
 # A minute on two cores, and neither Java nor a broker: what one runs between two edits.
 test-quick: setup  ## Run the tests that need no broker and are done at once
