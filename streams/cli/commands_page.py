@@ -98,9 +98,10 @@ def _section(command: click.Command, context: click.Context) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
-    for parameter in command.get_params(context):
+    # Without --help, which all have, and which click names otherwise from version to version.
+    for parameter in command.params:
         record = parameter.get_help_record(context)
-        if record is None or not isinstance(parameter, click.Option) or parameter.name == "help":
+        if record is None or not isinstance(parameter, click.Option):
             continue
         # A stroke would end the cell.
         names, said = (re.sub(r"\s+", " ", text).replace("|", "/") for text in record)
