@@ -26,9 +26,9 @@ from benchmarks.latency import kafka_streams, own
 from benchmarks.latency import measured as measured_latency
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.noise import Noise, loop_ms
-from benchmarks.peers.commands import commands
+from benchmarks.peers.commands import commands, headrace
 from benchmarks.peers.quix import VERSION as QUIX_VERSION
-from benchmarks.plan import FULL, QUICK, Amount, Task, tasks
+from benchmarks.plan import FULL, QUICK, Amount, Task, tasks, warming
 from benchmarks.plots import draw
 from benchmarks.report import WIDTH, tables
 from benchmarks.restart import measured as measured_restarts
@@ -53,6 +53,7 @@ def _throughput(
 ) -> Iterator[JobResult]:
     peers = {name: peer for name, peer in commands(say).items() if name in wanted}
     began, allowed_s = time.monotonic(), minutes * 60 * THROUGHPUT_SHARE
+    measure(place, warming(), {"headrace": headrace}, partitions=partitions, until_s=began, say=say)
     weights = [task.weight_s for task in chosen]
     for number, task in enumerate(chosen):
         share = sum(weights[: number + 1]) / sum(weights)
