@@ -11,48 +11,22 @@ from __future__ import annotations
 import json
 import secrets
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import click
-from confluent_kafka import Producer
 from rich.console import Console
 
 from benchmarks.jobs.job import START_MS
 from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
 from benchmarks.report import restart_table
 from benchmarks.results import Restart
 
 TRICKLE_PER_S = 200
 TRICKLE_S = 2.0
-
-
-@contextmanager
-def _trickle(bootstrap: str, topic: str, keys: int) -> Iterator[None]:
-    """Send records at a low rate for as long as the block runs."""
-    ended = threading.Event()
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
-        number = 0
-        while not ended.wait(1 / TRICKLE_PER_S):
-            producer.produce(topic, b"%d" % number, b'"key-%08d"' % (number * 7919 % keys))
-            number += 1
-            producer.poll(0)
-        producer.flush(10)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
@@ -77,7 +51,13 @@ def measured(place: Cluster, keys: int, partitions: int) -> list[Restart]:
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as kept,
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as empty,
-        _trickle(place.bootstrap, source, keys),
+        feeding(
+            place.bootstrap,
+            source,
+            per_s=TRICKLE_PER_S,
+            key_of=lambda number: number * 7919 % keys,
+            partitions=0,
+        ),
     ):
         service = start(Path(kept))
         service.wait_for("committed", records=keys)

@@ -13,19 +13,17 @@ import json
 import secrets
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
-from confluent_kafka import Producer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
 from benchmarks.measure.usage import usage
 
@@ -51,32 +49,6 @@ class Move:
     gaps_s: list[float]
     pause_s: float | None
     aborted: int
-
-
-@contextmanager
-def _feed(bootstrap: str, topic: str, partitions: int, per_s: int) -> Iterator[None]:
-    """Send records to all partitions in turns for as long as the block runs."""
-    ended = threading.Event()
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
-        begun_s, sent = time.monotonic(), 0
-        while not ended.wait(0.005):
-            due = int((time.monotonic() - begun_s) * per_s)
-            for number in range(sent, due):
-                key = b'"key-%08d"' % (number % KEYS)
-                producer.produce(topic, b"%d" % number, key, partition=number % partitions)
-            sent = max(sent, due)
-            producer.poll(0)
-        producer.flush(10)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _commits(service: Service, task: str) -> list[float]:
@@ -182,7 +154,13 @@ def measured(
     moves: list[Move] = []
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-state-") as state,
-        _feed(place.bootstrap, scene.source, partitions, per_s),
+        feeding(
+            place.bootstrap,
+            scene.source,
+            per_s=per_s,
+            key_of=lambda number: number % KEYS,
+            partitions=partitions,
+        ),
     ):
         stays = scene.start("stays", Path(state))
         try:
