@@ -78,6 +78,7 @@ streams/supervise/
 streams/control/
 streams/devbroker/
 streams/cli/options.py streams/cli/tables.py
+streams/control/commands.py
 streams/cli/topics/
 streams/cli/dev/
 streams/cli/looks/

@@ -72,6 +72,7 @@ def _held_inodes(lines: Iterable[str]) -> frozenset[int]:
     ...                      "1: -> FLOCK  ADVISORY  WRITE 34 fe:00:98 0 EOF"]))
     [99]
     """
+    # Devices are not compared: btrfs and overlays tell stat another one than the kernel's list.
     words = (line.split() for line in lines)
     return frozenset(
         int(one[5].rpartition(":")[2]) for one in words if len(one) > 5 and one[1] == "FLOCK"

@@ -120,6 +120,19 @@ def test_of_several_one_has_to_be_named(tmp_path: Path) -> None:
     assert (shop.done, till.done) == ([], [2])
 
 
+def test_a_file_of_settings_says_where_and_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, file = tmp_path / "state", tmp_path / "till.toml"
+    file.write_text(f'"application.id" = "till"\n"state.dir" = {json.dumps(str(state))}\n')
+    with running(state, "shop") as shop, running(state, "till") as till:
+        assert headrace("scale", "3", f"--config={file}")[0] == 0
+        assert headrace("log-level", "debug", f"--config={file}", "--application=shop")[0] == 0
+        monkeypatch.setenv("HEADRACE_STATE_DIR", str(state))
+        assert headrace("scale", "4", "--set", "application.id=shop")[0] == 0
+    assert (shop.done, till.done) == (["debug", 4], [3])
+
+
 def test_the_same_application_twice_is_told_apart_by_process(tmp_path: Path) -> None:
     with running(tmp_path), running(tmp_path):
         with pytest.raises(ControlError, match="several"):
