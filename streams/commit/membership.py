@@ -33,6 +33,8 @@ LOOK_AFTER_S = 1.0
 JOIN_PATIENCE_SESSIONS = 4
 HEARTBEAT_LOOK_S = 0.05
 """How often to have the client look whether a heartbeat is due."""
+JOINING_S, JOINING_LOOK_S = 5.0, 0.01
+"""How long after a start to look for the first partitions, and how often."""
 UNSETTLED = frozenset({TopicPartition("", -1)})
 """Stands for an answer that is none yet."""
 
@@ -89,6 +91,13 @@ class Membership:
         """Join for the first time."""
         self._joining_since_s = self._clock.monotonic_s()
         self._consumer.subscribe(topics, listener)
+
+    @property
+    def poll_max_s(self) -> float:
+        """How long a poll may wait: that which hears of partitions waits to its end for records."""
+        since_s = self._joining_since_s
+        is_soon = since_s is not None and self._clock.monotonic_s() - since_s < JOINING_S
+        return JOINING_LOOK_S if is_soon else math.inf
 
     def hear(self) -> bool:
         """Take the membership of this callback; returns whether it is another than before.

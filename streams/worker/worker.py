@@ -250,6 +250,7 @@ class Worker:
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s())
+        idle_s = min(idle_s, self._membership.poll_max_s)
         wait_s = self._intake.wait_s()
         if wait_s is not None:
             idle_s = min(idle_s, wait_s)

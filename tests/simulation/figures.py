@@ -9,6 +9,7 @@ from headrace.streams.simulation import SimulationResult
 from headrace.streams.simulation.life import Life
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.log import Txn
+from headrace.streams.worker.worker import Worker
 
 LOGGED = {
     "abort": "transaction_aborted",
@@ -73,11 +74,12 @@ class Recount:
         mine = [txn for txn in self._of(life, committed=True) if txn.offsets]
         made = sum(self.committed[txn] for txn in mine)
         beyond = made - counters.records_committed
-        # Of a commit that was under way at the end, nobody can know.
         doubtful = counters.undecided_commits
-        if not counters.commits <= len(mine) <= counters.commits + doubtful:
+        # Of a commit that was under way at the end, nobody can know.
+        cut = counters._ending is not None
+        if not counters.commits <= len(mine) <= counters.commits + doubtful + cut:
             yield f"{len(mine)} commits made, {counters.commits} counted, {doubtful} undecided"
-        elif beyond and not (counters.commits < len(mine) and 0 < beyond <= counters.undecided):
+        elif beyond and not (counters.commits < len(mine) and 0 < beyond <= _undecided(worker)):
             yield f"{made} records committed, {counters.records_committed} counted"
         by_task = sum(own.committed for own in counters.tasks.values())
         if by_task != counters.records_committed:
@@ -109,7 +111,13 @@ class Recount:
         """What is not so of all lives together."""
         workers = [life.worker for life in lives if life.worker is not None]
         counted = sum(worker._gathering.counters.records_committed for worker in workers)
-        undecided = sum(worker._gathering.counters.undecided for worker in workers)
+        undecided = sum(map(_undecided, workers))
         made = sum(self.committed.values())
         if not counted <= made <= counted + undecided:
             yield f"{made} records committed in all, {counted} counted and {undecided} undecided"
+
+
+def _undecided(worker: Worker) -> int:
+    """Records of which a worker could not tell, with those of a commit that its end has cut."""
+    counters = worker._gathering.counters
+    return counters.undecided + (counters.open if counters._ending is not None else 0)

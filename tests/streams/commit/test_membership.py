@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from headrace.streams.commit.membership import (
     FENCED_WITHIN_S,
     HEARTBEAT_LOOK_S,
     JOIN_PATIENCE_SESSIONS,
+    JOINING_LOOK_S,
+    JOINING_S,
     LOOK_AFTER_S,
     Membership,
 )
@@ -265,3 +268,15 @@ def test_a_join_without_an_answer_is_begun_anew(bench: Bench) -> None:
 def test_who_has_joined_does_not_join_again(bench: Bench) -> None:
     bench.joined()
     assert bench.turns(int(2 * JOIN_PATIENCE_SESSIONS * SESSION_S)) == []
+
+
+def test_the_first_partitions_are_looked_for_often_and_not_for_ever(bench: Bench) -> None:
+    """A poll that hears of them goes on waiting for records until its end."""
+    assert bench.membership.poll_max_s == math.inf
+    bench.membership.join(["in"], LISTENER)
+    assert bench.membership.poll_max_s == JOINING_LOOK_S
+    bench.turns(int(JOINING_S))
+    assert bench.membership.poll_max_s == math.inf, "there may be none for this worker"
+    bench.membership.join(["in"], LISTENER)
+    bench.membership.assigned()
+    assert bench.membership.poll_max_s == math.inf

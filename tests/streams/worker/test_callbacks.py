@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from headrace.streams.commit.membership import JOINING_LOOK_S
 from headrace.streams.seams.background import Job
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
@@ -14,6 +15,7 @@ from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_cluster import Log
 from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
+from tests.support.workers import WorkerBench
 
 Facts = Mapping[str, TopicFacts]
 
@@ -135,3 +137,12 @@ def test_what_is_said_of_partitions_has_those_that_tables_are_read_from() -> Non
     assert said["partitions_assigned"] == ["orders-0", "orders-1", "prices-0", "prices-1"]
     assert said["partitions_revoked"] == ["orders-0", "prices-0"]
     assert said["partitions_lost"] == ["orders-1", "prices-1"]
+
+
+def test_a_worker_that_joins_polls_in_short_turns_until_it_has_partitions() -> None:
+    """The poll that gives them out goes on to its end, and nothing is done meanwhile."""
+    bench = WorkerBench().start()
+    assert bench.owned()
+    assert bench.worker._wait_s() == bench.config.poll_ms / 1000
+    bench.worker._membership.join(["in"], bench.worker)
+    assert bench.worker._wait_s() == JOINING_LOOK_S
