@@ -161,7 +161,9 @@ class Followers:
         begin = f"{sub_topology}_"
         with self._lock:
             now_s = self._monotonic_s()
-            if now_s - self._looked_s >= LOOK_EVERY_S:
+            # Where there was nothing is looked at once: a worker may just have begun.
+            known = any(task.startswith(begin) for task in self._files)
+            if not known or now_s - self._looked_s >= LOOK_EVERY_S:
                 self._files, self._looked_s = task_files(self.base), now_s
                 self._drop_others()
             here = {
