@@ -21,7 +21,7 @@ class MemberFencedError(StreamsError):
     When another consumer joined with the same group.instance.id; also when the group's coordinator
     was away for longer than the session, as the client then forgets who it was and the next
     coordinator does not. The worker catches it: all tasks are dropped without a commit, and a new
-    consumer joins. Three times within a minute it means that another live worker has this identity.
+    consumer joins. Six times within a minute it means that another live worker has this identity.
     """
 
 

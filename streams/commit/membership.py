@@ -27,7 +27,8 @@ from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.recurrence import Recurrence
 from headrace.streams.worker_errors import MemberFencedError
 
-FENCED_TIMES = 3
+FENCED_TIMES = 6
+"""A twin fences within a heartbeat, again and again; brokers that fall, now and then."""
 FENCED_WITHIN_S = 60.0
 LOOK_AFTER_S = 1.0
 JOIN_PATIENCE_SESSIONS = 4

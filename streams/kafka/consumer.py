@@ -113,9 +113,15 @@ class LiveConsumer:
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def ask_for_rebalance(self) -> None:
-        """Have the group share out its partitions again; what stays where it is goes on."""
+        """Have the group share out its partitions again; what stays where it is goes on.
+
+        Nothing is asked where no broker answers.
+        """
         assert self._subscribed is not None, "before subscribe"
         topics, listener = self._subscribed
+        # A client that joins and does not know all topics ends the process over another pattern.
+        if not self.hear_of_partitions():
+            return
         # A changed subscription makes the client join again, and what it owns by now is news to
         # the group. The pattern matches no topic.
         self._asked = not self._asked

@@ -78,7 +78,10 @@ class Consumer(Protocol):
         """Join it anew after a `MemberFencedError`; nothing that was added before is read."""
 
     def ask_for_rebalance(self) -> None:
-        """Have the group share out its partitions again; what stays where it is goes on."""
+        """Have the group share out its partitions again; what stays where it is goes on.
+
+        Nothing is asked where no broker answers: ask again later.
+        """
 
     def hasten(self) -> None:
         """Have the client take part at once in the rebalance that comes next."""

@@ -236,6 +236,9 @@ class Run:
             self._say(f"    {line}")
         self._phase("lag drained", began)
         began = time.monotonic()
+        for path in _told_lags(fleet):
+            # Whoever is gone by now told what is long over.
+            path.unlink(missing_ok=True)
         fleet.stop_cleanly(seconds=60)
         self._phase("workers stopped", began)
         ends = fleet.unprovoked
@@ -277,8 +280,7 @@ class Run:
     def _compare(self, cluster: Cluster, history: History, fleet: Fleet) -> None:
         """What the workers counted, beside what is found."""
         logs = [slot.log for slot in fleet.slots if slot.log.exists()]
-        paths = [slot.status_path.with_suffix(".lags") for slot in fleet.slots]
-        lags = read_lags(paths, topic_names(PREFIX))
+        lags = read_lags(_told_lags(fleet), topic_names(PREFIX))
         made = read_decided(cluster.bootstrap, application.application_id(PREFIX))
         for one in figures(history, fleet.lives, Logged.of(logs), made, lags):
             self._score.judge(one.holds, f"figures: {one.what}", one.numbers)
@@ -338,3 +340,8 @@ def _chosen(faults: dict[str, Fault], options: Options) -> dict[str, Fault]:
     if not options.kinds:
         return faults
     return {name: fault for name, fault in faults.items() if any(k in name for k in options.kinds)}
+
+
+def _told_lags(fleet: Fleet) -> list[Path]:
+    """Where workers write down how far they are behind as they end."""
+    return [slot.status_path.with_suffix(".lags") for slot in fleet.slots]

@@ -211,6 +211,19 @@ def test_a_new_client_can_be_asked_for_a_rebalance_too() -> None:
     assert list(bench.client.topics) != ["in"]
 
 
+def test_a_client_that_hears_of_no_topics_is_not_asked() -> None:
+    """It would end the process if it was joining just then."""
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+
+    def list_topics(timeout: float) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    bench.client.list_topics = list_topics  # type: ignore[method-assign]
+    bench.consumer.ask_for_rebalance()
+    assert list(bench.client.topics) == ["in"]
+
+
 def test_a_commit_is_repeated_until_no_partition_is_refused() -> None:
     bench = Bench()
     bench.client.answers = [[Answer(*HERE), Refused(*THERE)], [Answer(*HERE), Answer(*THERE)]]
