@@ -24,6 +24,7 @@ from headrace.topology.errors import KeySerdeWarning, SerdeError, TopologyError
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
+    SinkBatching,
     SinkConnection,
     SinkFencedError,
     SinkRefusedError,
@@ -99,6 +100,7 @@ __all__ = [
     "SessionWindowedKStream",
     "SessionWindows",
     "SinkBatch",
+    "SinkBatching",
     "SinkConnection",
     "SinkFencedError",
     "SinkRefusedError",

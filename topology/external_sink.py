@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
+
+from headrace.topology.errors import TopologyError, type_of
+from headrace.topology.windows import duration_ms
 
 
 class SinkFencedError(Exception):
@@ -112,8 +116,53 @@ class SinkBatch:
     rows: Sequence[SinkRow] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkBatching:
+    """How long the rows of a partition are collected, over many commits, for one large batch.
+
+    What is collected is in memory, and neither the sink's position nor the group's offset is past
+    it; so a worker that dies loses none, and its successor reads those records again. They are
+    written earlier where the worker stops or the partition is taken away, and where others wait
+    for its offsets (`repartition.lag.max.records`).
+
+    Args:
+        every: how old the first row of a batch becomes.
+        max_rows: with so many rows it is written earlier.
+        max_bytes: the same of their memory, as far as it is known: some 200 bytes a row more than
+            its record has.
+
+    Raises:
+        TopologyError: a number is not positive.
+
+    Example:
+        >>> SinkBatching(every=timedelta(minutes=5)).every_s
+        300.0
+    """
+
+    every: timedelta
+    max_rows: int = 100_000
+    max_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        duration_ms("every", self.every, at_least=1)
+        for name in ("max_rows", "max_bytes"):
+            given = getattr(self, name)
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+                said = given if isinstance(given, int) else type_of(given)
+                raise TopologyError(f"{name} must be a whole number of at least 1, not {said}")
+
+    @property
+    def every_s(self) -> float:
+        """`every` in seconds."""
+        return self.every.total_seconds()
+
+
 class SinkConnection(Protocol):
-    """An open sink: used by one thread at a time."""
+    """An open sink: used by one thread at a time.
+
+    One that is better written to seldom has `batching`, a `SinkBatching`; without it, rows are
+    written with each commit.
+    """
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         """The positions of those partitions that have one.

@@ -122,6 +122,10 @@ class Effort:
         """The consumer was polled, and all is well."""
         self._since_poll_s = 0.0
 
+    def nothing_to_commit(self) -> None:
+        """What was done is in no transaction: sinks collect it, and write it in their own."""
+        self._since_commit_s = 0.0
+
     def to_forgive(self, tasks: Sequence[Task]) -> list[Suspect]:
         """What a commit of these tasks makes good, if anything was in vain before.
 

@@ -11,7 +11,7 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from headrace.topology.external_sink import SinkUnavailableError
+from headrace.topology.external_sink import SinkBatching, SinkUnavailableError
 
 
 class Waiting(Protocol):
@@ -30,11 +30,13 @@ class Beginning:
         source: what its positions are of.
         position: None where it has none.
         error: why it says nothing.
+        batching: how long it wants rows to be collected.
     """
 
     source: str
     position: int | None = None
     error: SinkUnavailableError | None = None
+    batching: SinkBatching | None = None
 
 
 def ask_sinks(
@@ -64,7 +66,11 @@ def _ask_one(
     answer = connections.positions(node.name, node.writes_outside, source, partitions)
     if isinstance(answer, SinkUnavailableError):
         return {task.id: Beginning(source, error=answer) for task in tasks}
-    return {task.id: Beginning(source, answer.get(task.id.partition)) for task in tasks}
+    batching = connections.batching(node.name)
+    return {
+        task.id: Beginning(source, answer.get(task.id.partition), batching=batching)
+        for task in tasks
+    }
 
 
 def begun_at(start: Offsets, beginning: Beginning, node: str, log: Log) -> Offsets:

@@ -18,6 +18,7 @@ from headrace.streams.seams.clients import Clock, Log
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
+    SinkBatching,
     SinkConnection,
     SinkFencedError,
     SinkRefusedError,
@@ -109,6 +110,7 @@ class SinkConnections:
         self._clock = clock
         self._log = log
         self._writers: dict[str, SinkConnection] = {}
+        self._batching: dict[str, SinkBatching | None] = {}
         self._trouble: dict[str, _Trouble] = {}
         self._stumbles: dict[str, int] = {}
         """How many rows have made a sink's code fail, where it has never written one."""
@@ -130,6 +132,7 @@ class SinkConnections:
             with self._told(node):
                 connection = self._open(node, sink)
                 try:
+                    self._batching[node] = getattr(connection, "batching", None)
                     found = connection.positions(source, partitions)
                 finally:
                     _close(connection)
@@ -139,6 +142,10 @@ class SinkConnections:
         if trouble is not None:
             trouble.answers = True
         return found
+
+    def batching(self, node: str) -> SinkBatching | None:
+        """How long a sink wants rows to be collected, as it said when it told its positions."""
+        return self._batching.get(node)
 
     def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
         """Write a batch.

@@ -1,5 +1,8 @@
 """Writing the rows of external sinks: with each commit, before it, or when there are many.
 
+A sink may ask for large batches (`SinkBatching`). Its rows are collected over many commits then,
+which leave the offsets of its tasks where they are.
+
 The order is: the dead letters of what was let go, the sink's own transaction, the group's offsets.
 A kill between two of them repeats a dead letter, or leaves the group's offsets behind, and no row
 is missing or doubled. Whatever else goes wrong has one answer: the task begins again at the
@@ -10,11 +13,12 @@ Hot path: `write_full` is called once a turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from headrace.streams.external.connections import SinkConnections
 from headrace.streams.external.letters import Letters
+from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Log, Probe
 from headrace.streams.task.task import Task
 from headrace.topology.external_sink import (
@@ -32,6 +36,10 @@ BYTES_MAX = 8 << 20
 """The same of their memory."""
 LINGER_S = 1.0
 """How long rows wait under at-least-once, where commits are far apart."""
+
+
+HELD_BYTES_MAX = 128 << 20
+"""What the tasks of a worker may collect together, unless one of them may collect more."""
 
 
 class SinkWrites:
@@ -77,19 +85,51 @@ class SinkWrites:
         is_late = self._linger_s is not None and waited_s >= self._linger_s
         for task in tasks:
             outbox = task.facts.outbox
-            if len(outbox.rows) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late:
+            if outbox.batching is not None:
+                is_full = self._is_due(outbox)
+            else:
+                is_full = len(outbox.rows) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late
+            if is_full:
                 self._write(task, outbox)
         if is_late:
             self._written_s = self._clock.monotonic_s()
+        self._keep_within_bounds(tasks)
+
+    def _is_due(self, outbox: Outbox) -> bool:
+        """Whether the rows that are collected are enough, or have been so for long enough."""
+        if not outbox.is_held:
+            return False
+        batching, now_s = outbox.batching, self._clock.monotonic_s()
+        assert batching is not None
+        if outbox.since_s is None:
+            outbox.since_s = now_s
+        if len(outbox.rows) >= batching.max_rows or outbox.bytes >= batching.max_bytes:
+            return True
+        return now_s - outbox.since_s >= batching.every_s
+
+    def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
+        """Write those rows that take most memory, where all of them take too much."""
+        held = [task for task in tasks if task.facts.outbox.batching is not None]
+        most = max((task.facts.outbox.batching.max_bytes for task in held), default=0)
+        while sum(task.facts.outbox.bytes for task in held) > max(HELD_BYTES_MAX, most):
+            fullest = max(held, key=lambda task: task.facts.outbox.bytes)
+            held.remove(fullest)
+            self._write(fullest, fullest.facts.outbox)
 
     def letters_committed(self) -> None:
         """What was sent instead of rows is committed."""
         self._letters.ended()
 
-    def write(self) -> None:
-        """Write all rows: those tasks that still run behind it have nothing that is not written."""
+    def write(self, ending: Container[TaskId] = ()) -> None:
+        """Write all rows but those that are collected.
+
+        Those tasks that still run behind it have nothing that is not written, or are held.
+
+        Args:
+            ending: tasks whose rows are written in any case.
+        """
         for task in self._running():
-            if task.facts.outbox is not None:
+            if task.facts.outbox is not None and (not task.facts.is_held or task.id in ending):
                 self._write(task, task.facts.outbox)
         self._written_s = self._clock.monotonic_s()
 
@@ -97,6 +137,8 @@ class SinkWrites:
         ((_, next_offset),) = task.next_offset.items()
         if not task.moved or next_offset == outbox.position:
             return
+        if outbox.batching is not None and not outbox.rows:
+            return  # the group's offset is enough to be past records that are no rows
         rows, messages = outbox.take()
         try:
             self._send_letters()

@@ -303,9 +303,9 @@ class Task:
     # -- the commit --------------------------------------------------------------------------
 
     def needs_commit(self) -> bool:
-        """Whether anything happened since the last commit."""
+        """Whether anything happened since the last commit that is to be committed now."""
         if self.moved or not self.is_committed:
-            return True
+            return not self.facts.is_held
         return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self) -> int:

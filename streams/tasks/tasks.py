@@ -388,7 +388,8 @@ class Tasks:
             is_committed=slot.is_committed,
         )
         if slot.beginning is not None:
-            slot.task.facts.outbox.begin(slot.beginning.source, slot.beginning.position)
+            told = slot.beginning
+            slot.task.facts.outbox.begin(told.source, told.position, told.batching)
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from headrace.streams.commit.commit import Commit
@@ -14,6 +14,7 @@ from headrace.streams.commit.transactions import Transactions
 from headrace.streams.external.writes import SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.plan.progress import committed_commit_id
+from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer, Probe
 from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
@@ -99,18 +100,27 @@ class Commits:
         if requested:
             self._requested.clear()
         requested = requested or self._effort.is_enough
+        self._write_awaited()
         dirty = [task for task in self._tasks.running if task.needs_commit()]
         if not dirty:
             self._timing.nothing_to_commit()
+            if any(task.facts.is_held for task in self._tasks.running):
+                self._effort.nothing_to_commit()
             return False
         if not processed and self._backlog.wants_commit():
             return True
         requested = requested or self._backlog.is_awaited(dirty)
         return requested or self._timing.is_due(dirty, processed=processed)
 
+    def _write_awaited(self) -> None:
+        """Write rows that are collected where another worker waits for their offsets."""
+        held = [task for task in self._tasks.running if task.facts.is_held]
+        if held and self._backlog.is_awaited(held):
+            self._sinks.write({task.id for task in held})
+
     def uncommitted(self) -> dict[str, object]:
         """What an event says of what no commit holds yet; empty where there is nothing."""
-        dirty = [task for task in self._tasks.running if task.needs_commit()]
+        dirty = [t for t in self._tasks.running if t.needs_commit() or t.facts.is_held]
         if not dirty:
             return {}
         return {
@@ -120,15 +130,17 @@ class Commits:
             "next": "nothing is lost: whoever has the tasks next processes these records again",
         }
 
-    def commit(self, *, everything: bool = False) -> None:
+    def commit(self, *, everything: bool = False, ending: Collection[TaskId] = ()) -> None:
         """Commit what the running tasks did; one transaction holds the work of all of them.
 
         Args:
             everything: the offsets of those that did nothing too.
+            ending: tasks whose last commit it is: what sinks collect of them is written, too.
         """
         self._settle_doubts()
-        self._sinks.write()
-        dirty = [task for task in self._tasks.running if everything or task.needs_commit()]
+        self._sinks.write(ending)
+        running = self._tasks.running
+        dirty = [t for t in running if t.needs_commit() or (everything and not t.facts.is_held)]
         if dirty:
             self._commit(dirty, everything=everything)
 

@@ -32,7 +32,7 @@ class Pausing:
         """Do as one is told; returns whether nothing is to be processed in this turn."""
         if self._asked.is_set():
             if not self.is_on:
-                self._commits.commit()
+                self._commits.commit(ending=[task.id for task in self._tasks.running])
                 self.is_on = True
                 self._heard(True)
             # In each turn: tasks that have begun since then are read from as all are.

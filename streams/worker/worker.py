@@ -177,7 +177,7 @@ class Worker:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
         self._log.info("worker_stopping")
         try:
-            self._commits.commit()
+            self._commits.commit(ending=self.tasks.owned)
         except REACTED_TO as error:
             left = self._commits.uncommitted()
             self._log.warning("last_commit_failed", reason=str(error), **left)
@@ -231,7 +231,7 @@ class Worker:
         elif leaving:
             with self._reactions.reacting():
                 # One transaction holds the work of all tasks, so all of it is committed.
-                self._commits.commit()
+                self._commits.commit(ending=leaving)
         self._ownership.let_go(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,19 @@ import pytest
 
 from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.simulation.world.faults import SINK_CALLS
-from headrace.topology import MemorySink, StreamsBuilder, Topology, serdes
+from headrace.topology import MemorySink, SinkBatching, StreamsBuilder, Topology, serdes
 from tests.simulation.blocks import run_each
 
 SEEDS = 80
 KEYS = 5
 
 
-def topology() -> Topology:
+def topology(batching: SinkBatching | None = None) -> Topology:
     builder = StreamsBuilder()
     rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
-    rows.filter(lambda _, n: n % 7 != 3).to_sink(MemorySink(), name="events")
-    rows.group_by_key().count(store="counts").to_sink(MemorySink(keyed=True), name="counted")
+    rows.filter(lambda _, n: n % 7 != 3).to_sink(MemorySink(batching=batching), name="events")
+    counted = MemorySink(keyed=True, batching=batching)
+    rows.group_by_key().count(store="counts").to_sink(counted, name="counted")
     return builder.build()
 
 
@@ -41,7 +43,10 @@ def run_seed(
     seed: int, state_dir: Path | None = None
 ) -> tuple[list[str], Counter[tuple[str, str]]]:
     faults = FaultPlan(rate=0.05, twins=1.0 if seed % 4 == 1 else 0.0)
-    simulation = Simulation(topology(), inputs=inputs(), workers=1 + seed % 3, faults=faults)
+    batching = SinkBatching(every=timedelta(minutes=1)) if seed % 2 else None
+    simulation = Simulation(
+        topology(batching), inputs=inputs(), workers=1 + seed % 3, faults=faults
+    )
     result = simulation.run(seed, state_dir=state_dir)
     found: dict[str, list[int]] = {}
     for row in result.sink("events"):

@@ -132,6 +132,11 @@ class TaskFacts:
         (self._by_stream_time if kind == "stream_time" else self._by_wall_clock).add(schedule)
 
     @property
+    def is_held(self) -> bool:
+        """Whether rows of the task are collected for a sink, so that no commit may be past them."""
+        return self.outbox is not None and self.outbox.is_held
+
+    @property
     def wall_due_ms(self) -> int:
         """When `punctuate` has something to do next."""
         if not self._gathered:

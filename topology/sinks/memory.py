@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.topology.external_sink import SinkBatch, SinkFencedError, SinkRow
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkBatching,
+    SinkFencedError,
+    SinkRow,
+)
 
 
 class MemorySink:
@@ -13,6 +18,7 @@ class MemorySink:
 
     Args:
         keyed: whether rows have keys, so that a null value deletes one.
+        batching: how long rows are collected; None writes them with each commit.
 
     Example:
         >>> sink = MemorySink()
@@ -26,8 +32,9 @@ class MemorySink:
         headrace.topology.external_sink.SinkFencedError: orders-0 is at 8, and not at None
     """
 
-    def __init__(self, *, keyed: bool = False) -> None:
+    def __init__(self, *, keyed: bool = False, batching: SinkBatching | None = None) -> None:
         self.keyed = keyed
+        self.batching = batching
         self.rows: list[SinkRow] = []
         """All that were written, in this order."""
         self._positions: dict[tuple[str, str, int], int] = {}
@@ -46,6 +53,7 @@ class _Connection:
     def __init__(self, sink: MemorySink, name: str) -> None:
         self._sink = sink
         self._name = name
+        self.batching = sink.batching
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         kept = self._sink._positions

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.external_sink import ExternalSink, SinkRow
+from headrace.topology.external_sink import ExternalSink, SinkBatching, SinkRow
 
 ROW_BYTES = 200
 """About what a row takes besides its record's bytes."""
@@ -46,8 +46,8 @@ class Outbox:
     it has gone back.
     """
 
-    __slots__ = ("_facts", "_written", "bytes", "messages", "node", "pending", "position",
-                 "rows", "source")  # fmt: skip
+    __slots__ = ("_facts", "_written", "batching", "bytes", "messages", "node", "pending",
+                 "position", "rows", "since_s", "source")  # fmt: skip
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
@@ -56,6 +56,10 @@ class Outbox:
         self.source = ""
         self.position: int | None = None
         """Where the sink is; None where it has not begun."""
+        self.batching: SinkBatching | None = None
+        """How long rows are collected; None where they are written with each commit."""
+        self.since_s: float | None = None
+        """When the first of them was seen, by the clock of who writes them."""
         self.rows: list[SinkRow] = []
         self.messages: list[Any] = []
         """The records that the rows are of."""
@@ -72,16 +76,24 @@ class Outbox:
         self.messages.append(message)
         self.bytes += ROW_BYTES + len(message.key() or b"") + len(message.value() or b"")
 
+    @property
+    def is_held(self) -> bool:
+        """Whether there are rows that the sink wants to be collected."""
+        return self.batching is not None and bool(self.rows)
+
     def flush(self) -> None:
         """What is kept goes nowhere downstream."""
 
-    def begin(self, source: str, position: int | None) -> None:
+    def begin(
+        self, source: str, position: int | None, batching: SinkBatching | None = None
+    ) -> None:
         """The sink was asked where it is.
 
         Args:
             source: what its positions are of.
+            batching: how long it wants rows to be collected.
         """
-        self.source, self.position = source, position
+        self.source, self.position, self.batching = source, position, batching
 
     def wrote(self, next_offset: int) -> None:
         """The sink has everything before an offset."""
@@ -90,5 +102,5 @@ class Outbox:
     def take(self) -> tuple[Sequence[SinkRow], Sequence[Any]]:
         """Take the rows, and the records that they are of."""
         taken = self.rows, self.messages
-        self.rows, self.messages, self.bytes = [], [], 0
+        self.rows, self.messages, self.bytes, self.since_s = [], [], 0, None
         return taken

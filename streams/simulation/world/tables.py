@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import TypeVar
 
 from headrace.streams.external.connections import OpenSink
@@ -12,6 +14,7 @@ from headrace.streams.simulation.world.process import Process
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
+    SinkBatching,
     SinkConnection,
     SinkFencedError,
     SinkUnavailableError,
@@ -21,6 +24,8 @@ from headrace.topology.sinks.memory import MemorySink
 T = TypeVar("T")
 
 TIMEOUT_US = 2 * SECOND
+HELD_MAX = timedelta(seconds=2)
+"""How long rows are collected at most: a run is over in less than the minutes that sinks like."""
 
 
 class Tables:
@@ -35,13 +40,20 @@ class Tables:
         def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
             node = name.rpartition("/")[2]
             table = self.by_node.setdefault(node, MemorySink(keyed=sink.keyed))
-            return _Connection(table.open(name), process, faults)
+            return _Connection(table.open(name), process, faults, _shortened(sink))
 
         return open_sink
 
 
 class _Connection:
-    def __init__(self, inner: SinkConnection, process: Process, faults: Faults) -> None:
+    def __init__(
+        self,
+        inner: SinkConnection,
+        process: Process,
+        faults: Faults,
+        batching: SinkBatching | None,
+    ) -> None:
+        self.batching = batching
         self._inner = inner
         self._process = process
         self._faults = faults
@@ -82,6 +94,11 @@ class _Connection:
 
     def close(self) -> None:
         self._inner.close()
+
+
+def _shortened(sink: ExternalSink) -> SinkBatching | None:
+    batching: SinkBatching | None = getattr(sink, "batching", None)
+    return batching and replace(batching, every=min(batching.every, HELD_MAX))
 
 
 def _arrive(effect: Callable[[], object]) -> None:
