@@ -54,6 +54,8 @@ class SinkRefusedError(Exception):
         table: where it was to go.
         column: the column that refuses it, where that is known.
         offset: the row's, where it is known which one it is.
+        others: the refusals of all other rows of the batch that are refused, each with its offset,
+            where the sink has looked at all of them: the rest is written as one batch then.
 
     Example:
         >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
@@ -67,12 +69,14 @@ class SinkRefusedError(Exception):
         table: str | None = None,
         column: str | None = None,
         offset: int | None = None,
+        others: Sequence[SinkRefusedError] | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.table = table
         self.column = column
         self.offset = offset
+        self.others = others
 
     def __str__(self) -> str:
         named = {"table": self.table, "column": self.column}

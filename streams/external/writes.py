@@ -137,8 +137,6 @@ class SinkWrites:
         ((_, next_offset),) = task.next_offset.items()
         if not task.moved or next_offset == outbox.position:
             return
-        if outbox.batching is not None and not outbox.rows:
-            return  # the group's offset is enough to be past records that are no rows
         rows, messages = outbox.take()
         try:
             self._send_letters()
@@ -168,6 +166,12 @@ class SinkWrites:
         try:
             self._write_batch(task, outbox, rows, next_offset)
         except SinkRefusedError as error:
+            if error.others is not None:
+                left = self._let_go(task, outbox, rows, messages, [error, *error.others])
+                if len(left) < len(rows):
+                    kept = [rows[at] for at in left], [messages[at] for at in left]
+                    self._write_rows(task, outbox, *kept, next_offset)
+                    return
             if len(rows) > 1:
                 at = _refused(rows, error)
                 half = len(rows) // 2 if at is None else max(1, at)
@@ -182,9 +186,28 @@ class SinkWrites:
             self._send_letters()
             self._write_batch(task, outbox, (), next_offset)
 
+    def _let_go(
+        self,
+        task: Task,
+        outbox: Outbox,
+        rows: Sequence[SinkRow],
+        messages: Sequence[Any],
+        errors: Sequence[SinkRefusedError],
+    ) -> Sequence[int]:
+        """Ask about all rows that are refused; returns where those are that are not."""
+        refused = {error.offset: error for error in errors}
+        for row, message in zip(rows, messages, strict=True):
+            if row.offset in refused:
+                error = refused[row.offset].with_traceback(None)
+                task.facts.refused(outbox.node, error, message, row)
+        self._send_letters()
+        return [at for at, row in enumerate(rows) if row.offset not in refused]
+
     def _write_batch(
         self, task: Task, outbox: Outbox, rows: Sequence[SinkRow], next_offset: int
     ) -> None:
+        if outbox.batching is not None and not rows:
+            return  # the group's offset is enough to be past records that are no rows
         sink = task.spec.program.sub_topology.outside
         assert sink is not None
         assert sink.writes_outside is not None

@@ -97,9 +97,28 @@ class ArrowRows:
         """Make a `pyarrow.Table` of all columns.
 
         Raises:
-            SinkRefusedError: a column cannot hold what a row has for it.
+            SinkRefusedError: a column cannot hold what a row has for it; it knows of all such rows.
         """
+        try:
+            return self._all(rows)
+        except SinkRefusedError as error:
+            raise self._with_others(rows, error) from error
+
+    def _all(self, rows: Sequence[SinkRow]) -> Any:
         return self._made(rows, self.columns.names, [self.columns.values(row) for row in rows])
+
+    def _with_others(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
+        """Look at each row: where many are refused, the rest is to be one batch all the same."""
+        refused = []
+        for row in rows:
+            try:
+                self._all([row])
+            except SinkRefusedError as one:
+                refused.append(one)
+        if not refused:
+            return error
+        refused[0].others = refused[1:]
+        return refused[0]
 
     def keys(self, rows: Sequence[SinkRow]) -> Any:
         """Make a `pyarrow.Table` of the columns of the key alone.
