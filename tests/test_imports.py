@@ -25,6 +25,8 @@ HOMES = {
     "starlette": ("streams_web/",),
     "uvicorn": ("streams_web/",),
     "psycopg": ("streams/sinks/postgres.py",),
+    "duckdb": ("streams/sinks/duckdb.py",),
+    "obstore": ("streams/sinks/places.py", "streams/sinks/parquet.py"),
 }
 # Run without a broker, so they must not need its client.
 WITHOUT_KAFKA = ("streams/testing/", "streams/plan/plan.py")

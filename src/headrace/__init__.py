@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
     from headrace.streams.remote.stores import connect
     from headrace.streams.remote.stores_async import connect_async
+    from headrace.streams.sinks.duckdb import DuckDbSink
+    from headrace.streams.sinks.parquet import ParquetSink
     from headrace.streams.sinks.postgres import PostgresSink
     from headrace.streams.sinks.sqlite import SqliteSink
     from headrace.streams.uncaught.answers import UncaughtErrorResponse
@@ -107,6 +109,7 @@ __all__ = [
     "CogroupedKStream",
     "Continue",
     "DeadLetter",
+    "DuckDbSink",
     "ExternalSink",
     "Fail",
     "Failure",
@@ -125,6 +128,7 @@ __all__ = [
     "KeyValueStore",
     "Materialized",
     "MemorySink",
+    "ParquetSink",
     "PostgresSink",
     "Processor",
     "ProcessorContext",
@@ -190,8 +194,10 @@ _OF_STREAMS: Final = (
 _ELSEWHERE: Final = {
     "Continue": "headrace.streams.records.handlers",
     "DeadLetter": "headrace.streams.records.handlers",
+    "DuckDbSink": "headrace.streams.sinks.duckdb",
     "Fail": "headrace.streams.records.handlers",
     "Failure": "headrace.streams.records.handlers",
+    "ParquetSink": "headrace.streams.sinks.parquet",
     "PostgresSink": "headrace.streams.sinks.postgres",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
     "SqliteSink": "headrace.streams.sinks.sqlite",

@@ -68,16 +68,20 @@ class ArrowColumns(Columns):
 class ArrowRows:
     """Rows of a table as Arrow: see `ArrowColumns`.
 
+    Args:
+        known: the Arrow types of columns whose types are given by names of the database's own.
+
     Raises:
         SinkUnusableError: Arrow does not know the type of a column.
     """
 
-    def __init__(self, columns: ArrowColumns) -> None:
+    def __init__(self, columns: ArrowColumns, known: Mapping[str, Any] | None = None) -> None:
         import pyarrow
 
         self._pyarrow = pyarrow
         self.columns = columns
-        kinds = {name: _type_of(columns, name) for name in columns.names}
+        kinds = known or {}
+        kinds = {n: kinds[n] if n in kinds else _type_of(columns, n) for n in columns.names}
         nullable = {*columns.nullable, *(n for n in columns.names if columns.types[n] is object)}
         self.schema = pyarrow.schema(
             [pyarrow.field(name, kind, name in nullable) for name, kind in kinds.items()]
@@ -251,6 +255,12 @@ def _python(kind: type) -> Any:
         UUID: pyarrow.string(),
     }
     return known.get(kind)
+
+
+def is_alike(kind: type, other: Any) -> bool:
+    """Whether values of a Python type are those of an Arrow type, which may have fewer of them."""
+    own = _python(kind)
+    return own is not None and _encoder_of(own) is _encoder_of(other) is not None
 
 
 # -- values ----------------------------------------------------------------------------------------

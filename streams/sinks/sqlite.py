@@ -104,7 +104,7 @@ class SqliteSink:
     def open(self, name: str, /) -> _Connection:
         """Open the file, and see that the table is there."""
         if not self._was_open:
-            _require_place(Path(self._path))
+            require_place(Path(self._path))
         with _told(self._path):
             # Which thread uses it when is the worker's to know.
             database = sqlite3.connect(
@@ -229,7 +229,7 @@ class _Connection:
         self._database.close()
 
 
-def _require_place(path: Path) -> None:
+def require_place(path: Path) -> None:
     """See that there can be a file: where it was never there, nobody brings it back."""
     place = path.absolute().parent
     if path.is_dir():
