@@ -132,7 +132,7 @@ class SinkBatching:
     Args:
         every: how old the first row of a batch becomes.
         max_rows: with so many rows it is written earlier.
-        max_bytes: the same of their memory, as far as it is known: some 200 bytes a row more than
+        max_bytes: the same of their memory, as far as it is known: some 1,000 bytes a row more than
             its record has.
 
     Raises:
@@ -145,7 +145,7 @@ class SinkBatching:
 
     every: timedelta
     max_rows: int = 100_000
-    max_bytes: int = 64 << 20
+    max_bytes: int = 128 << 20
 
     def __post_init__(self) -> None:
         duration_ms("every", self.every, at_least=1)

@@ -38,7 +38,7 @@ LINGER_S = 1.0
 """How long rows wait under at-least-once, where commits are far apart."""
 
 
-HELD_BYTES_MAX = 128 << 20
+HELD_BYTES_MAX = 256 << 20
 """What the tasks of a worker may collect together, unless one of them may collect more."""
 
 

@@ -85,7 +85,7 @@ class ParquetSink:
         compression: str = "zstd",
         every: timedelta = timedelta(minutes=1),
         max_rows: int = 100_000,
-        max_bytes: int = 64 << 20,
+        max_bytes: int = 128 << 20,
         store: Any = None,
     ) -> None:
         self._path = str(path)

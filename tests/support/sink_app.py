@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import timedelta
 from typing import Any
 
-from headrace import ExternalSink, KafkaStreams, SqliteSink, StreamsBuilder, Topology, serdes
+from headrace import (
+    DuckDbSink,
+    ExternalSink,
+    KafkaStreams,
+    ParquetSink,
+    SqliteSink,
+    StreamsBuilder,
+    Topology,
+    serdes,
+)
 from headrace.streams import logs
 from tests.support.count_app import Plan
 
@@ -18,7 +28,22 @@ COUNTS = {"id": str, "count": int}
 
 
 def sinks(target: str) -> tuple[ExternalSink, ExternalSink]:
-    """What appends a row for each record, and what keeps the count of each key."""
+    """What appends a row for each record, and what keeps the count of each key.
+
+    Files of Parquet have the counts of keys in a database beside them.
+    """
+    if target.endswith(".duckdb"):
+        every = timedelta(milliseconds=300)
+        return (
+            DuckDbSink(target, "events", ROWS, row=_event, create=True, every=every, max_rows=200),
+            DuckDbSink(target, "counts", COUNTS, key="id", create=True, every=every),
+        )
+    if target.endswith(".parquet"):
+        every = timedelta(seconds=1)
+        return (
+            ParquetSink(target, ROWS, row=_event, every=every, max_rows=200),
+            SqliteSink(f"{target}.db", "counts", COUNTS, key="id", create=True),
+        )
     return (
         SqliteSink(target, "events", ROWS, row=_event, create=True),
         SqliteSink(target, "counts", COUNTS, key="id", create=True),

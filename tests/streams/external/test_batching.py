@@ -20,6 +20,7 @@ from headrace.topology import (
     serdes,
 )
 from headrace.topology.serdes import serde_from
+from headrace.topology.sinks.outbox import ROW_BYTES
 
 MINUTE = timedelta(minutes=1)
 BATCHING = SinkBatching(every=MINUTE)
@@ -99,7 +100,7 @@ def test_the_first_row_says_when_and_not_the_last_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "batching", [replace(BATCHING, max_rows=4), replace(BATCHING, max_bytes=4 * 200)]
+    "batching", [replace(BATCHING, max_rows=4), replace(BATCHING, max_bytes=4 * ROW_BYTES)]
 )
 def test_many_rows_are_written_earlier(batching: SinkBatching) -> None:
     sink = Counted(batching)
@@ -110,15 +111,15 @@ def test_many_rows_are_written_earlier(batching: SinkBatching) -> None:
 
 def test_what_all_tasks_collect_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fullest of them are written, and the others go on."""
-    monkeypatch.setattr(writes, "HELD_BYTES_MAX", 2_000)
-    sink = Counted(replace(BATCHING, max_bytes=1_000))
+    monkeypatch.setattr(writes, "HELD_BYTES_MAX", 10 * ROW_BYTES)
+    sink = Counted(replace(BATCHING, max_bytes=5 * ROW_BYTES))
     settings = {**EXACTLY_ONCE, "max.poll.records": 1}
     driver = TopologyTestDriver(topology(sink), settings, partitions=4, real_sinks=True)
     driver.input("in").send_many([(f"k{n % 7}", n) for n in range(40)])
     assert max(sink.sizes) < 6
     held = [task.facts.outbox.bytes for task in driver._worker.worker.tasks.running
             if task.facts.outbox is not None]  # fmt: skip
-    assert 0 < sum(held) <= 2_000
+    assert 0 < sum(held) <= 10 * ROW_BYTES
 
 
 @pytest.mark.parametrize("end", ["restart", "exit"])
