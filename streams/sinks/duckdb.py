@@ -56,6 +56,7 @@ _CONSTRAINTS = (
     ("foreign key", "FOREIGN KEY constraint failed"),
     ("duplicate key", "PRIMARY KEY or UNIQUE constraint failed"),
 )
+_BUSY = ("Could not set lock", "Unique file handle conflict")
 _NO_DATABASE = ("not a valid DuckDB database", "Is a directory", "older version", "newer version")
 
 
@@ -185,9 +186,8 @@ class _File:
         while True:
             try:
                 return duckdb.connect(self.path)
-            except duckdb.IOException as error:
-                is_locked = "Could not set lock" in str(error)
-                if not is_locked or time.monotonic() >= deadline_s:
+            except duckdb.Error as error:
+                if not _is_busy(error) or time.monotonic() >= deadline_s:
                     raise
                 time.sleep(_LOOK_S)
 
@@ -284,14 +284,20 @@ def _meaning(error: Exception, path: str, columns: ArrowColumns | None) -> Excep
         column = _COLUMN.search(str(error))
         name = None if column is None else column[1] or column[2]
         return SinkRefusedError(_reason(kind, text), table=columns.table, column=name)
+    if _is_busy(error):
+        return SinkUnavailableError(f"{path}: another process or thread has it open")
     if kind in _UNUSABLE:
         return SinkUnusableError(_unusable(text, path, columns))
     if kind == "IOException":
         if any(said in text for said in _NO_DATABASE):
             return SinkUnusableError(f"{path}: {text}; name another file")
-        text = "another process has it open" if "Could not set lock" in text else text
         return SinkUnavailableError(f"{path}: {text}")
     return SinkUnavailableError(f"{path}: {kind}")
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether another process has the file, or a thread of this one is about to close it."""
+    return any(said in str(error) for said in _BUSY)
 
 
 def _reason(kind: str, text: str) -> str:

@@ -39,9 +39,10 @@ def sinks(target: str) -> tuple[ExternalSink, ExternalSink]:
             DuckDbSink(target, "counts", COUNTS, key="id", create=True, every=every),
         )
     if target.endswith(".parquet"):
-        every = timedelta(seconds=1)
+        is_held = target.endswith(".held.parquet")
+        every, max_rows = (timedelta(hours=1), 100_000) if is_held else (timedelta(seconds=1), 200)
         return (
-            ParquetSink(target, ROWS, row=_event, every=every, max_rows=200),
+            ParquetSink(target, ROWS, row=_event, every=every, max_rows=max_rows),
             SqliteSink(f"{target}.db", "counts", COUNTS, key="id", create=True),
         )
     return (

@@ -146,7 +146,7 @@ def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
     [
         ("id BIGINT PRIMARY KEY, name VARCHAR", {"id": 1, "name": "a secret"}, None, "PRIMARY KEY"),
         ("id BIGINT, name VARCHAR CHECK (len(name) < 4)", {"id": 2, "name": "a secret"}, None,
-         'CHECK constraint failed on table "goods" with expression CHECK'),
+         "CHECK constraint failed on table "),
         ("id BIGINT, name UUID", {"id": 2, "name": "a secret"}, None, "ConversionException"),
         ("id TINYINT, name VARCHAR", {"id": 1000, "name": "a secret"}, "id", "a int does not"),
         ("id BIGINT, name VARCHAR NOT NULL", {"id": 2, "name": None}, "name", "NOT NULL"),
@@ -252,7 +252,8 @@ sys.stdin.readline()
 
 READS = """
 import duckdb, sys
-print(duckdb.connect(sys.argv[1], read_only=True).sql("FROM goods").fetchall())
+database = duckdb.connect(sys.argv[1], read_only=True)
+print(database.execute("FROM goods").fetchall())
 """
 
 
@@ -265,7 +266,7 @@ def test_a_file_that_another_process_has_open_is_tried_again_later(path: Path, h
             assert other.stdout is not None
             assert other.stdout.readline() == "open\n"
             begun = time.monotonic()
-            with pytest.raises(SinkUnavailableError, match="another process has it open"):
+            with pytest.raises(SinkUnavailableError, match="another process or thread has it open"):
                 connection.write(batch(TEA))
             assert time.monotonic() - begun < 5
             other.communicate("\n")

@@ -119,6 +119,28 @@ def test_each_record_is_one_row_when_workers_are_killed_at_any_time(scenario: Sc
     scenario.check()
 
 
+def test_who_collects_rows_keeps_no_other_worker_from_its_work(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """Others see by its offsets how far it is: it writes where these wait for it."""
+    path, most = tmp_path / "rows.held.parquet", 200
+    scenario = Scenario(topics, tmp_path, str(path), query_parquet(path))
+    scenario.settings["repartition.lag.max.records"] = most
+    scenario.write()
+    with scenario.start("a") as a, scenario.start("b") as b:
+        wait_until(lambda: a.text().count("task_started") >= 2, what="a's tasks")
+        scenario.write()
+        least = len(scenario.sent) - 2 * most
+        wait_until(
+            lambda: len(scenario.query("SELECT id FROM events")) >= least or not a.running,
+            what=f"rows that others wait for; {scenario.log}",
+        )
+        assert len(scenario.query("SELECT id FROM events")) < len(scenario.sent)
+        a.stop()
+        b.stop()
+    scenario.check()
+
+
 def test_files_of_parquet_are_few(topics: Topics, tmp_path: Path) -> None:
     """Hundreds of commits make a file for each second or 200 rows, and not one each."""
     path = tmp_path / "rows.parquet"
