@@ -63,17 +63,21 @@ class Directory:
     def prepare(self) -> None:
         """Make the directory, in one that is there."""
         path = self._path
-        if not self._was_there:
-            above = path.absolute().parent
-            if path.exists() and not path.is_dir():
-                raise SinkUnusableError(f"{path} is a file; name a directory")
-            if not above.is_dir():
-                raise SinkUnusableError(f"{path}: there is no directory {above}; make it")
-            writable = path if path.exists() else above
-            if not os.access(writable, os.W_OK | os.X_OK):
-                raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
+        if self._was_there:
+            if not path.is_dir():  # of what was mounted, perhaps: nothing is written in its place
+                raise SinkUnavailableError(f"{path} is gone")
+            return
+        above = path.absolute().parent
+        if path.exists() and not path.is_dir():
+            raise SinkUnusableError(f"{path} is a file; name a directory")
+        if not above.is_dir():
+            raise SinkUnusableError(f"{path}: there is no directory {above}; make it")
+        writable = path if path.exists() else above
+        if not os.access(writable, os.W_OK | os.X_OK):
+            raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
         with _told(path):
             path.mkdir(exist_ok=True)
+            _make_last(above)
         self._was_there = True
 
     def names(self, folder: str, /) -> list[str]:
@@ -83,7 +87,9 @@ class Directory:
             try:
                 found = [entry.name for entry in os.scandir(place)]
             except FileNotFoundError:
-                return []
+                if self._path.is_dir():
+                    return []
+                raise
         for name in [name for name in found if name.startswith(".") and name.endswith(".tmp")]:
             with suppress(OSError):  # nothing depends on it
                 if time.time() - (place / name).stat().st_mtime > _ABANDONED_S:
@@ -190,7 +196,7 @@ class Objects:
         import obstore
 
         path = self._named(f"{folder}/{name}")
-        with _of_store(path):
+        with _of_store(path, is_missing=SinkUnavailableError(f"{path} is gone")):
             total = obstore.head(self._store, path)["size"]
             begin = max(0, total - size)
             return bytes(obstore.get_range(self._store, path, start=begin, end=total))
@@ -200,8 +206,12 @@ class Objects:
 
 
 @contextmanager
-def _of_store(path: str) -> Iterator[None]:
-    """Say what an error of a store asks for; its texts may name keys, and are not quoted."""
+def _of_store(path: str, *, is_missing: Exception | None = None) -> Iterator[None]:
+    """Say what an error of a store asks for; its texts may name keys, and are not quoted.
+
+    Args:
+        is_missing: what it means that there is none of that name; None where it is the bucket.
+    """
     from obstore import exceptions
 
     permanent = (
@@ -222,7 +232,8 @@ def _of_store(path: str) -> Iterator[None]:
             "to list, read and put objects are right"
         ) from error
     except exceptions.NotFoundError as error:
-        raise SinkUnusableError(f"{where}: there is none; make the bucket") from error
+        nothing = SinkUnusableError(f"{where}: there is none; make the bucket")
+        raise is_missing or nothing from error
     except exceptions.BaseError as error:
         reason = _CODE.search(str(error)) or _REASON.search(str(error))
         said = reason[0] if reason else type(error).__name__

@@ -13,6 +13,8 @@ import pytest
 
 from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.simulation.world.faults import SINK_CALLS
+from headrace.streams.sinks.duckdb import DuckDbSink
+from headrace.streams.sinks.parquet import ParquetSink
 from headrace.topology import MemorySink, SinkBatching, StreamsBuilder, Topology, serdes
 from tests.simulation.blocks import run_each
 
@@ -75,6 +77,24 @@ def test_no_row_is_doubled_or_lost() -> None:
     faults: Counter[tuple[str, str]] = sum((counts for _, counts in results), Counter())
     happened = {(call, kind) for call, kinds in SINK_CALLS.items() for kind in kinds}
     assert [pair for pair in sorted(happened) if not faults[pair]] == []
+
+
+def test_files_of_sinks_are_simulated_and_not_made(tmp_path: Path) -> None:
+    """Rows are collected as such sinks like it, only for less long."""
+    builder = StreamsBuilder()
+    rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
+    rows.to_sink(ParquetSink(tmp_path / "events", {"n": int}), name="events")
+    counted = DuckDbSink(tmp_path / "counts.db", "counts", {"k": str, "n": int}, key="k")
+    rows.group_by_key().count(store="counts").to_sink(counted, name="counted")
+    simulation = Simulation(builder.build(), inputs=inputs(), faults=FaultPlan(rate=0.05))
+    for seed in range(3):
+        result = simulation.run(seed)
+        assert not result.problems
+        assert sorted(row.value for row in result.sink("events")) == list(range(60))
+        assert {row.key: row.value for row in result.sink("counted")} == {
+            f"k{key}": 60 // KEYS for key in range(KEYS)
+        }
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_seed_does_the_same_again() -> None:

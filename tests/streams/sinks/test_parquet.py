@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -213,6 +214,18 @@ def test_where_no_file_can_be_is_said_once_and_for_all(tmp_path: Path) -> None:
     ]:
         with pytest.raises(SinkUnusableError, match=said):
             ParquetSink(place, COLUMNS).open("app/keep")
+
+
+def test_a_directory_that_is_gone_later_is_waited_for(path: Path) -> None:
+    sink = ParquetSink(path, COLUMNS)
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(batch(TEA))
+        shutil.rmtree(path)
+        with pytest.raises(SinkUnavailableError, match="No such file or directory"):
+            connection.write(batch(JAM, begin=1))
+    with pytest.raises(SinkUnavailableError, match="is gone"):
+        sink.open("app/keep")
+    assert not path.exists()
 
 
 def test_a_file_system_without_links_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
