@@ -123,18 +123,18 @@ def test_who_collects_rows_keeps_no_other_worker_from_its_work(
     topics: Topics, tmp_path: Path
 ) -> None:
     """Others see by its offsets how far it is: it writes where these wait for it."""
-    path, most = tmp_path / "rows.held.parquet", 200
+    path = tmp_path / "rows.held.parquet"
     scenario = Scenario(topics, tmp_path, str(path), query_parquet(path))
-    scenario.settings["repartition.lag.max.records"] = most
+    scenario.settings["repartition.lag.max.records"] = 200
     scenario.write()
     with scenario.start("a") as a, scenario.start("b") as b:
-        wait_until(lambda: a.text().count("task_started") >= 2, what="a's tasks")
+        wait_until(lambda: a.text().count("task_started") >= 6, what="the tasks of both")
         scenario.write()
-        least = len(scenario.sent) - 2 * most
         wait_until(
-            lambda: len(scenario.query("SELECT id FROM events")) >= least or not a.running,
-            what=f"rows that others wait for; {scenario.log}",
+            lambda: len(scenario.query("SELECT id FROM counts")) > 0 and scenario.counted(),
+            what=f"the other table; {scenario.log}",
         )
+        assert "reader_stands_still" not in a.text()
         assert len(scenario.query("SELECT id FROM events")) < len(scenario.sent)
         a.stop()
         b.stop()
