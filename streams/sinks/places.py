@@ -20,6 +20,8 @@ from headrace.topology.external_sink import SinkUnavailableError, SinkUnusableEr
 
 TAIL_BYTES = 64 << 10
 """What is read of a file's end at first."""
+_PROBE = ".headrace"
+"""An empty object by which a store shows that it keeps conditions; readers pass over its name."""
 _ABANDONED_S = 3600.0
 _CODE = re.compile(r"(?<=<Code>)\w+")
 _REASON = re.compile(r"status code: \d+|Connection refused|dns error|timed out")
@@ -169,10 +171,27 @@ class Objects:
     def __init__(self, store: Any, prefix: str) -> None:
         self._store = store
         self._prefix = prefix.strip("/")
+        self._keeps_conditions = False
 
     def prepare(self) -> None:
-        """See that the store answers."""
-        self.names("")
+        """See that the store answers, and that it puts no object over another one if told so."""
+        import obstore
+
+        if self._keeps_conditions:
+            return
+        path = self._named(_PROBE)
+        for _ in range(2):
+            try:
+                with _of_store(path):
+                    obstore.put(self._store, path, b"", mode="create", use_multipart=False)
+            except FileExistsError:
+                self._keeps_conditions = True
+                return
+        raise SinkUnusableError(
+            f"the store of objects has put {path} over another object, and was told to do so only "
+            "where there is none: it could not tell one of two writers of the other; name a store "
+            "that keeps conditions, or a directory"
+        )
 
     def names(self, folder: str, /) -> list[str]:
         """Those of one folder."""
@@ -220,6 +239,7 @@ def _of_store(path: str, *, is_missing: Exception | None = None) -> Iterator[Non
         exceptions.PermissionDeniedError,
         exceptions.UnauthenticatedError,
         exceptions.UnknownConfigurationKeyError,
+        NotImplementedError,
     )
     where = f"the store of objects at {path or 'its root'}"
     try:
@@ -231,10 +251,10 @@ def _of_store(path: str, *, is_missing: Exception | None = None) -> Iterator[Non
             f"{where} says {type(error).__name__}; see that the address, the user and its rights "
             "to list, read and put objects are right"
         ) from error
-    except exceptions.NotFoundError as error:
+    except (exceptions.NotFoundError, FileNotFoundError) as error:
         nothing = SinkUnusableError(f"{where}: there is none; make the bucket")
         raise is_missing or nothing from error
-    except exceptions.BaseError as error:
+    except (exceptions.BaseError, OSError) as error:
         reason = _CODE.search(str(error)) or _REASON.search(str(error))
         said = reason[0] if reason else type(error).__name__
         if "NoSuchBucket" in said:

@@ -389,6 +389,8 @@ def objects_of(s3: dict[str, Any], path: str) -> list[Any]:
     store = S3Store("lake", **s3)
     found = []
     for meta in obstore.list(store, path).collect():
+        if not meta["path"].endswith(".parquet"):
+            continue
         content = obstore.get(store, meta["path"]).bytes()
         found += pq.read_table(pa.BufferReader(content)).to_pylist()
     return sorted((row["id"], row["name"]) for row in found)
@@ -422,13 +424,39 @@ def test_the_address_of_a_store(s3: dict[str, Any], monkeypatch: pytest.MonkeyPa
     assert objects_of(s3, "b/goods") == [(1, "tea"), (2, "jam")]
 
 
+def test_a_store_that_keeps_no_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import obstore
+    from obstore.store import MemoryStore
+
+    put = obstore.put
+
+    def over_another(*given: Any, **options: Any) -> Any:
+        return put(*given, **{**options, "mode": "overwrite"})
+
+    store = MemoryStore()
+    monkeypatch.setattr(obstore, "put", over_another)
+    with pytest.raises(SinkUnusableError, match=r"has put goods/\.headrace over another object"):
+        ParquetSink("goods", COLUMNS, store=store).open("app/keep")
+    monkeypatch.undo()
+    ParquetSink("goods", COLUMNS, store=store).open("app/keep").close()
+
+
 def test_a_store_that_is_not_there_or_says_no(s3: dict[str, Any]) -> None:
     from obstore.store import S3Store
 
     with pytest.raises(SinkUnusableError, match="there is none; make the bucket"):
         ParquetSink("goods", COLUMNS, store=S3Store("nowhere", **s3)).open("app/keep")
     gone = {**s3, "endpoint": "http://127.0.0.1:1"}
-    with pytest.raises(SinkUnavailableError, match="at goods does not answer as it should: "):
+    with pytest.raises(SinkUnavailableError, match="not answer as it should: Connection refused"):
         ParquetSink("goods", COLUMNS, store=S3Store("lake", **gone)).open("app/keep")
     with pytest.raises(SinkUnusableError, match="cannot be read as the address of a store of obj"):
         ParquetSink("nothing://lake/goods", COLUMNS).open("app/keep")
+
+
+def test_an_object_that_is_gone_meanwhile_is_asked_for_again() -> None:
+    from obstore.store import MemoryStore
+
+    place = places.Objects(MemoryStore(), "goods")
+    place.prepare()
+    with pytest.raises(SinkUnavailableError, match="goods/partition=0/x is gone"):
+        place.end("partition=0", "x", 8)
