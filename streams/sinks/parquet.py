@@ -127,7 +127,7 @@ class ParquetSink:
         try:
             # An attempt holds the worker, and is repeated after a while anyway.
             retries: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
-            return Objects(from_url(self._path, retry_config=retries), "")
+            return Objects(from_url(self._path, retry_config=retries), "", self._path)
         except Exception as error:  # what each kind of store wants is its own
             raise SinkUnusableError(
                 f"{self._path} cannot be read as the address of a store of objects "

@@ -166,10 +166,12 @@ class Objects:
     Args:
         store: a store of `obstore`.
         prefix: what the names of all objects begin with.
+        address: what errors call it; None takes the prefix.
     """
 
-    def __init__(self, store: Any, prefix: str) -> None:
+    def __init__(self, store: Any, prefix: str, address: str | None = None) -> None:
         self._store = store
+        self._address = prefix if address is None else address
         self._prefix = prefix.strip("/")
         self._keeps_conditions = False
 
@@ -182,7 +184,7 @@ class Objects:
         path = self._named(_PROBE)
         for _ in range(2):
             try:
-                with _of_store(path):
+                with _of_store(self._address):
                     obstore.put(self._store, path, b"", mode="create", use_multipart=False)
             except FileExistsError:
                 self._keeps_conditions = True
@@ -198,7 +200,7 @@ class Objects:
         import obstore
 
         prefix = self._named(folder)
-        with _of_store(self._named("")):
+        with _of_store(self._address):
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [meta["path"].rpartition("/")[2] for meta in found["objects"]]
 
@@ -207,7 +209,7 @@ class Objects:
         import obstore
 
         path = self._named(f"{folder}/{name}")
-        with _of_store(path):
+        with _of_store(self._address):
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
@@ -215,7 +217,7 @@ class Objects:
         import obstore
 
         path = self._named(f"{folder}/{name}")
-        with _of_store(path, is_missing=SinkUnavailableError(f"{path} is gone")):
+        with _of_store(self._address, is_missing=SinkUnavailableError(f"{path} is gone")):
             total = obstore.head(self._store, path)["size"]
             begin = max(0, total - size)
             return bytes(obstore.get_range(self._store, path, start=begin, end=total))
@@ -225,7 +227,7 @@ class Objects:
 
 
 @contextmanager
-def _of_store(path: str, *, is_missing: Exception | None = None) -> Iterator[None]:
+def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[None]:
     """Say what an error of a store asks for; its texts may name keys, and are not quoted.
 
     Args:
@@ -241,11 +243,11 @@ def _of_store(path: str, *, is_missing: Exception | None = None) -> Iterator[Non
         exceptions.UnknownConfigurationKeyError,
         NotImplementedError,
     )
-    where = f"the store of objects at {path or 'its root'}"
+    where = f"the store of objects at {address or 'its root'}"
     try:
         yield
     except exceptions.AlreadyExistsError as error:
-        raise FileExistsError(path) from error
+        raise FileExistsError(address) from error
     except permanent as error:
         raise SinkUnusableError(
             f"{where} says {type(error).__name__}; see that the address, the user and its rights "
