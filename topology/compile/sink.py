@@ -16,7 +16,7 @@ from headrace.topology.compile.update import other_than
 from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
 from headrace.topology.graph.graph import AnySerde, Function, Node, Sink
 from headrace.topology.operators.combining import Partials
-from headrace.topology.serdes.kept import exact_types, own_copy
+from headrace.topology.serdes.kept import exact_types, is_by_string, own_copy
 from headrace.topology.serdes.partials import unmarked, write_count
 
 
@@ -97,15 +97,15 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
     What the reader is to refuse or to leave out is written as it is: he says so, and counts it.
     """
     assert node.combines is not None
+    if _is_held_by_strings(gen, node, flow):
+        _emit_count_by_string(gen, node, flow)
+        return
     w, i = gen.writer, gen.ordinal(node)
     serde = node.key or gen.options.default_key
     key = f"partial_key_{i}"
     w.line(f"{key} = {gen.encoded_key(flow, serde, node)}")
     known = replace(flow, key_bytes=key, key_serde=serde, key_is_own=True)
-    single = [f"partials_{i}.rests"]
-    single += [f"{key} is None"] if not flow.key_is_set else []
-    single += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
-    with w.block(f"if {' or '.join(single)}:"):
+    with w.block(f"if {_is_single(gen, node, flow, key)}:"):
         _emit_single(gen, node, known)
     with w.block("else:"):
         known = replace(known, key_is_set=True, value_is_set=True)
@@ -120,6 +120,37 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
             _emit_alone(gen, node, known, key)
         with w.block("else:"):
             _emit_step(gen, node, known, key, given)
+
+
+def _is_single(gen: Generator, node: Sink, flow: Flow, key: str) -> str:
+    """The condition that a record is written as it is."""
+    single = [f"partials_{gen.ordinal(node)}.rests"]
+    single += [f"{key} is None"] if not flow.key_is_set else []
+    single += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
+    return " or ".join(single)
+
+
+def _is_held_by_strings(gen: Generator, node: Sink, flow: Flow) -> bool:
+    """Whether keys that are strings need not be encoded to find what is counted of them."""
+    assert node.combines is not None
+    serde = node.key or gen.options.default_key
+    is_count = not node.combines.fold.asks_user
+    has_object = flow.key is not None and flow.key_bytes is None
+    return is_count and has_object and is_by_string(serde) and not gen.options.skips_undecodable
+
+
+def _emit_count_by_string(gen: Generator, node: Sink, flow: Flow) -> None:
+    """Write the count of a record by its key as it is, which is encoded once for each commit."""
+    w, i = gen.writer, gen.ordinal(node)
+    serde, key = node.key or gen.options.default_key, flow.key_object
+    with w.block(f"if {_is_single(gen, node, flow, key)}:"):
+        _emit_single(gen, node, flow)
+    with w.block("else:"):
+        encoded = gen.encoded_key(replace(flow, key_is_set=True), serde, node)
+        held = f"partial_key_{i}"
+        # Others may be equal and have other bytes.
+        w.line(f"{held} = {key} if {key}.__class__ is str else {encoded}")
+        _emit_count(gen, node, flow, held, encoded)
 
 
 def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, str]:
@@ -159,7 +190,7 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
     assert combines is not None
     w, i, fold = gen.writer, gen.ordinal(node), combines.fold
     if not fold.asks_user:
-        _emit_count(gen, node, flow, key)
+        _emit_count(gen, node, flow, key, key)
         return
     kept, old, new = f"partial_{i}", f"old_{i}", f"new_{i}"
     serde = combines.value or gen.options.default_value
@@ -170,7 +201,7 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
         **{name: gen.function(f"{name}_{i}", f) for name, f in fold.functions.items()},
     )
     w.line(f"{kept} = partials_{i}_get({key})")
-    w.line(f"{old} = None if {kept} is None else {kept}[0]")
+    w.line(f"{old} = None if {kept} is None else {kept}[1]")
     if not serde.immutable:
         decode = gen.constant(f"read_partial_{i}", serde.deserialize)
         with w.block(f"if {old}.__class__ is bytes:"):
@@ -181,23 +212,35 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
     with w.block(f"if {new} is None:"):
         _emit_alone(gen, node, flow, key)
     with w.block(f"elif {kept} is None:"):
-        w.line(f"partials_{i}[{key}] = ({new}, {flow.timestamp}, {flow.headers})")
+        w.line(f"partials_{i}[{key}] = [{key}, {new}, {flow.timestamp}, {flow.headers}]")
     with w.block("else:"):
         w.line(f"partials_{i}.hits += 1")
-        latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
-        w.line(f"partials_{i}[{key}] = ({new}, {latest}, {flow.headers})")
+        w.line(f"{kept}[1] = {new}")
+        _emit_latest(gen, flow, kept)
 
 
-def _emit_count(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) -> None:
+    """Write that a record is counted.
+
+    Args:
+        held: the variable of what its key is held by.
+        data: the expression of the key's bytes.
+    """
     w, i = gen.writer, gen.ordinal(node)
     kept = f"partial_{i}"
-    w.line(f"{kept} = partials_{i}_get({key})")
+    w.line(f"{kept} = partials_{i}_get({held})")
     with w.block(f"if {kept} is None:"):
-        w.line(f"partials_{i}[{key}] = (1, {flow.timestamp}, {flow.headers})")
+        w.line(f"partials_{i}[{held}] = [{data}, 1, {flow.timestamp}, {flow.headers}]")
     with w.block("else:"):
-        w.line(f"partials_{i}.hits += 1")
-        latest = f"{flow.timestamp} if {flow.timestamp} > {kept}[1] else {kept}[1]"
-        w.line(f"partials_{i}[{key}] = ({kept}[0] + 1, {latest}, {flow.headers})")
+        w.line(f"{kept}[1] += 1")
+        _emit_latest(gen, flow, kept)
+
+
+def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
+    """Write that a partial result has the latest timestamp, and the last headers."""
+    with gen.writer.block(f"if {flow.timestamp} > {kept}[2]:"):
+        gen.writer.line(f"{kept}[2] = {flow.timestamp}")
+    gen.writer.line(f"{kept}[3] = {flow.headers}")
 
 
 def _given(

@@ -12,7 +12,7 @@ from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
 from headrace.topology.compile.needs import needs_key, needs_value
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
 from headrace.topology.graph.graph import AnySerde, Source, SubTopology
-from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unread, take_count, taken
+from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unread, take_count, taker
 from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
 
 CALLED = {"refuse_partial": refuse_partial, "refuse_unread": refuse_unread}
@@ -124,7 +124,7 @@ def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> 
     if not fold.asks_user:
         return take_count
     store = next(store for store in sub.stores if store.name == children[0].stores[0])
-    return partial(taken, call=fold.word, read=(store.value or default_value).deserialize)
+    return taker(fold.word, (store.value or default_value).deserialize)
 
 
 def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:

@@ -5,11 +5,12 @@ Hot path: the generated code folds each record into it, as into a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
-from headrace.topology.serdes.partials import marked
+from headrace.topology.serdes.partials import COUNT, marked
 
 Send = Callable[..., None]
 
@@ -22,14 +23,17 @@ _WORTH = 2
 """How many records must go into a partial result besides its first one, on average."""
 _REST = 10
 """How many times as many records are written as they are before the next look."""
+_RESULT = itemgetter(1)
 _MEASURED_AGAIN = 1000
 """Behind so many records at least they are measured again, so that it costs little for each."""
 
 
-class Partials(dict[bytes, tuple[Any, int, Any]]):
-    """By encoded key: the partial result, its latest timestamp, and the last headers.
+class Partials(dict["bytes | str", list[Any]]):
+    """By key: its bytes, the partial result, its latest timestamp, and the last headers.
 
-    Values that somebody could change are held as their bytes, those of numbers and strings aside.
+    Keys are held by their bytes, or as they are where they are strings and equal ones have equal
+    bytes. Values that somebody could change are held as their bytes, those of numbers and strings
+    aside.
 
     Args:
         node: the sink that writes them.
@@ -47,6 +51,7 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         "_records",
         "_rest_records",
         "_send",
+        "_taken",
         "_topic",
         "_write",
         "hits",
@@ -71,23 +76,24 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         self._write = write
         self._partition_of = partition_of
         self.hits = 0
-        """The records that went into a partial result that was there; the generated code counts."""
+        """The records that went into a partial result that was there; the generated code counts
+        them, but for a count, which tells it."""
         self.rests = False
         """Whether records are to be written as they are; nothing is held then."""
         self._rest_records = 0
-        self._records = 0
-        """Processed since they were measured."""
+        self._records = self._taken = 0
+        """Processed since they were measured, and since they were written."""
         self._payload_bytes = 0
 
     def send(self) -> None:
         """Write them all, and hold none any more."""
-        held = list(self.items())
+        held = list(self.values())
         self.clear()
         self._records = self._payload_bytes = 0
-        self._judge(len(held))
+        self._judge(held)
         send, topic, write, partition_of = self._send, self._topic, self._write, self._partition_of
         mark = marked(None, self._call)
-        for key, (value, timestamp, headers) in held:
+        for key, value, timestamp, headers in held:
             partition = -1 if partition_of is None else partition_of(key)
             call = marked(headers, self._call) if headers else mark
             send(topic, write(value), key, partition, timestamp, call)
@@ -96,24 +102,26 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         """Write that of a key, if there is one: what comes next of the key is written as it is."""
         partial = self.pop(key, None)
         if partial is not None:
-            value, timestamp, headers = partial
+            _, value, timestamp, headers = partial
             partition = -1 if self._partition_of is None else self._partition_of(key)
             call = marked(headers, self._call)
             self._send(self._topic, self._write(value), key, partition, timestamp, call)
 
     # -- whether it saves anything -------------------------------------------------------------
 
-    def _judge(self, written: int) -> None:
+    def _judge(self, held: Sequence[list[Any]]) -> None:
         """Rest for a while if few records went into a partial result that was there.
 
         One that is of a single record costs more than the record itself. They rest with none held,
         so a key's records keep their order.
         """
-        folded = written + self.hits
-        if folded >= _JUDGED and self.hits < written * _WORTH:
+        written = len(held)
+        is_count = self._call == COUNT
+        folded = sum(map(_RESULT, held)) if is_count else written + self.hits
+        if folded >= _JUDGED and folded - written < written * _WORTH:
             self.rests = True
-            self._rest_records = folded * _REST
-        self.hits = 0
+            self._rest_records = self._taken * _REST
+        self.hits = self._taken = 0
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -126,6 +134,8 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         if self.rests:
             self._rest_records -= records
             self.rests = self._rest_records > 0
+        else:
+            self._taken += records
         self._records += records
         if self._records >= max(_MEASURED_AGAIN, len(self)):
             self._records = 0
@@ -135,7 +145,7 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
     def _measured(self) -> int:
         """The bytes of the values: of all where they are at hand, else of some."""
         total, others = 0, 0
-        for value, _, _ in self.values():
+        for _, value, _, _ in self.values():
             kind = value.__class__
             if kind is bytes or kind is str:
                 total += len(value)
@@ -144,7 +154,7 @@ class Partials(dict[bytes, tuple[Any, int, Any]]):
         if not others:
             return total
         step = -(-len(self) // _SAMPLE)
-        sample = [value for value, _, _ in islice(self.values(), 0, None, step)]
+        sample = [value for _, value, _, _ in islice(self.values(), 0, None, step)]
         return total + step * sum(map(self._size, sample))
 
     def _size(self, value: Any) -> int:

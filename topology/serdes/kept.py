@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from headrace.state.buffer import ATOMS
-from headrace.topology.serdes._serde import Serde
+from headrace.topology.serdes._serde import JsonSerde, Serde, StringSerde
 
 _NONE: frozenset[type] = frozenset()
 _NULL = frozenset({type(None)})
@@ -25,6 +25,11 @@ _NULL = frozenset({type(None)})
 def exact_types(serde: Serde[Any]) -> frozenset[type]:
     """The classes whose values a serde gives back as they are; that of None is one of them."""
     return getattr(serde, "exact", _NONE) | _NULL
+
+
+def is_by_string(serde: Serde[Any]) -> bool:
+    """Whether strings that are equal have equal bytes, which nobody knows of a user's own serde."""
+    return serde.__class__ in (StringSerde, JsonSerde)
 
 
 def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from headrace.topology.errors import PartialError, RegistryError, SerdeError
@@ -23,6 +22,8 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 
 MARK = "headrace.partial"
 """The name of the header; its value is the word of a fold."""
+COUNT = "count"
+"""The word of the fold whose partial results are numbers of records."""
 _OTHERS = (RegistryError, MemoryError)
 """What says nothing of the bytes that are read."""
 
@@ -72,7 +73,7 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
     if call is None:
         return None
     many = "one record or more, nobody knows how many"
-    if call == "count" and value is not None:
+    if call == COUNT and value is not None:
         with suppress(SerdeError):
             number = long.deserialize(value)
             many = f"{number} record{'' if number == 1 else 's'}"
@@ -97,45 +98,46 @@ def refuse_unread(error: Exception, headers: Headers | None) -> None:
     raise PartialError(call) from error
 
 
-def taken(
-    headers: Headers, value: bytes | None, *, call: str, read: Callable[[bytes], Any]
-) -> tuple[Any, Headers | None]:
-    """Read a record for a fold that takes partial results.
+def taker(call: str, read: Callable[[bytes], Any]) -> Take:
+    """What reads the records of a repartition topic for a fold that takes partial results.
 
     Args:
-        headers: those of the record.
-        value: its bytes.
         call: the word of the fold.
         read: makes a partial result of its bytes.
 
     Returns:
-        The partial result, None where the record is a single one; and its headers.
-
-    Raises:
-        PartialError: it is a partial result of another call, or damaged.
+        Takes the headers and the value's bytes of a record; gives the partial result, None where
+        the record is a single one, and its headers. It raises `PartialError` where it is a partial
+        result of another call, or damaged.
 
     >>> take_count(marked(None, "count"), write_count(3)), take_count([("trace", b"1")], b"v")
     ((3, None), (None, [('trace', b'1')]))
     """
-    found = call_of(headers)
-    if found is None:
-        return None, headers
-    if found != call or value is None:
-        raise PartialError(found)
-    try:
-        result = read(value)
-    except _OTHERS:
-        raise
-    except Exception as error:  # a serde of the user's own raises what it likes
-        raise PartialError(found) from error
-    if result is None:
-        raise PartialError(found)
-    return result, unmarked(headers) or None
+    mark_alone = marked(None, call)
+
+    def take(headers: Headers, value: bytes | None) -> tuple[Any, Headers | None]:
+        is_alone = headers == mark_alone  # as a rule
+        found = call if is_alone else call_of(headers)
+        if found is None:
+            return None, headers
+        if found != call or value is None:
+            raise PartialError(found)
+        try:
+            result = read(value)
+        except _OTHERS:
+            raise
+        except Exception as error:  # a serde of the user's own raises what it likes
+            raise PartialError(found) from error
+        if result is None:
+            raise PartialError(found)
+        return result, None if is_alone else unmarked(headers) or None
+
+    return take
 
 
 Take = Callable[[Headers, "bytes | None"], tuple[Any, "Headers | None"]]
-"""`taken` for one fold."""
-take_count: Take = partial(taken, call="count", read=long.deserialize)
+"""What reads a record for one fold, see `taker`."""
+take_count = taker(COUNT, long.deserialize)
 """The same for a count, whose partial results have a form of their own."""
 write_count = long.serialize
 """The bytes of a partial count."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -85,6 +86,61 @@ def test_rows_and_times_are_those_without_it() -> None:
             found.append((counts(driver), driver.output("out").as_dict()))
     assert found[0] == found[1]
     assert found[0][0]["d"][0] == 4
+
+
+class Word(StrEnum):
+    """Equal to a string, and no string."""
+
+    A = "a"
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (serdes.string, ["a", Word.A, "b"]),
+        (serdes.json, ["1", 1, True, [1], {"b": 1, "a": 2}, {"a": 2, "b": 1}, "a", "a"]),
+        (serdes.long, [1, 2, 1]),
+    ],
+    ids=["strings", "documents", "numbers"],
+)
+def test_keys_are_one_where_their_bytes_are(key: Any, values: list[Any]) -> None:
+    """Whatever Python takes for equal, and whatever it cannot keep in a dictionary."""
+    found = []
+    for optimization in ("none", ON):
+        builder = StreamsBuilder()
+        numbers = builder.stream("numbers", value=serdes.long)
+        by_value = numbers.group_by(lambda _, n: values[n], key=key, name="by-word")
+        by_value.count(store="counts").to_stream().to("out")
+        settings = {**EXACTLY_ONCE, "topology.optimization": optimization}
+        with TopologyTestDriver(builder.build(), settings, commit="manual") as driver:
+            for number in [*range(len(values)), *reversed(range(len(values)))]:
+                driver.input("numbers").send("k", number, timestamp=number)
+            driver.commit()
+            rows = driver.store("counts", committed=True).rows()
+            found.append([(repr(k), value, time) for k, value, time in rows])
+    assert found[0] == found[1]
+
+
+def test_a_key_that_cannot_be_written_stops_at_its_record() -> None:
+    """Also one that is equal to a key that can."""
+
+    class Own:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            return other == "a"
+
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", value=serdes.string)
+    by_word = lines.group_by(
+        lambda _, line: Own() if line == "own" else line, key=serdes.string, name="by-word"
+    )
+    by_word.count(store="counts").to_stream().to("out")
+    with TopologyTestDriver(builder.build(), EXACTLY_ONCE, commit="manual") as driver:
+        driver.input("lines").send("k", "a")
+        with pytest.raises(RecordError, match="cannot encode a key of type Own"):
+            driver.input("lines").send("k", "own")
 
 
 def test_an_abort_leaves_nothing_of_them() -> None:
