@@ -4,6 +4,11 @@ A drained worker need not wait for the interval: it commits each commit.interval
 sooner after a commit than one takes, so that these commits take half of its time at most. Of the
 last two the quicker one counts: behind one that was slow for once, nobody is to wait as long again.
 A worker that has more to read is not drained, and the interval alone decides.
+
+One that is far behind, with more to read than it has read since its last commit, commits less often
+where commits are slow: so that they take a fifth of its time, but each commit.interval.max.ms at
+least. What it writes is late by more than that, and each commit that it leaves out saves it a
+record for each key that comes again.
 """
 
 from __future__ import annotations
@@ -17,6 +22,10 @@ from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.005
 """How soon to look again whether a worker is drained that was not when its commit was due."""
+BEHIND_FACTOR = 4
+"""How many times as long as a commit takes a worker that is far behind goes on without one."""
+TRANSACTIONS_SHARE = 4
+"""It does so for no more than this part of what the brokers let a transaction take."""
 CLIENT_S = 0.001
 """The shortest wait that the client knows."""
 
@@ -59,7 +68,10 @@ class CommitTiming:
             processed: how many records this turn has processed.
         """
         waited_s = self._clock.monotonic_s() - self._last_s
-        if waited_s * 1000 >= self._config.commit_interval_ms:
+        is_over = waited_s * 1000 >= self._config.commit_interval_ms
+        # Where nothing was processed, others may wait to read what is not committed yet.
+        may_wait = processed and waited_s < self._behind_wait_s()
+        if is_over and not (may_wait and self._is_far_behind()):
             return True
         limit = self._config.statestore_uncommitted_max_bytes
         if processed and sum(task.uncommitted_bytes() for task in dirty) > limit:
@@ -92,6 +104,28 @@ class CommitTiming:
 
     def _early_wait_s(self) -> float:
         return max(self._config.commit_interval_min_ms / 1000, min(self._costs_s))
+
+    def _behind_wait_s(self) -> float:
+        """How long a worker that is far behind goes on without a commit."""
+        config = self._config
+        if not config.commit_interval_ms:
+            return 0.0
+        most_ms = config.commit_interval_max_ms
+        most_ms = min(most_ms, config.transaction_timeout_ms // TRANSACTIONS_SHARE)
+        return min(BEHIND_FACTOR * min(self._costs_s), most_ms / 1000)
+
+    def _is_far_behind(self) -> bool:
+        """Whether more waits than was read since the last commit."""
+        done = left = 0
+        for task in self._tasks.running:
+            places = task.external_inputs
+            positions = self._consumer.positions(places)
+            for place in places:
+                done += task.next_offset[place] - task.start[place].offset
+                left += task.queued_in(place)
+                position = max(positions.get(place, 0), task.next_offset[place])
+                left += self._consumer.lag(place, position) or 0
+        return left > done
 
     def _is_drained(self) -> bool:
         """Whether the worker keeps up: nothing waits here, and little at the broker.

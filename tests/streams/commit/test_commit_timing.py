@@ -9,7 +9,7 @@ import pytest
 
 from headrace.streams.commit.commit_timing import LOOK_S, CommitTiming
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
@@ -31,6 +31,12 @@ class Task:
     rows: int = 0
     external_inputs: tuple[TopicPartition, ...] = (HERE,)
     next_offset: dict[TopicPartition, int] = field(default_factory=lambda: {HERE: 5})
+    start: dict[TopicPartition, CommittedOffset] = field(
+        default_factory=lambda: {HERE: CommittedOffset(0, "")}
+    )
+
+    def queued_in(self, place: TopicPartition) -> int:
+        return self.waits
 
     def queued(self) -> int:
         return self.waits
@@ -167,6 +173,82 @@ def test_a_slow_commit_never_puts_one_off_longer_than_the_interval() -> None:
         bench.commit(took_ms=300)
     assert not bench.is_due(after_ms=99)
     assert bench.is_due(after_ms=2)
+
+
+def far_behind(**settings: Any) -> Bench:
+    """A worker that has read five records, and has more than these before it."""
+    bench = Bench(commit_interval_ms=100, **settings)
+    bench.keep_busy()
+    bench.cluster.end = 10
+    return bench
+
+
+def test_a_worker_that_is_far_behind_commits_for_a_fifth_of_its_time() -> None:
+    bench = far_behind()
+    for _ in range(2):
+        bench.commit(took_ms=60)
+    assert not bench.is_due(after_ms=239)
+    assert bench.is_due(after_ms=2)
+
+
+def test_a_worker_that_is_far_behind_commits_at_the_interval_where_commits_are_quick() -> None:
+    bench = far_behind()
+    for _ in range(2):
+        bench.commit(took_ms=25)
+    assert not bench.is_due(after_ms=99)
+    assert bench.is_due(after_ms=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest_ms"),
+    [
+        ({}, 1000),
+        ({"commit_interval_max_ms": 500}, 500),
+        ({"commit_interval_max_ms": 100}, 100),
+        ({"producer_transaction_timeout_ms": 2800}, 700),
+    ],
+    ids=["as it comes", "set", "switched off", "of a short transaction"],
+)
+def test_no_commit_waits_longer_than_it_may(settings: dict[str, Any], longest_ms: int) -> None:
+    bench = far_behind(**settings)
+    for _ in range(2):
+        bench.commit(took_ms=3000)
+    assert not bench.is_due(after_ms=longest_ms - 1)
+    assert bench.is_due(after_ms=2)
+
+
+def test_a_commit_after_every_batch_is_one_after_every_batch() -> None:
+    bench = Bench(commit_interval_ms=0)
+    bench.keep_busy()
+    bench.cluster.end = 1000
+    for _ in range(2):
+        bench.commit(took_ms=60)
+    assert bench.is_due(after_ms=0)
+
+
+def test_the_interval_decides_where_no_more_waits_than_was_read() -> None:
+    bench = far_behind()
+    bench.cluster.end -= 1
+    for _ in range(2):
+        bench.commit(took_ms=60)
+    assert bench.is_due(after_ms=101)
+
+
+def test_the_interval_decides_where_a_turn_had_nothing_to_process() -> None:
+    """Others may wait for the records that the commit shows them."""
+    bench = far_behind()
+    for _ in range(2):
+        bench.commit(took_ms=60)
+    assert bench.is_due(after_ms=101, processed=0)
+
+
+def test_too_much_that_is_uncommitted_is_committed_by_a_worker_that_is_far_behind() -> None:
+    limit = 2 << 20
+    bench = far_behind(statestore_uncommitted_max_bytes=limit)
+    for _ in range(2):
+        bench.commit(took_ms=60)
+    bench.task.rows = limit + 1
+    assert bench.is_due(after_ms=101)
 
 
 def test_a_poll_waits_until_the_early_commit_and_no_longer() -> None:
