@@ -75,7 +75,9 @@ def emit_update(
         return
     key = result.key or "None"
     if not needs_old(gen.sub, node):
-        w.line(f"pending_{i}[{result.key_bytes}] = ({key}, {result.headers})")
+        with_key = needs_key(gen, node, gen.store_serdes(store)[0])
+        noted = f"({key}, {result.headers})" if with_key else result.headers
+        w.line(f"pending_{i}[{result.key_bytes}] = {noted}")
         return
     w.line(f"held_{i} = pending_{i}.get({result.key_bytes})")
     first = f"row_{i}[0] if held_{i} is None else held_{i}[2]"
@@ -136,11 +138,11 @@ def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow],
     """Write the loop that sends on the last update of each row that has one held back."""
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(store)
-    with_old = needs_old(gen.sub, node)
+    with_old, with_key = needs_old(gen.sub, node), needs_key(gen, node, key_serde)
     w.line(f"updates = list(pending_{i}.items())")
     w.line(f"pending_{i}.clear()")
     flow = Flow(
-        key="key" if needs_key(gen, node, key_serde) else None,
+        key="key" if with_key else None,
         key_bytes="key_bytes",
         key_serde=key_serde,
         value="value",
@@ -150,8 +152,9 @@ def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow],
         key_is_set=True,
         key_is_own=True,
     )
-    names = "key, headers, old" if with_old else "key, headers"
-    with w.block(f"for key_bytes, ({names}) in updates:"):
+    names = "(key, headers)" if with_key else "headers"
+    names = "(key, headers, old)" if with_old else names
+    with w.block(f"for key_bytes, {names} in updates:"):
         w.line(f"value, timestamp = dirty_{i}[key_bytes]")
         _decode_held(gen, node, store, "value")
         if not with_old:
