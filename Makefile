@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-quick test-long spark chaos mutants lint format docs demo bench clean
+.PHONY: help setup test test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -70,6 +70,11 @@ spark: setup  ## Run the tests that start Spark, one after the other
 chaos: setup  ## Kill workers and brokers of a real cluster, check what comes out
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
+
+# QUICK=1 takes a minute and a half of the half hour; TARGET=postgres, sqlite or journal takes one.
+chaos-sinks: setup  ## Kill workers, a database and a broker under sinks, check every row
+	$(BIN)/python -m tests.sink_faults $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
+		$(if $(TARGET),--target $(TARGET)) $(CHAOS_ARGS)
 
 # MODULE=state/rocks.py takes the changes of one file, NAME=… those of that name.
 mutants: setup  ## Break the core on purpose, and list what no test notices

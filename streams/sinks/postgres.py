@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from headrace.streams.sinks.postgres_errors import (
+    OPTION,
+    client_s,
+    load_psycopg,
+    reason_of,
+    remedy_of,
+    told,
+)
+from headrace.streams.sinks.postgres_waits import bounded
 from headrace.streams.sinks.sqlite import POSITIONS, on_conflict, quoted
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
@@ -39,25 +46,6 @@ _TYPES: Mapping[type, str] = {
 }
 _LOCK = 0x6865_6164
 """Who makes tables waits for others who do: two at once would fail."""
-_LINE = re.compile(r"COPY .*?, line (\d+)(?:, column ([^:]+))?")
-_UNAVAILABLE = ("08", "25", "40", "53", "55", "57", "58", "XX")
-"""Classes of errors that may be none the next time: connections, roles, locks, resources."""
-
-_PERMANENT = (
-    (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
-    (re.compile(r'role "[^"]*" does not exist'), "create it, or name another user"),
-    (
-        re.compile(r"authentication failed|no password supplied"),
-        "correct the user or the password: in the address, in PGPASSWORD or in ~/.pgpass",
-    ),
-    (re.compile("no pg_hba.conf entry"), "let this host in, in the server's pg_hba.conf"),
-    (re.compile("is not permitted to log in"), "give it LOGIN, or name another user"),
-    (re.compile("permission denied for database"), "give it CONNECT, or name another one"),
-)
-"""What a server says at the door that waiting does not put right, and what does."""
-_OPTION = re.compile(r"invalid (?:URI query parameter|connection option):? \"\w+\"")
-_NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
-
 Conninfo = str | Callable[[], str]
 
 
@@ -123,10 +111,10 @@ class PostgresSink:
 
     def open(self, name: str, /) -> _Connection:
         """Connect, and see that the table is there."""
-        psycopg = _psycopg()
+        psycopg = load_psycopg()
         connection = self._connect(psycopg)
         try:
-            with _told(self._columns):
+            with told(self._columns):
                 for setting, value in _settings(self._timeout_ms):
                     connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
                 if self._create:
@@ -142,8 +130,8 @@ class PostgresSink:
     def _connect(self, psycopg: Any) -> Any:
         conninfo = self._conninfo() if callable(self._conninfo) else self._conninfo
         try:
-            with _told():
-                return psycopg.connect(
+            with told():
+                return bounded(psycopg, self._timeout_ms).connect(
                     conninfo,
                     autocommit=True,
                     connect_timeout=max(2, self._timeout_ms // 1000),
@@ -151,7 +139,7 @@ class PostgresSink:
                 )
         except psycopg.ProgrammingError as error:
             # The rest of its text may quote a password.
-            option = _OPTION.search(str(error))
+            option = OPTION.search(str(error))
             said = f"has an {option[0]}" if option else "cannot be read"
             raise SinkUnusableError(
                 f"the address {said}; write postgresql://USER@HOST:PORT/DATABASE, with what is "
@@ -159,7 +147,7 @@ class PostgresSink:
             ) from None
         except SinkUnavailableError as error:
             # Where it was there before, somebody may be about to bring it back.
-            remedy = None if self._was_open else _remedy(str(error))
+            remedy = None if self._was_open else remedy_of(str(error))
             if remedy is None:
                 raise
             raise SinkUnusableError(f"{error}; {remedy}") from error
@@ -209,7 +197,7 @@ class _Connection:
         self._delete = f"DELETE FROM {table} WHERE ({key}) IN (SELECT * FROM unnest({keys}))"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told():
+        with told():
             rows = self._connection.execute(
                 f"SELECT partition, next FROM {POSITIONS} "  # noqa: S608
                 "WHERE name = %s AND source = %s AND partition = ANY(%s)",
@@ -229,22 +217,43 @@ class _Connection:
             named += [(row, columns.key, one) for row, one in zip(gone, keys, strict=True)]
             return find(named)
 
-        with (
-            _told(columns, there, culprit),
-            self._connection.transaction(),
-            self._connection.cursor() as cursor,
-        ):
-            self._move(cursor, batch)
-            if values and not columns.key:
-                with cursor.copy(self._copy) as copy:
-                    for one in values:
-                        copy.write_row(one)
-            elif values and self._by_row:
-                cursor.executemany(self._upsert, values)
-            elif values:
-                cursor.execute(self._upsert, list(map(list, zip(*values, strict=True))))
-            if keys:
-                cursor.execute(self._delete, list(map(list, zip(*keys, strict=True))))
+        try:
+            with (
+                told(columns, there, culprit),
+                self._connection.transaction(),
+                self._connection.cursor() as cursor,
+            ):
+                if columns.key:
+                    self._move(cursor, batch)
+                    self._put(cursor, values, keys)
+                else:
+                    # No time-out of the server ends a COPY whose client stands still: it must not
+                    # keep the position from others meanwhile.
+                    self._append(cursor, values)
+                    self._move(cursor, batch)
+        except SinkRefusedError as error:
+            # Who is behind may find its rows there, where they have to be unique.
+            if self.positions(batch.source, [batch.partition]).get(batch.partition) != (
+                batch.expected
+            ):
+                raise self._fenced(batch) from error
+            raise
+
+    def _append(self, cursor: Any, values: Sequence[tuple[Any, ...]]) -> None:
+        if values:
+            with cursor.copy(self._copy) as copy:
+                for one in values:
+                    copy.write_row(one)
+
+    def _put(
+        self, cursor: Any, values: Sequence[tuple[Any, ...]], keys: Sequence[tuple[Any, ...]]
+    ) -> None:
+        if values and self._by_row:
+            cursor.executemany(self._upsert, values)
+        elif values:
+            cursor.execute(self._upsert, list(map(list, zip(*values, strict=True))))
+        if keys:
+            cursor.execute(self._delete, list(map(list, zip(*keys, strict=True))))
 
     def _encoded(
         self, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
@@ -266,7 +275,7 @@ class _Connection:
 
     def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:
         """The first value that psycopg itself cannot hand over."""
-        adapt = _psycopg().adapt
+        adapt = load_psycopg().adapt
         transformer = adapt.Transformer(self._connection)
         for row, names, values in rows:
             for name, value in zip(names, values, strict=True):
@@ -275,7 +284,7 @@ class _Connection:
                 try:
                     transformer.get_dumper(value, adapt.PyFormat.TEXT).dump(value)
                 except Exception as error:  # whatever it was, it stopped the batch
-                    return self._columns.refused(_client_s(error), name, row)
+                    return self._columns.refused(client_s(error), name, row)
         return None
 
     def _not_cast(self, rows: Sequence[Named]) -> SinkRefusedError | None:
@@ -283,13 +292,13 @@ class _Connection:
         if len(rows) != 1:
             return None
         ((row, names, values),) = rows
-        psycopg = _psycopg()
+        psycopg = load_psycopg()
         for name, value in zip(names, values, strict=True):
             kind = self._types[self._columns.names.index(name)]
             try:
                 self._connection.execute(f"SELECT %s::{kind}", (value,))
             except psycopg.DataError as error:
-                return self._columns.refused(_reason(error), name, row)
+                return self._columns.refused(reason_of(error), name, row)
             except psycopg.Error:
                 return None
         return None
@@ -310,10 +319,13 @@ class _Connection:
                 (batch.next, *place, batch.expected),
             )
         if cursor.rowcount != 1:
-            raise SinkFencedError(
-                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
-                f"{POSITIONS}: another worker has written, or an answer was lost"
-            )
+            raise self._fenced(batch)
+
+    def _fenced(self, batch: SinkBatch) -> SinkFencedError:
+        return SinkFencedError(
+            f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
+            f"{POSITIONS}: another worker has written, or an answer was lost"
+        )
 
     def close(self) -> None:
         """Close the connection."""
@@ -326,20 +338,14 @@ _POSITIONS = (
 )
 
 
-def _psycopg() -> Any:
-    try:
-        import psycopg
-    except ModuleNotFoundError as error:
-        raise SinkUnusableError(
-            'PostgresSink needs psycopg; run: pip install "headrace[postgres]"'
-        ) from error
-    return psycopg
-
-
 def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
     """What a connection is bounded by: nobody who stands still keeps others from the positions."""
     for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         yield name, str(timeout_ms)
+    # A host that is gone says nothing, and keeps what its transactions hold until that is noticed.
+    yield "tcp_keepalives_idle", str(max(1, timeout_ms // 1000))
+    yield "tcp_keepalives_interval", "1"
+    yield "tcp_keepalives_count", "3"
     yield "TimeZone", "UTC"
 
 
@@ -387,97 +393,3 @@ _ENCODERS: Mapping[str, Callable[[Any], Any]] = {
     "double precision": _real,
     "real": _real,
 }
-
-
-@contextmanager
-def _told(
-    columns: Columns | None = None,
-    rows: Sequence[SinkRow] = (),
-    culprit: Callable[..., SinkRefusedError | None] | None = None,
-) -> Iterator[None]:
-    """Say what an error of PostgreSQL asks for, without the values that its text may quote.
-
-    Args:
-        culprit: finds the value that could not be handed over, or read.
-    """
-    psycopg = _psycopg()
-    try:
-        yield
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise SinkUnavailableError(_reason(error)) from error
-    except psycopg.Error as error:
-        state = error.sqlstate or ""
-        if state[:2] in _UNAVAILABLE:
-            raise SinkUnavailableError(_reason(error)) from error
-        if state.startswith(("42", "3D", "3F", "28")):
-            raise SinkUnusableError(_unusable(error, columns)) from error
-        if columns is None or culprit is None:
-            raise
-        refused = _refused(error, columns.table, rows)
-        if refused.column is None:
-            refused = culprit(is_client=not state) or refused
-        raise refused from error
-    except (TypeError, ValueError, ArithmeticError) as error:
-        if columns is None or culprit is None:
-            raise
-        found = culprit(is_client=True)
-        raise found or SinkRefusedError(said_of(error), table=columns.table) from error
-
-
-def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedError:
-    reason = _reason(error) if error.sqlstate else _client_s(error)
-    if error.diag.constraint_name:
-        reason += f", constraint {error.diag.constraint_name}"
-    column, offset = error.diag.column_name, None
-    line = _LINE.search(error.diag.context or "")
-    if line is not None:
-        column = column or line[2]
-        number = int(line[1]) - 1
-        offset = rows[number].offset if number < len(rows) else None
-    return SinkRefusedError(reason, table=table, column=column, offset=offset)
-
-
-def _unusable(error: Any, columns: Columns | None) -> str:
-    """What a person has to put right; these texts name tables and columns."""
-    text = f"{_reason(error)}: {error.diag.message_primary}"
-    if columns is None:
-        return text
-    table, key = columns.table, ", ".join(columns.key)
-    if error.sqlstate == "42P10" and key:
-        return f"table {table} needs a primary key or a unique constraint on {key}: {text}"
-    if error.sqlstate == "42P01":
-        return f"{text}; make it, or give create=True"
-    if error.sqlstate == "42501":
-        rights = "INSERT, UPDATE, DELETE and SELECT" if key else "INSERT"
-        return (
-            f"{text}; the user needs {rights} on {table}, SELECT, INSERT and UPDATE on "
-            f"{POSITIONS}, and CREATE on the schema where a table is to be made"
-        )
-    return text
-
-
-def _remedy(text: str) -> str | None:
-    return next((remedy for said, remedy in _PERMANENT if said.search(text)), None)
-
-
-def _client_s(error: BaseException) -> str:
-    """What an error of psycopg's own says, without a value."""
-    text = str(error)
-    kind = _NO_ADAPTER.search(text)
-    if kind is not None:
-        return f"psycopg cannot write a {kind[1]}; give it a column of jsonb, or write row="
-    if "cannot contain NUL" in text:
-        return "text with a NUL, which PostgreSQL does not have"
-    if "lists of mixed types" in text:
-        return "a list of values of several types"
-    return said_of(error)
-
-
-def _reason(error: Any) -> str:
-    kind = type(error).__name__
-    if error.sqlstate is None:
-        # The client's own: of connections, which quote no row.
-        text = str(error).strip().splitlines()
-        is_connection = type(error).__name__ in ("OperationalError", "InterfaceError")
-        return text[0] if text and is_connection else kind
-    return f"{kind} ({error.sqlstate})"

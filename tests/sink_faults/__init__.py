@@ -1,0 +1,1 @@
+"""Sinks under fire: workers, tables, connections and brokers fail, and rows equal a recount."""
