@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from typing import ClassVar
 
 from headrace.streams.calls.attempts import Attempts
 from headrace.streams.calls.threads import Threads
+from headrace.streams.calls.watch import LOOK_S, Look, unwatched
 from headrace.topology.context.calls import CallPlan, Job
 from headrace.topology.errors import CallCancelledError
 
@@ -33,14 +34,20 @@ class LiveCalls:
         self._threads = Threads()
         self._loop: SharedLoop | None = None
 
+        self._look: Look = unwatched
+
+    def watch(self, look: Look, /) -> None:
+        """Be told whom to ask now and then whether calls are still wanted."""
+        self._look = look
+
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
         """Make the calls, and return when all of them have ended."""
         if plan.is_async:
             if self._loop is None:
                 self._loop = SharedLoop.taken()
-            self._loop.run(jobs, plan)
+            self._loop.run(jobs, plan, self._look)
         else:
-            self._threads.run(jobs, plan)
+            self._threads.run(jobs, plan, self._look)
 
     def close(self) -> None:
         """Let go of the loop and of idle threads."""
@@ -83,10 +90,12 @@ class SharedLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan) -> None:
+    def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
         """Await jobs; whatever ends the waiting, such as Ctrl-C, ends those under way too."""
         future = asyncio.run_coroutine_threadsafe(_run_all(jobs, plan), self._loop)
         try:
+            while not wait([future], LOOK_S).done:
+                look()
             future.result()
         except CancelledError:
             for job in jobs:

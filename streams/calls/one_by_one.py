@@ -34,6 +34,9 @@ class OneByOne:
         self.gathers = gathers
         self._loop: JumpingLoop | None = None
 
+    def watch(self, look: Callable[[], None], /) -> None:
+        """Nobody is asked: no time goes by."""
+
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
         """Make the calls."""
         for number, job in enumerate(jobs):

@@ -15,6 +15,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from headrace.streams.calls.attempts import Attempts
+from headrace.streams.calls.watch import LOOK_S, Look, unwatched
 from headrace.topology.context.calls import CallPlan, Job
 from headrace.topology.errors import CallsStuckError, CallTimeoutError
 
@@ -35,7 +36,7 @@ class Threads:
         self._stuck = 0
         self._is_closed = False
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan) -> None:
+    def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
         """Make the calls, and return when all of them have ended or taken too long."""
         if self._stuck > STUCK_FACTOR * plan.concurrency:
             for job in jobs:
@@ -44,11 +45,18 @@ class Threads:
         wave = _Wave(jobs, plan, self._monotonic_s)
         for _ in range(min(plan.concurrency, len(jobs))):
             self._start(partial(self._lane, wave))
-        while late := wave.wait():
-            with self._lock:
-                self._stuck += late
-            for _ in range(late):
-                self._start(partial(self._lane, wave))
+        try:
+            while late := wave.wait(look):
+                self._leave(late)
+                for _ in range(late):
+                    self._start(partial(self._lane, wave))
+        except BaseException:  # such as Ctrl-C: nobody hears of those under way
+            self._leave(wave.give_up())
+            raise
+
+    def _leave(self, calls: int) -> None:
+        with self._lock:
+            self._stuck += calls
 
     def _lane(self, wave: _Wave) -> bool:
         kept = wave.take_turns()
@@ -141,8 +149,18 @@ class _Wave:
         self._left -= 1
         self._changed.notify_all()
 
-    def wait(self) -> int:
+    def give_up(self) -> int:
+        """Begin no more, and hear nothing of those under way; returns how many these are."""
+        with self._changed:
+            under_way = len(self._running)
+            self._waiting.clear()
+            self._running.clear()
+            self._changed.notify_all()
+            return under_way
+
+    def wait(self, look: Look) -> int:
         """Wait until all is done, or some are late; returns how many, and 0 in the end."""
+        look_s = self._monotonic_s() + LOOK_S
         with self._changed:
             while self._left:
                 now_s = self._monotonic_s()
@@ -154,7 +172,11 @@ class _Wave:
                 if late:
                     return len(late)
                 due_s = min((due_s for due_s, _ in self._running.values()), default=None)
-                self._changed.wait(None if due_s is None else due_s - now_s)
+                if now_s >= look_s:
+                    look()
+                    look_s = now_s + LOOK_S
+                ends_s = look_s if due_s is None else min(due_s, look_s)
+                self._changed.wait(ends_s - now_s)
             return 0
 
 

@@ -116,6 +116,10 @@ class Membership:
             self._look_at_s = None
         return is_another
 
+    def is_given_up(self) -> bool:
+        """Whether the group has given this member up since the last callback."""
+        return self._member_id is not None and self._consumer.member_id() != self._member_id
+
     def assigned(self) -> None:
         """The group has given out partitions, so the worker has joined."""
         self._joining_since_s = None

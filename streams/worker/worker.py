@@ -15,6 +15,7 @@ import math
 import threading
 from collections.abc import Sequence
 
+from headrace.streams.calls.watch import CallWatch
 from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
@@ -103,6 +104,7 @@ class Worker:
         self._stop = threading.Event()
         self._leaves = config.on_stop == "leave"
         self._was_running = False
+        calls.watch(CallWatch(self._stop.is_set, membership.is_given_up).look)
 
     @property
     def processed(self) -> int:

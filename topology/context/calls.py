@@ -146,6 +146,9 @@ class Caller(Protocol):
     def gathers(self) -> bool:
         """Whether calls of several records are to be handed over together."""
 
+    def watch(self, look: Callable[[], None], /) -> None:
+        """Be told whom to ask while calls are waited for: what it raises ends them."""
+
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
         """Make calls, and return when all of them have ended; says of each what came of it."""
 
@@ -157,6 +160,9 @@ class NoCaller:
     """Where nobody makes calls."""
 
     gathers: ClassVar[bool] = False
+
+    def watch(self, look: Callable[[], None], /) -> None:
+        """There is nothing to wait for."""
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
         """Refuse.

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.calls.live import LiveCalls, SharedLoop
+from headrace.streams.calls.watch import STOP_GRACE_S, CallWatch
+from headrace.streams.worker_errors import AbortableError, TaskMigratedError
 from headrace.topology.context.calls import CallPlan, Job, Retry
 from headrace.topology.errors import CallCancelledError, CallsStuckError, CallTimeoutError
 from tests.support.patience import PATIENCE_S
@@ -233,3 +235,77 @@ def test_sys_exit_is_handed_on_and_ends_no_thread(calls: LiveCalls, is_async: bo
     more = job(1, 0.0, is_async=is_async)
     calls.run([more], plan(is_async=is_async))
     assert more.value == 1
+
+
+class UnwantedError(Exception):
+    pass
+
+
+@BOTH
+def test_calls_that_nobody_wants_any_more_are_given_up(calls: LiveCalls, is_async: bool) -> None:
+    """A coroutine is cancelled, a thread is not heard; what waits is not begun."""
+    begun: list[int] = []
+    ended: list[str] = []
+    goes_on = threading.Event()
+    is_wanted = True
+
+    def look() -> None:
+        if not is_wanted:
+            raise UnwantedError
+
+    async def awaited(_: int) -> str:
+        begun.append(1)
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return "late"
+
+    def plainly(_: int) -> str:
+        begun.append(1)
+        goes_on.wait(PATIENCE_S)
+        ended.append("late")
+        return "late"
+
+    def end_it() -> None:
+        nonlocal is_wanted
+        while len(begun) < 2:
+            time.sleep(0.01)
+        is_wanted = False
+
+    calls.watch(look)
+    jobs = [Job(awaited if is_async else plainly) for _ in range(5)]
+    ending = threading.Thread(target=end_it)
+    ending.start()
+    with pytest.raises(UnwantedError):
+        calls.run(jobs, plan(is_async=is_async, concurrency=2))
+    ending.join()
+    goes_on.set()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(ended) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended == ["cancelled" if is_async else "late"] * 2
+    is_wanted = True
+    again = [job(n, 0.0, is_async=is_async) for n in range(5)]
+    calls.run(again, plan(is_async=is_async, concurrency=2))
+    assert [one.value for one in again] == list(range(5))
+    assert len(begun) == 2
+    assert [one.value for one in jobs] == [None] * 5
+
+
+def test_who_stops_lets_calls_go_on_for_a_moment_and_who_is_given_up_does_not() -> None:
+    now_s, stopping, given_up = 0.0, False, False
+    watch = CallWatch(lambda: stopping, lambda: given_up, monotonic_s=lambda: now_s)
+    now_s = 100.0
+    watch.look()
+    stopping = True
+    watch.look()
+    now_s += STOP_GRACE_S - 0.1
+    watch.look()
+    now_s += 0.1
+    with pytest.raises(AbortableError, match="the worker stops"):
+        watch.look()
+    given_up = True
+    with pytest.raises(TaskMigratedError, match="given this worker up"):
+        watch.look()
