@@ -24,7 +24,7 @@ HOMES = {
     "fastavro": ("topology/serdes/avro.py",),
     "starlette": ("streams_web/",),
     "uvicorn": ("streams_web/",),
-    "psycopg": ("streams/sinks/postgres.py",),
+    "psycopg": ("streams/sinks/postgres_errors.py",),
     "duckdb": ("streams/sinks/duckdb.py",),
     "obstore": ("streams/sinks/places.py", "streams/sinks/parquet.py"),
 }

@@ -252,14 +252,10 @@ class Worker:
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s())
-        idle_s = min(idle_s, self._membership.poll_max_s)
-        wait_s = self._intake.wait_s()
-        if wait_s is not None:
-            idle_s = min(idle_s, wait_s)
         if self.tasks.are_waiting:
             idle_s = min(idle_s, WAITING_LOOK_S)
-        commit_s = self._timing.wait_s()
-        return idle_s if commit_s is None else min(idle_s, commit_s)
+        bounds = (self._membership.poll_max_s, self._intake.wait_s(), self._timing.wait_s())
+        return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
         """How long it is until a punctuator is due by the wall clock."""

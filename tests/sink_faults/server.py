@@ -64,7 +64,8 @@ class PostgresTarget:
         Yields:
             the workers that do.
         """
-        table = choose.choice(("appended", "upserted"))
+        # Rows are there and wait for their position to move, or it has moved and waits for them.
+        table = choose.choice(("headrace_positions", "upserted"))
         with psycopg.connect(self._server.url) as holder:
             holder.execute("SET lock_timeout = '5s'")
             holder.execute(f"LOCK TABLE {table} IN SHARE MODE")
@@ -72,10 +73,11 @@ class PostgresTarget:
             found: list[str] = []
             while not found and time.monotonic() < deadline:
                 time.sleep(0.005)
-                rows = holder.execute(
+                # Another connection, as each transaction sees one moment of this view.
+                rows = self._rows(
                     "SELECT application_name FROM pg_stat_activity "
                     f"WHERE {_OTHERS} AND wait_event_type = 'Lock' AND backend_xid IS NOT NULL"
-                ).fetchall()
+                )
                 found = [name.removeprefix("worker-") for (name,) in rows]
             yield found
             if not holder.broken:
