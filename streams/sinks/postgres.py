@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from headrace.streams.sinks.postgres_arrays import as_array
 from headrace.streams.sinks.postgres_errors import (
     OPTION,
     client_s,
@@ -180,7 +181,8 @@ class _Connection:
         self._name = name
         self._columns = columns
         self._types = types
-        self._encoders = [_ENCODERS.get(_plain(kind)) for kind in types]
+        self._encoders = _encoders(types)
+        self._of_key = _encoders([types[columns.names.index(name)] for name in columns.key])
         names = ", ".join(map(quoted, columns.names))
         table = _full(columns.table)
         self._copy = f"COPY {table} ({names}) FROM STDIN"
@@ -251,27 +253,26 @@ class _Connection:
         if values and self._by_row:
             cursor.executemany(self._upsert, values)
         elif values:
-            cursor.execute(self._upsert, list(map(list, zip(*values, strict=True))))
+            cursor.execute(self._upsert, list(map(as_array, zip(*values, strict=True))))
         if keys:
-            cursor.execute(self._delete, list(map(list, zip(*keys, strict=True))))
+            cursor.execute(self._delete, list(map(as_array, zip(*keys, strict=True))))
 
     def _encoded(
         self, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
     ) -> tuple[Any, ...]:
-        columns, encoders = self._columns, self._encoders
-        if names:
-            encoders = [encoders[columns.names.index(name)] for name in names]
-        if not any(encoders):
-            return values
-        encoded = list(values)
-        for at, (value, encode) in enumerate(zip(values, encoders, strict=True)):
-            if encode is not None and value is not None:
-                try:
-                    encoded[at] = encode(value)
-                except Exception as error:  # whatever the value's own class raises
-                    name = (names or columns.names)[at]
-                    raise columns.refused(said_of(error), name, row) from error
-        return tuple(encoded)
+        columns = self._columns
+        encoded: list[Any] | None = None
+        for at, encode, plain in self._of_key if names else self._encoders:
+            value = values[at]
+            if value is None or type(value) is plain:
+                continue
+            if encoded is None:
+                encoded = list(values)
+            try:
+                encoded[at] = encode(value)
+            except Exception as error:  # whatever the value's own class raises
+                raise columns.refused(said_of(error), (names or columns.names)[at], row) from error
+        return values if encoded is None else tuple(encoded)
 
     def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:
         """The first value that psycopg itself cannot hand over."""
@@ -386,10 +387,19 @@ def _real(value: Any) -> Any:
     return float(value) if isinstance(value, (int, Decimal)) else value
 
 
-_ENCODERS: Mapping[str, Callable[[Any], Any]] = {
-    "json": as_json,
-    "jsonb": as_json,
-    "numeric": _number,
-    "double precision": _real,
-    "real": _real,
+_ENCODERS: Mapping[str, tuple[Callable[[Any], Any], type | None]] = {
+    "json": (as_json, None),
+    "jsonb": (as_json, None),
+    "numeric": (_number, Decimal),
+    "double precision": (_real, float),
+    "real": (_real, float),
 }
+"""What makes values of some types, and the class of those that are as they should be."""
+
+_Encoders = Sequence[tuple[int, Callable[[Any], Any], type | None]]
+
+
+def _encoders(types: Sequence[str]) -> _Encoders:
+    """The columns whose values may have to be made others, by their places."""
+    found = ((at, _ENCODERS.get(_plain(kind))) for at, kind in enumerate(types))
+    return [(at, *one) for at, one in found if one is not None]

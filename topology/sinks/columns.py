@@ -10,7 +10,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, cast
 
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import SinkRefusedError, SinkRow
@@ -22,6 +23,8 @@ Row = Callable[[Any, Any], Any]
 
 _WINDOW = ("window_start", "window_end")
 _MISSING = object()
+_PLAIN = frozenset({str, int, float, bool, bytes})
+"""Classes without fields."""
 
 
 class Columns:
@@ -67,6 +70,10 @@ class Columns:
             )
         self._row = row
         self._of_key = tuple(name for name in self.key if name not in _WINDOW)
+        self._key_at = self.names.index(self.key[0]) if len(self.key) == 1 else 0
+        self._has_plain_key = len(self.key) == len(self._of_key) == 1
+        self._takers: dict[type, Callable[[Any], Sequence[Any]] | None] = {}
+        """What takes the columns beside the key out of a value of a class that has all of them."""
 
     def values(self, row: SinkRow) -> tuple[Any, ...]:
         """What goes into the columns, in their order.
@@ -74,8 +81,30 @@ class Columns:
         Raises:
             SinkRefusedError: the record has nothing for one of them.
         """
-        key = self._key_parts(row.key)
         given = self._given(row)
+        taken = self._taken(given)
+        if taken is not None:
+            if not self.key:
+                return tuple(taken)
+            if self._has_plain_key and type(row.key) in _PLAIN:
+                return (*taken[: self._key_at], row.key, *taken[self._key_at :])
+        return self._looked_for(row, given)
+
+    def _taken(self, given: Any) -> Sequence[Any] | None:
+        """The values of the columns beside the key; None where they are to be looked for."""
+        kind = type(given)
+        if kind not in self._takers:
+            self._takers[kind] = _taker(kind, given, self.others)
+        take = self._takers[kind]
+        if take is None:
+            return None
+        try:
+            return take(given)
+        except (KeyError, AttributeError):
+            return None
+
+    def _looked_for(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
+        key = self._key_parts(row.key)
         parts = _parts(given)
         if parts is None:
             free = [name for name in self.others if name not in key]
@@ -98,6 +127,8 @@ class Columns:
         Raises:
             SinkRefusedError: the record's key does not say it.
         """
+        if self._has_plain_key and type(row.key) in _PLAIN:
+            return (row.key,)
         key = self._key_parts(row.key)
         return tuple(self._one(name, key, {}, row) for name in self.key)
 
@@ -151,6 +182,33 @@ class Columns:
                 raise self.refused(reason, None, row) from error
         there = [row for row in last.values() if row.value is not None]
         return there, [row for row in last.values() if row.value is None]
+
+
+def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequence[Any]] | None:
+    """What takes some columns out of values of a class; None where there is none."""
+    if kind in _PLAIN:
+        return _alone if len(names) == 1 else None
+    get: Callable[..., Any] = itemgetter
+    if kind is not dict:
+        fields = None if isinstance(given, Mapping) else _parts(given)
+        if fields is None or not fields.keys() >= set(names):
+            return None
+        get = attrgetter
+    if not names:
+        return _nothing
+    if len(names) == 1:
+        one = get(names[0])
+        return lambda value: (one(value),)
+    return cast("Callable[[Any], Sequence[Any]]", get(*names))
+
+
+def _alone(value: Any) -> Sequence[Any]:
+    return (value,)
+
+
+def _nothing(value: Any) -> Sequence[Any]:
+    del value
+    return ()
 
 
 def _parts(given: Any) -> Mapping[str, Any] | None:

@@ -123,6 +123,30 @@ def test_each_type_comes_as_it_is(url: str, table: str, key: Any) -> None:
     assert found[1] == (2, *{**values, "price": Decimal(7), "share": 1.0}.values())
 
 
+def test_odd_values_come_as_they_are_in_rows_with_keys(url: str, table: str) -> None:
+    """Text that means something in an array, nothing, and what is no finite number."""
+    types = {"id": int, "name": str | None, "share": float | None, "n": int | None}
+    texts = ["", "NULL", 'a "b" {c}, d', "\\", "\\N", "\n\t", "é ☕", None]
+    shares = [0.1, 1e300, -0.0, float("inf"), None, 5e-324, 2.5, 1 / 3]
+    numbers = [0, -1, (1 << 63) - 1, -(1 << 63), None, 7, 8, 9]
+    values = [
+        {"name": name, "share": share, "n": n}
+        for name, share, n in zip(texts, shares, numbers, strict=True)
+    ]
+    sink = PostgresSink(url, table, types, key="id", create=True)
+    rows = [SinkRow(n, value, 0, n) for n, value in enumerate(values)]
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(SinkBatch(table, 0, None, 8, rows))
+        found = run(url, f"SELECT * FROM {table} ORDER BY id")
+        assert found == [(n, *value.values()) for n, value in enumerate(values)]
+        for at, bad in enumerate(("a\x00b", "\ud800")):
+            refused = [SinkRow(1, values[0], 0, 8), SinkRow(2, {**values[0], "name": bad}, 0, 9)]
+            with pytest.raises(SinkRefusedError) as caught:
+                connection.write(SinkBatch(table, 0, 8, 10, refused))
+            assert (caught.value.column, caught.value.offset) == ("name", 9), at
+    assert run(url, f"SELECT * FROM {table} ORDER BY id") == found
+
+
 def test_a_writer_that_is_wrong_about_the_position_is_fenced(url: str, table: str) -> None:
     sink = PostgresSink(url, table, COLUMNS, create=True)
     with closing(sink.open("app/keep")) as first, closing(sink.open("app/keep")) as second:

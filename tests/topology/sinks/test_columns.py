@@ -117,3 +117,32 @@ def test_columns_and_key_must_fit() -> None:
         Columns("t", {})
     with pytest.raises(TopologyError, match="the columns of table t are str; give a dataclass"):
         Columns("t", "id")  # type: ignore[arg-type]
+
+
+KINDS: list[tuple[Any, Any]] = [
+    ({"id": int, "name": str}, {"id": 1, "name": "tea"}),
+    ({"id": int, "name": str}, {"name": "tea"}),
+    ({"id": int, "name": str | None}, {"id": 1}),
+    (AsDataclass, AsDataclass(1, "tea")),
+    (AsStruct, AsStruct(1, "tea")),
+    (AsTuple, AsTuple(1, "tea")),
+    ({"id": int, "name": str}, "tea"),
+    ({"id": int}, 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), KINDS)
+@pytest.mark.parametrize("given_key", [1, "k", None, (1,), ("k", 2), {"id": 1}, AsTuple(1, "x")])
+@pytest.mark.parametrize("key", ["", "id"])
+def test_what_is_taken_at_once_is_what_would_be_looked_for(
+    kind: Any, value: Any, given_key: Any, key: str
+) -> None:
+    columns = Columns("goods", kind, key or ())
+    one = row(given_key, value)
+    found: list[Any] = []
+    for look in (columns.values, lambda one: columns._looked_for(one, one.value)):
+        try:
+            found.append(look(one))
+        except SinkRefusedError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
