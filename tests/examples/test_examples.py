@@ -41,7 +41,7 @@ def test_these_are_the_examples() -> None:
     for name in NAMES:
         assert f"examples/{name}.py" in page, name
         assert Path(__file__).with_name(f"test_{name}.py").exists(), name
-    assert len(NAMES) == 9
+    assert len(NAMES) == 10
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,3 +71,19 @@ def test_it_is_short_and_its_docstring_says_how_to_run_it(name: str) -> None:
         r"headrace topics create ([\w -]+?)(?: --partitions 4)?$", docstring, re.M
     )
     assert set(created.split()) == topics_of(topology_of(name))
+
+
+PICTURES = {
+    "enrich_by_http": "enrich-by-http",
+    "orders_into_postgres": "orders-into-postgres",
+    "score_in_batches": "score-in-batches",
+    "year_of_files": "year-of-files",
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_its_picture_is_that_of_its_topology(name: str) -> None:
+    """Made by `headrace describe examples.NAME:app --svg`."""
+    path = ROOT / "docs/images" / f"{PICTURES[name]}.svg"
+    assert path.read_text() == topology_of(name).to_svg() + "\n", f"make {path.name} anew"
+    assert f"(images/{path.name})" in (ROOT / "docs/examples.md").read_text()
