@@ -51,10 +51,12 @@ class Mapped(Written):
         self._add(first.merge(second, name=f"m{place}"))
 
     def to_shared(self, stream: Any, step: Step, place: int) -> None:
-        """A topic that several streams are written to."""
-        stream.filter(lambda k, v: kept(k, v, step.n)).to(
-            "shared", key=serdes.string, value=serdes.long, name=f"w{place}"
-        )
+        """A topic that a stream is written to, and what is called for its values."""
+        ways = [self._called(stream, step, f"n{place}"), stream]
+        for number, one in enumerate(ways if step.index % 2 else reversed(ways)):
+            one.to(
+                f"shared-{place}", key=serdes.string, value=serdes.long, name=f"w{place}-{number}"
+            )
 
     def _way(self, stream: Any, number: int, name: str) -> Any:
         if number % 3 == 0:
