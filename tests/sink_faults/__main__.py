@@ -18,14 +18,14 @@ from tests.sink_faults.targets import targets
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _WHOLE = {"postgres": (100, 1_000_000, 1_500.0)}
 _LESS = (30, 100_000, 600.0)
-_QUICK = {"postgres": (8, 20_000, 45.0)}
-_QUICK_LESS = (2, 5_000, 12.0)
+_QUICK = {"postgres": (5, 10_000, 25.0)}
+_QUICK_LESS = (2, 5_000, 8.0)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is asked for; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.sink_faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a minute and a half, not an hour")
+    parser.add_argument("--quick", action="store_true", help="two minutes, not half an hour")
     parser.add_argument("--seed", type=int, help="of faults and input; random without")
     parser.add_argument("--target", action="append", choices=list(targets()), help="all without")
     parser.add_argument("--faults", type=int)
