@@ -42,6 +42,15 @@ class InputWait:
         self._waiting[task.id] = self._clock.monotonic_s() + wait_s
         return True
 
+    def look_again(self, task: Task) -> None:
+        """Note whether a task that has gone as far as it could waits for one of its inputs now.
+
+        If it counted as waiting from the next turn on only, what it has would leave room for a
+        single record in the poll before: each poll would bring just the next one.
+        """
+        if len(task.inputs) > 1 and task.queued() and task.empty_inputs():
+            self.must_wait(task)
+
     def _wait_s(self, task: Task) -> float:
         """How long to wait for the empty inputs of a task; 0 where it can go on."""
         empty = task.empty_inputs()

@@ -99,7 +99,8 @@ class Intake:
             self._paused.update(full)
 
     def take_again(self, task: Task) -> None:
-        """Resume what was paused and has room again."""
+        """Resume what was paused and has room again, and note whether the task waits now."""
+        self._inputs.look_again(task)
         if not self._paused:
             return
         most = self._bounded(self._config.buffered_records_per_partition)

@@ -296,3 +296,21 @@ def test_a_task_that_waits_keeps_nobody_from_reading_what_it_waits_for(rooms: li
     end()
     driver.run()
     assert len(written(driver)) == 30
+
+
+def test_a_task_that_has_run_out_of_an_input_leaves_room_for_it_at_once(rooms: list[int]) -> None:
+    """Else each poll would bring one record of it, and each turn of the worker process that one."""
+    settings = {**EXACTLY_ONCE, "max.poll.records": 10}
+    driver = TopologyTestDriver(merged("a", "b"), settings, commit="manual")
+    driver.run()
+    end = hide_lag(driver, "a")
+    driver.cluster.append("a", b"0", None, 0, 0, None)
+    for number in range(1, 10):
+        driver.cluster.append("b", b"%d" % number, None, 0, number, None)
+    rooms.clear()
+    driver.run()
+    assert written(driver) == ["0"]
+    assert set(rooms) == {10}
+    end()
+    driver.run()
+    assert len(written(driver)) == 10
