@@ -11,8 +11,9 @@ and for each row there is an entry of an index by time: a byte 1, the time, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, Protocol
 
 from headrace.state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
@@ -121,6 +122,27 @@ class _Timed:
         return _records(TimeIndexed(committed))
 
 
+def entry_time(entry: bytes) -> int:
+    """The time in an entry of the index, in milliseconds."""
+    time: int = TIMESTAMP.unpack_from(entry, 1)[0]
+    return time
+
+
+def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
+    """What deletes rows and their entries of the index from disk."""
+    begin = len(_INDEX) + TIMESTAMP.size
+    deleted: list[tuple[bytes, None]] = []
+    for entry in entries:
+        deleted.append((_ROW + entry[begin:], None))
+        deleted.append((entry, None))
+    return deleted
+
+
+def row_key_of(entry: bytes) -> bytes:
+    """The key of the row that an entry of the index is of."""
+    return entry[len(_INDEX) + TIMESTAMP.size :]
+
+
 LAYOUTS: Mapping[LayoutName, Layout] = {
     "plain": _Plain(),
     "window": _Timed(window_start, _WINDOW_SUFFIX_BYTES),
@@ -171,6 +193,11 @@ class TimeIndexed:
     def approximate_bytes(self) -> int:
         """Return what the rows and their index take, roughly."""
         return self._committed.approximate_bytes()
+
+    def expired(self, start_ms: int, end_ms: int, most: int) -> list[bytes]:
+        """The entries on disk of the rows with `start_ms` <= time < `end_ms`, the earliest ones."""
+        low, high = (_INDEX + TIMESTAMP.pack(max(time, 0)) for time in (start_ms, end_ms))
+        return [key for key, _ in islice(self._committed.scan(low, high), most)]
 
     def by_time(
         self, start_ms: int, end_ms: int, begin: bytes = b""

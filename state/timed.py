@@ -20,7 +20,7 @@ from headrace.state.buffer import (
     Entry,
 )
 from headrace.state.codec import decode_timestamped, timestamped_rows
-from headrace.state.layout import Layout, TimeIndexed
+from headrace.state.layout import Layout, TimeIndexed, entry_time, row_key_of, without
 from headrace.state.store import CommittedStore, Delta
 
 EXPIRED_PER_COMMIT = 20_000
@@ -122,9 +122,16 @@ class TimedBuffer(Buffer):
         if self._other is not None:
             self._other.written(key)
 
-    def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> None:
-        """As `put`, where the caller keeps the cache and knows that the row has not expired."""
-        super().put(key, value, timestamp)
+    def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
+        """As `put`, where the caller keeps the cache and knows that the row has not expired.
+
+        Returns:
+            The value as it is held.
+        """
+        if value.__class__ not in self._exact:
+            value = self._held(value)
+        self.dirty[key] = (value, timestamp)
+        return value
 
     def forget(self, key: bytes) -> None:
         """Take back the writes of a row that is not in the committed store."""
@@ -265,28 +272,28 @@ class TimedBuffer(Buffer):
         """Take the next rows on disk that expired, as deletions to write there."""
         if self._deleted_to >= self.horizon:
             return []
-        expired = list(
-            islice(self._indexed.by_time(self._deleted_to, self.horizon), EXPIRED_PER_COMMIT)
-        )
-        full = len(expired) == EXPIRED_PER_COMMIT
-        self._deleted_to = expired[-1][0] if full else self.horizon
+        entries = self._indexed.expired(self._deleted_to, self.horizon, EXPIRED_PER_COMMIT)
+        full = len(entries) == EXPIRED_PER_COMMIT
+        self._deleted_to = entry_time(entries[-1]) if full else self.horizon
         if self.clean:
-            for _, key in expired:
-                self.clean.pop(key, None)
-        return self._layout.local([(key, None) for _, key in expired])
+            for entry in entries:
+                self.clean.pop(row_key_of(entry), None)
+        return without(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
         """The rows to write to disk for what `delta` has told, and for what has expired."""
         rows = self.live(timestamped_rows(changes))
         known = self.clean.get
         # A row keeps its time: what is on disk has its entry in the index already.
-        indexed = {key for key, _ in rows if (known(key) or ABSENT)[0] is not None}
+        indexed = (
+            {key for key, _ in rows if (known(key) or ABSENT)[0] is not None} if self.clean else ()
+        )
         return [*self._layout.local(rows, indexed), *self.expired_rows()]
 
     def live(self, rows: Delta) -> Delta:
         """Those rows of a delta that have not expired since they were written."""
         time_of, horizon = self._time_of, self.horizon
-        return [row for row in rows if time_of(row[0]) >= horizon]
+        return [row for row in rows if time_of(row[0]) >= horizon] if horizon > 0 else rows
 
     def committed(self) -> None:
         """The dirty rows are in the committed store now: keep them as clean ones, bounded."""

@@ -19,23 +19,26 @@ _SEQUENCE_MAX = 2**31 - 1
 
 
 class KeyEncoder:
-    """Encodes a key once for all steps of a join that one record goes through."""
+    """Encodes a key once for all steps of a join that one record goes through.
 
-    __slots__ = ("_data", "_key", "_serialize")
+    Hot path: `data` is what is asked for if `key` is the key, which spares the call.
+    """
+
+    __slots__ = ("_serialize", "data", "key")
 
     def __init__(self, serialize: Callable[[Any], bytes]) -> None:
         self._serialize = serialize
-        self._key: Any = None
-        self._data = b""
+        self.key: Any = self
+        self.data = b""
 
     def __call__(self, key: Any) -> bytes:
         """The bytes of a key."""
-        if key is self._key:
-            return self._data
+        if key is self.key:
+            return self.data
         data = self._serialize(key)
         # Another object could be changed in place, and come again as another key.
         if key.__class__ in ATOMS:
-            self._key, self._data = key, data
+            self.key, self.data = key, data
         return data
 
 
@@ -105,11 +108,15 @@ class SideRows:
             self._buffer.expire(timestamp - self._retention_ms)
         elif timestamp < self._buffer.horizon:
             return False
-        buffer, recent = self._buffer, self._recent or self._rows_in_memory()
-        data, number = self.encode(key), self._next_sequence()
-        row_key = data + KEPT.pack(timestamp, number)
-        buffer.put_unexpired(row_key, value, timestamp)
-        recent.add(data, timestamp, number, (timestamp, buffer.dirty[row_key][0]))
+        encode, sequence = self.encode, self._sequence
+        data = encode.data if key is encode.key else encode(key)
+        if 0 <= sequence.value < _SEQUENCE_MAX:
+            number = sequence.value = sequence.value + 1
+        else:
+            number = self._next_sequence()
+        recent = self._recent or self._rows_in_memory()
+        held = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
+        recent.add(data, timestamp, number, timestamp, held)
         return True
 
     def is_past(self, timestamp: int) -> bool:
@@ -123,12 +130,15 @@ class SideRows:
             start_ms = buffer.horizon
         if end_ms < start_ms:
             return []
-        recent = self._recent or self._rows_in_memory()
-        rows = recent.between(self.encode(key), start_ms, end_ms)
-        if buffer.holds_objects or not rows:
-            return rows
+        encode = self.encode
+        data = encode.data if key is encode.key else encode(key)
+        rows = (self._recent or self._rows_in_memory()).between(data, start_ms, end_ms)
+        if not rows:
+            return []
+        if buffer.holds_objects:
+            return [(timestamp, value) for _, timestamp, value in rows]
         opened = buffer.opened
-        return [(timestamp, opened(value)) for timestamp, value in rows]
+        return [(timestamp, opened(value)) for _, timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
         """Let go of the last records of a key and time."""

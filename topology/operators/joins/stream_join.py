@@ -160,7 +160,7 @@ class _Join(AtOnce):
         self._emits_null = spec.emits_null
         super().__init__(context.forward)
         self._drop = context.dropped
-        self._join = _called(spec)
+        self._join = _from_side(spec)
         self._other = SideRows.of(context, spec.other, spec.retention_ms)
         self._waiting = _waiting(spec, context)
 
@@ -173,23 +173,25 @@ class _Join(AtOnce):
             return
         if key is None:
             if self._emits_null:
-                forward(None, self._joined(None, value, None), None, timestamp, headers)
+                forward(None, self._join(None, value, None), None, timestamp, headers)
             else:
                 self._drop("null key")
             return
         found = self._other.between(key, timestamp - self._before_ms, timestamp + self._after_ms)
+        if not found:
+            if self._emits_null:
+                self._unmatched(key, value, timestamp, headers)
+            return
         for other_timestamp, other in found:
             if waiting is not None:
                 waiting.settle(not self._is_left, key, other_timestamp)
             later = max(timestamp, other_timestamp)
-            forward(key, self._joined(key, value, other), None, later, headers)
-        if not found and self._emits_null:
-            assert waiting is not None
-            if not waiting.hold(self._is_left, key, value, timestamp):
-                forward(key, self._joined(key, value, None), None, timestamp, headers)
+            forward(key, self._join(key, value, other), None, later, headers)
 
-    def _joined(self, key: Any, value: Any, other: Any) -> Any:
-        return self._join(key, value, other) if self._is_left else self._join(key, other, value)
+    def _unmatched(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        assert self._waiting is not None
+        if not self._waiting.hold(self._is_left, key, value, timestamp):
+            self._forward(key, self._join(key, value, None), None, timestamp, headers)
 
 
 def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
@@ -211,6 +213,16 @@ def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
             drops_late_matches=waits.late_match == "drop",
         )
     return cast("Waiting", context.shared[known])
+
+
+def _from_side(spec: JoinSide) -> Join:
+    """The joiner, called with the key, the value of the side itself, and that of the other."""
+    joiner = spec.joiner
+    if spec.with_key:
+        return joiner if spec.is_left else lambda key, right, left: joiner(key, left, right)
+    if spec.is_left:
+        return lambda _, left, right: joiner(left, right)
+    return lambda _, right, left: joiner(left, right)
 
 
 def _called(spec: JoinSide) -> Join:

@@ -29,33 +29,33 @@ _BITS = 32
 _SWEEP_MIN = 1_000
 _SAMPLE = 16
 
-Row = tuple[int, Any]
-"""A timestamp, and a value as the buffer holds it."""
+Row = tuple[int, int, Any]
+"""A stamp, a timestamp, and a value as the buffer holds it."""
+
+_NO_ROWS: list[Row] = []
 
 
-class _KeyRows:
-    """The rows of one key: all of them that are not earlier than `floor`."""
+class _KeyRows(list[Row]):
+    """The rows of one key in order: all of them that are not earlier than `floor`.
 
-    __slots__ = ("floor", "rows", "stamps")
+    One object for a key, as in a join there may be as many keys as rows.
+    """
 
-    def __init__(self, floor: int, stamps: list[int], rows: list[Row]) -> None:
-        self.floor = floor
-        self.stamps = stamps
-        self.rows = rows
+    __slots__ = ("floor",)
 
-    def insert(self, stamp: int, row: Row) -> None:
+    floor: int
+
+    def place(self, stamp: int) -> int:
+        """How many rows are before those of a stamp."""
+        return bisect_left(self, (stamp,))
+
+    def insert_row(self, row: Row) -> None:
         """Put a row in its place, where it is not the last one."""
-        place = bisect_left(self.stamps, stamp)
-        if self.stamps[place] == stamp:
-            self.rows[place] = row
+        place = self.place(row[0])
+        if self[place][0] == row[0]:
+            self[place] = row
         else:
-            self.stamps.insert(place, stamp)
-            self.rows.insert(place, row)
-
-    def cut(self, low: int, high: int) -> None:
-        """Let go of the rows in these places."""
-        del self.stamps[low:high]
-        del self.rows[low:high]
+            self.insert(place, row)
 
 
 class RecentRows:
@@ -78,7 +78,7 @@ class RecentRows:
         self._sweep_at = _SWEEP_MIN
         buffer.cache_in(self)
 
-    def add(self, key: bytes, time: int, number: int, row: Row) -> None:
+    def add(self, key: bytes, time: int, number: int, timestamp: int, value: Any) -> None:
         """Keep a row that is in the buffer now, its value as it is held there.
 
         Args:
@@ -88,52 +88,41 @@ class RecentRows:
         if found is None:
             if time < self._floor:
                 return
-            found = self._keys[key] = _KeyRows(self._floor, [], [])
+            found = self._keys[key] = _KeyRows()
+            found.floor = self._floor
             self.count += 1
         elif time < found.floor:
             return
         stamp = time << _BITS | number
-        stamps = found.stamps
-        if not stamps or stamp > stamps[-1]:
-            stamps.append(stamp)
-            found.rows.append(row)
+        if not found or stamp > found[-1][0]:
+            found.append((stamp, timestamp, value))
         else:
-            found.insert(stamp, row)
+            found.insert_row((stamp, timestamp, value))
         self.count += 1
         if self.count >= self._sweep_at:
             self._sweep()
 
+    def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
+        """As `between`, from the last to the first, with the time of each in front."""
+        found = self.between(key, start_ms, end_ms)
+        return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(found)]
+
     def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
-        """The rows of a key, both bounds included, by time, then number.
+        """The rows of a key, both bounds included, by time, then number; not to be changed.
 
         Args:
             start_ms: not before the buffer's horizon.
         """
-        found, low, high = self._found(key, start_ms, end_ms)
-        return [] if found is None else found.rows[low:high]
-
-    def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, Row]]:
-        """The same with the time of each, from the last to the first."""
-        found, low, high = self._found(key, start_ms, end_ms)
-        if found is None:
-            return []
-        times = [stamp >> _BITS for stamp in found.stamps[low:high]]
-        placed = list(zip(times, found.rows[low:high], strict=True))
-        placed.reverse()
-        return placed
-
-    def _found(self, key: bytes, start_ms: int, end_ms: int) -> tuple[_KeyRows | None, int, int]:
-        """The rows of a key, and from which to before which they are wanted."""
         found = self._keys.get(key)
         if start_ms < (self._floor if found is None else found.floor):
             found = self._read(key, found, start_ms)
-        elif found is None:
-            return None, 0, 0
-        stamps = found.stamps
-        low = bisect_left(stamps, start_ms << _BITS)
-        if low == len(stamps):
-            return None, 0, 0
-        return found, low, bisect_left(stamps, end_ms + 1 << _BITS, low)
+        if not found:
+            return _NO_ROWS
+        end = end_ms + 1 << _BITS
+        if found[0][0] >= start_ms << _BITS and found[-1][0] < end:
+            return found
+        low = found.place(start_ms << _BITS)
+        return found[low : bisect_left(found, (end,), low)]
 
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
         """Let go of the last rows of a key and time; returns their keys in the buffer."""
@@ -142,10 +131,10 @@ class RecentRows:
             found = self._read(key, found, time)
         elif found is None:
             return []
-        high = bisect_left(found.stamps, time + 1 << _BITS)
-        low = max(bisect_left(found.stamps, time << _BITS, 0, high), high - count)
-        gone = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp in found.stamps[low:high]]
-        found.cut(low, high)
+        high = found.place(time + 1 << _BITS)
+        low = max(found.place(time << _BITS), high - count)
+        gone = [key + KEPT.pack(*divmod(stamp, 1 << _BITS)) for stamp, _, _ in found[low:high]]
+        del found[low:high]
         return gone
 
     def written(self, row_key: bytes) -> None:
@@ -153,9 +142,9 @@ class RecentRows:
         latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
         found = self._keys.pop(row_key[: -KEPT.size], None)
         if found is not None:
-            self.count -= 1 + len(found.stamps)
-            if found.stamps:
-                latest = max(latest, found.stamps[-1] >> _BITS)
+            self.count -= 1 + len(found)
+            if found:
+                latest = max(latest, found[-1][0] >> _BITS)
         self._floor = max(self._floor, latest + 1)
 
     def shrink(self, entries: int) -> None:
@@ -164,36 +153,33 @@ class RecentRows:
         for key in list(self._keys):
             if self.count <= entries:
                 return
-            stamps = self._keys.pop(key).stamps
-            self.count -= 1 + len(stamps)
-            if stamps:
-                self._floor = max(self._floor, (stamps[-1] >> _BITS) + 1)
+            found = self._keys.pop(key)
+            self.count -= 1 + len(found)
+            if found:
+                self._floor = max(self._floor, (found[-1][0] >> _BITS) + 1)
 
     def sample(self) -> dict[bytes, Entry]:
         """Some rows, from which the memory of all is estimated."""
         latest = islice(reversed(self._keys.items()), _SAMPLE)
-        return {key: (found.rows[-1][1], found.rows[-1][0]) for key, found in latest if found.rows}
+        return {key: found[-1][:0:-1] for key, found in latest if found}
 
     def _read(self, key: bytes, found: _KeyRows | None, start_ms: int) -> _KeyRows:
         """Read what is missing of a key from the store."""
         size = len(key) + KEPT.size
-        stamps, rows = [], []
+        rows = []
         before = self._floor if found is None else found.floor
-        for row_key, row in self._buffer.held(
+        for row_key, (timestamp, value) in self._buffer.held(
             key + KEPT.pack(start_ms, 0), key + KEPT.pack(before, 0)
         ):
             # A longer key may have rows between those of this one.
             if len(row_key) == size:
                 time, number = KEPT.unpack_from(row_key, len(key))
-                stamps.append(time << _BITS | number)
-                rows.append(row)
+                rows.append((time << _BITS | number, timestamp, value))
         if found is None:
-            found = self._keys[key] = _KeyRows(start_ms, stamps, rows)
+            found = self._keys[key] = _KeyRows()
             self.count += 1
-        else:
-            found.floor = start_ms
-            found.stamps[:0] = stamps
-            found.rows[:0] = rows
+        found.floor = start_ms
+        found[:0] = rows
         self.count += len(rows)
         if self.count >= self._sweep_at:
             self._sweep()
@@ -201,15 +187,13 @@ class RecentRows:
 
     def _sweep(self) -> None:
         """Let go of what has expired."""
-        horizon = self._buffer.horizon
+        horizon, keys = self._buffer.horizon, self._keys
         expired = horizon << _BITS
-        self.count = 0
-        for key, found in list(self._keys.items()):
-            if found.stamps and found.stamps[0] < expired:
-                found.cut(0, bisect_left(found.stamps, expired))
-            # That a key has no rows need not be read again as long as others may have some.
-            if found.stamps or self._floor > horizon:
-                self.count += 1 + len(found.stamps)
-            else:
-                del self._keys[key]
+        for found in [one for one in keys.values() if one and one[0][0] < expired]:
+            del found[: found.place(expired)]
+        # That a key has no rows need not be read again as long as others may have some.
+        if self._floor <= horizon:
+            for key in [key for key, found in keys.items() if not found]:
+                del keys[key]
+        self.count = len(keys) + sum(map(len, keys.values()))
         self._sweep_at = max(2 * self.count, _SWEEP_MIN)

@@ -126,15 +126,15 @@ class SlidingOperator(WindowedOperator):
         before = left = None
         holding = []
         has_right = False
-        for start, row in self._rows.of_key(key_bytes, first, timestamp + 1):
+        for start, latest, held in self._rows.of_key(key_bytes, first, timestamp + 1):
             if start > timestamp:
                 has_right = True
             elif start > left_start:
-                holding.append(_Row(start, *row))
+                holding.append(_Row(start, latest, held))
             elif start == left_start:
-                left = _Row(start, *row)
+                left = _Row(start, latest, held)
             else:
-                before = _Row(start, *row)
+                before = _Row(start, latest, held)
                 break
         return _Around(left_start, before, left, holding, has_right)
 

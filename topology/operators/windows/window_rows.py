@@ -17,7 +17,7 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import LastChanges
-from headrace.topology.operators.windows.recent_rows import RecentRows, Row
+from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.kept import exact_types, keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
@@ -209,7 +209,7 @@ class WindowRows(LastChanges):
             value = self._encoded.deserialize(value)
         return value, timestamp
 
-    def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, Row]]:
+    def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, int, Any]]:
         """Start, timestamp and value of a key's rows, the latest first; values as they are held.
 
         From the first call on they are kept in memory, too.
@@ -234,7 +234,7 @@ class WindowRows(LastChanges):
         if value is None:
             self._recent.remove_last(key_bytes, start, 1)
         else:
-            self._recent.add(key_bytes, start, 0, (timestamp, value))
+            self._recent.add(key_bytes, start, 0, timestamp, value)
 
     def emit(self, results: Receive, first: int, last: int, headers: Headers) -> None:
         """Forward the rows of all windows that begin from `first` to `last`, both inclusive.

@@ -197,7 +197,7 @@ def test_memory_stays_within_its_bound() -> None:
         bound_caches([side.buffer], 50 * ENTRY_BYTES)
         held = rows._recent
         assert held is not None
-        assert held.count == sum(1 + len(found.stamps) for found in held._keys.values())
+        assert held.count == sum(1 + len(found) for found in held._keys.values())
         assert held.count <= 50
         assert side.buffer.cached_bytes() <= 50 * ENTRY_BYTES
         if number % 100 == 0:
