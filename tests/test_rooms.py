@@ -67,6 +67,7 @@ streams/feeds/
 streams/otel_tracer.py
 streams/worker/
 streams/sources/
+streams/mirror/
 streams/supervise/restarts.py
 streams/uncaught/
 streams/crew.py
@@ -84,6 +85,7 @@ streams/cli/dev/
 streams/cli/looks/
 streams/cli/stores/
 streams/cli/feeding/
+streams/cli/mirroring/
 streams/cli/
 streams/__init__.py
 streams_web/stores/

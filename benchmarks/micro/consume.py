@@ -10,7 +10,7 @@ from collections.abc import Callable
 from confluent_kafka import Message
 
 from benchmarks.micro.timing import Comparison, compare
-from headrace.streams.kafka.consumer import _by_partition
+from headrace.streams.kafka.consumer import by_partition
 
 RECORDS = 5000
 
@@ -47,7 +47,7 @@ def grouped(records: list[Message]) -> Callable[[], object]:
     """The same, with the runtime's grouping by partition before it."""
 
     def run() -> None:
-        for group in _by_partition(records, {}).values():
+        for group in by_partition(records, {}).values():
             for m in group:
                 m.key(), m.value(), m.timestamp()
 

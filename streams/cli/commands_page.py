@@ -83,6 +83,8 @@ def _sections(group: click.Group, context: click.Context) -> Iterator[str]:
         assert command is not None, f"{name} is listed"
         with click.Context(command, info_name=name, parent=context) as own:
             if isinstance(command, click.Group):
+                if command.invoke_without_command:
+                    yield _section(command, own)
                 yield from _sections(command, own)
             else:
                 yield _section(command, own)

@@ -40,6 +40,10 @@ _COMMANDS: Final = {
         "headrace.streams.control.commands:log_level",
         "Change what a running `headrace run` logs.",
     ),
+    "mirror": (
+        "headrace.streams.cli.mirroring.command:mirror",
+        "Copy topics of one cluster to another, each record once, and move groups there.",
+    ),
     "offsets": (
         "headrace.streams.cli.offsets:offsets",
         "Show where an application's inputs stand, and set them.",

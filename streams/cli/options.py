@@ -29,7 +29,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE, _SERVERS = "headrace.config", "headrace.servers"
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a TOML file.
+
+    Raises:
+        ConfigError: it is none.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -87,7 +92,7 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
 def _beside(context: click.Context) -> dict[str, Any]:
     """The settings of a file, and over them those of the environment."""
     path = context.meta.get(_FILE) or os.environ.get(CONFIG)
-    of_file = {} if path is None else _read_file(Path(path))
+    of_file = {} if path is None else read_settings(Path(path))
     return over(of_file, settings_of(os.environ))
 
 

@@ -171,7 +171,7 @@ class LiveConsumer:
                 messages = [first, *self._client.consume(max_records - 1, 0)]
             finally:
                 self._in_hand = None
-        return _by_partition(messages, self._config) if messages else _NOTHING
+        return by_partition(messages, self._config) if messages else _NOTHING
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Start to read these partitions at these offsets."""
@@ -307,7 +307,8 @@ class LiveConsumer:
                 return
 
 
-def _by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
+def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
+    """The records of each partition in what a client gave; errors that do not pass are raised."""
     # One C loop each instead of a Python loop: most batches are of one partition.
     if set(map(Message.error, messages)) != {None}:
         messages = checked(messages, config)

@@ -1,0 +1,165 @@
+"""What a mirror asks of a cluster beyond what other tools do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+import confluent_kafka.admin
+from confluent_kafka import KafkaException
+
+from headrace.streams.contact.denials import DENIED, denial
+from headrace.streams.errors import ConfigError, FatalClientError
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.seams.topic_facts import NewTopic
+
+# The package offers these classes without declaring it, which a strict type check refuses.
+_kafka: Any = confluent_kafka.admin
+
+_OF_A_CLUSTER = (
+    "message.timestamp.type",  # a record keeps its own time
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+    "remote.",
+    "confluent.",
+)
+"""What topics are not to have of another cluster, by the beginnings of the names."""
+
+
+class Cluster(GroupAdmin):
+    """One of the two clusters (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
+
+    def cluster_id(self) -> str:
+        """What tells it from all others.
+
+        Raises:
+            FatalClientError: it does not say.
+        """
+        found = self._answer("say which cluster it is", self._client.describe_cluster)
+        return str(found.cluster_id)
+
+    def topic_names(self) -> frozenset[str]:
+        """All topics that this client may see.
+
+        Raises:
+            FatalClientError: the brokers do not say.
+        """
+        try:
+            return frozenset(self._client.list_topics(timeout=self._request_s).topics)
+        except KafkaException as error:
+            raise FatalClientError(f"cannot list the topics: {error.args[0].str()}") from error
+
+    def own_configs(self, topic: str) -> dict[str, str]:
+        """The configs of a topic that are its own, and that it can have on another cluster.
+
+        Raises:
+            AccessError: this client may not read them.
+        """
+
+        def send(some: list[str]) -> dict[str, Future[Any]]:
+            resources = [_kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in some]
+            futures = self._client.describe_configs(resources, request_timeout=self._request_s)
+            return {resource.name: future for resource, future in futures.items()}
+
+        found = self._ask("describe the configs of", [topic], send)[topic]
+        of_topic = _kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {
+            name: entry.value
+            for name, entry in sorted(found.items())
+            if getattr(entry.source, "value", entry.source) == of_topic
+            and not name.startswith(_OF_A_CLUSTER)
+        }
+
+    def create_fitting(self, topic: NewTopic) -> dict[str, str]:
+        """Create a topic, without those configs that this cluster does not take.
+
+        Returns:
+            These configs, each with the reason.
+
+        Raises:
+            ConfigError: it cannot be created without them either.
+        """
+        try:
+            self.create([topic])
+        except ConfigError:
+            refused = self._refused(topic)
+            if not refused:
+                raise
+        else:
+            return {}
+        config = {name: value for name, value in topic.config.items() if name not in refused}
+        new = NewTopic(
+            topic.name,
+            topic.partitions,
+            topic.replication_factor,
+            config,
+            topic.because,
+            changelog=False,
+        )
+        self.create([new])
+        return refused
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Have a topic have so many partitions."""
+        self._ask(
+            "add partitions to",
+            [topic],
+            lambda some: self._client.create_partitions(
+                [_kafka.NewPartitions(name, partitions) for name in some],
+                request_timeout=self._request_s,
+                operation_timeout=self._request_s,
+            ),
+        )
+
+    def replicas(self, topic: str) -> int:
+        """How many replicas its partitions have."""
+        return min(len(one.replicas) for one in self.layout(topic))
+
+    def _refused(self, topic: NewTopic) -> dict[str, str]:
+        """Which configs are refused each by itself, and why."""
+        found: dict[str, str] = {}
+        for name, value in topic.config.items():
+            new = _kafka.NewTopic(
+                topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                config={name: value},
+            )
+            futures = self._client.create_topics(
+                [new], validate_only=True, request_timeout=self._request_s
+            )
+            try:
+                futures[topic.name].result(2 * self._request_s)
+            except KafkaException as error:
+                found[name] = error.args[0].str()
+            except FutureTimeoutError:
+                continue
+        return found
+
+    def _answer(self, action: str, ask: Any) -> Any:
+        servers = self._config.get("bootstrap.servers")
+        try:
+            return ask(request_timeout=self._request_s).result(2 * self._request_s)
+        except KafkaException as error:
+            if error.args[0].code() in DENIED:
+                raise denial(error.args[0], self._config) from error
+            raise FatalClientError(
+                f"the cluster at {servers} does not {action}: {error.args[0].str()}"
+            ) from error
+        except FutureTimeoutError as error:
+            raise FatalClientError(f"the cluster at {servers} does not {action}") from error
+
+
+def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], dict[str, str]]:
+    """The configs that a topic of so many replicas can have, and the others, each with the reason.
+
+    >>> fitting({"min.insync.replicas": "2", "retention.ms": "-1"}, 1)
+    ({'retention.ms': '-1'}, {'min.insync.replicas': 'the topic has 1 replicas'})
+    """
+    wanted = int(config.get("min.insync.replicas", "1"))
+    if wanted <= replicas:
+        return dict(config), {}
+    kept = {name: value for name, value in config.items() if name != "min.insync.replicas"}
+    return kept, {"min.insync.replicas": f"the topic has {replicas} replicas"}

@@ -1,0 +1,273 @@
+"""A mirror: topics of one cluster copied to another, each record once.
+
+What runs is a `Session`. This begins one, and the next one where it ends for a reason that passes:
+brokers that are gone, a transaction that expired. While a cluster does not answer nothing ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from headrace.state.events.log import get_logger
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import (
+    ConfigError,
+    FatalClientError,
+    IdentityError,
+    StopRequestedError,
+    StreamsError,
+)
+from headrace.streams.kafka.broker_contact import reach
+from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.mirror.groups import GroupWatch
+from headrace.streams.mirror.names import SAME, Naming, Selection, table_of
+from headrace.streams.mirror.session import Counts, Session
+from headrace.streams.mirror.table import new_table
+from headrace.streams.mirror.topics import MirrorTopics, Side, read_table
+from headrace.streams.mirror.writer import MirrorProducer
+from headrace.streams.seams.clients import Clock
+from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.worker_errors import (
+    AbortableError,
+    OffsetLostError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+)
+
+_ASK_S = 10.0
+"""How long one question is repeated; what asks goes on after that, or begins anew."""
+_AGAIN_S = 0.5
+_AGAIN_MAX_S = 10.0
+_RECORD_MIN = 16 << 20
+"""The client refuses what is larger than it was told: records may be smaller when compressed."""
+_PASSING = (AbortableError, OutcomeUnknownError, FatalClientError, OffsetLostError)
+
+
+class Mirror:
+    """Copies topics of one cluster to another.
+
+    Args:
+        name: the same each time; it is the group ``mirror.<name>`` at the target, and its table is
+            the topic ``mirror.<name>.offsets`` there.
+        source: ``bootstrap.servers`` and other settings of the cluster that is read.
+        target: those of the cluster that is written.
+        topics: names, and patterns such as ``orders-*``.
+        rename: what topics are called at the target, of ``{cluster}`` and ``{topic}``.
+        source_name: what people call the source; ``{cluster}`` is that.
+        target_name: what people call the target.
+        replication_factor: of what is made at the target; -1 takes its default.
+        skip_lost: go on behind records that the source deleted before they were copied.
+        groups: those of the source whose offsets are noted at the target now and then.
+
+    Raises:
+        ConfigError: something of this is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        source: Mapping[str, Any],
+        target: Mapping[str, Any],
+        topics: Iterable[str],
+        rename: str = SAME,
+        source_name: str = "source",
+        target_name: str = "target",
+        replication_factor: int = -1,
+        skip_lost: bool = False,
+        groups: Iterable[str] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._name = name
+        self._source = config_of(name, source)
+        self._target = config_of(name, target)
+        self._names = source_name, target_name
+        self._selection = Selection.of(topics)
+        self._naming = Naming(rename, source_name)
+        self._replication_factor = replication_factor
+        self._skip_lost = skip_lost
+        self._group_names = tuple(groups)
+        self._clock = clock or SystemClock()
+        self._owner = uuid.uuid4().hex
+        self._log = get_logger().bind(mirror=name)
+        self.counts = Counts()
+
+    def run(self, *, once: bool = False, stop: threading.Event | None = None) -> int:
+        """Copy what is there and what comes, until `stop` is set.
+
+        Args:
+            once: end where the topics end now.
+
+        Returns:
+            How many records were copied.
+
+        Raises:
+            StreamsError: a person has to put something right; the message says what.
+        """
+        stop = stop or threading.Event()
+        try:
+            for config in (self._source, self._target):
+                reach(config.admin_config())
+            source, target = self._sides(stop)
+            self._make_table(target)
+            groups = GroupWatch(self._source.restore_config(), self._group_names)
+            try:
+                self._mirror(source, target, groups, stop, once=once)
+            finally:
+                groups.close()
+        except StopRequestedError:
+            self._log.info("mirror_stopped", reason="it was told to, while it waited for brokers")
+        return self.counts.records
+
+    def _mirror(
+        self, source: Side, target: Side, groups: GroupWatch, stop: threading.Event, *, once: bool
+    ) -> None:
+        topics = MirrorTopics(
+            self._name,
+            source,
+            target,
+            self._selection,
+            self._naming,
+            replication_factor=self._replication_factor,
+        )
+        failed_s = 0.0
+        while True:
+            session = Session(
+                self._name,
+                source,
+                target,
+                topics,
+                partial(self._make_producer, stop),
+                owner=self._owner,
+                skip_lost=self._skip_lost,
+                groups=groups,
+                counts=self.counts,
+                clock=self._clock,
+            )
+            begun_s, before = self._clock.monotonic_s(), self.counts.transactions
+            try:
+                session.run(stop, once=once)
+                return
+            except (*_PASSING, ProducerFencedError) as error:
+                if stop.is_set():
+                    self._log.info("mirror_stopped", reason=str(error))
+                    return
+                failure = error
+            finally:
+                session.close()
+            lasted_s = self._clock.monotonic_s() - begun_s
+            failed_s = 0.0 if self.counts.transactions > before else failed_s + lasted_s
+            self._log.warning("mirror_begins_again", reason=str(failure))
+            if self._await_brokers(stop):
+                failed_s = 0.0  # they were away
+            elif failed_s > self._target.task_timeout_ms / 1000:
+                raise failure
+            if isinstance(failure, ProducerFencedError):
+                self._require_owned(target, session.owner_before, failure)
+            stop.wait(_AGAIN_S)
+
+    def _require_owned(self, target: Side, before: str | None, failure: StreamsError) -> None:
+        """See whether the transaction had only expired, or another mirror has begun.
+
+        Raises:
+            IdentityError: another one has.
+        """
+        owner = read_table(target, table_of(self._name)).owner
+        if owner not in (self._owner, before):
+            raise IdentityError(
+                f"another mirror of the name {self._name} has begun, and this one ends; give each "
+                "its own --name"
+            ) from failure
+
+    def _await_brokers(self, stop: threading.Event) -> bool:
+        """Wait until both clusters answer; returns whether one did not at first.
+
+        Raises:
+            StopRequestedError: `stop` was set meanwhile.
+        """
+        waited, wait_s = False, _AGAIN_S
+        while True:
+            try:
+                for config in (self._source, self._target):
+                    reach(config.admin_config(), within_s=1.0)
+                return waited
+            except FatalClientError as error:
+                waited = True
+                self._log.warning("brokers_not_reached", reason=str(error))
+            if stop.wait(wait_s):
+                raise StopRequestedError("stopped while waiting for the brokers")
+            wait_s = min(2 * wait_s, _AGAIN_MAX_S)
+
+    def _sides(self, stop: threading.Event) -> tuple[Side, Side]:
+        configs = self._source, self._target
+        return sides(configs, self._names, stopping=stop.is_set, timeout_s=_ASK_S)
+
+    def _make_table(self, target: Side) -> None:
+        topic = table_of(self._name)
+        if topic not in target.cluster.describe([topic]):
+            target.cluster.create([new_table(topic, self._replication_factor)])
+        found = target.cluster.describe([topic]).get(topic)
+        if found is not None and found.cleanup_policy not in (None, {"compact"}):
+            raise ConfigError(
+                f"topic {topic} of {target.name} has what mirror {self._name} has copied, and its "
+                "cleanup.policy would delete that; set it to compact, or give another --name"
+            )
+
+    def _make_producer(self, stop: threading.Event, limits: Mapping[str, int]) -> MirrorProducer:
+        largest = max((*limits.values(), _RECORD_MIN // 4))
+        config = {
+            **self._target.producer_config(
+                f"{self._target.application_id}-0",
+                message_max_bytes=4 * largest,
+                batch_max_bytes=min(limits.values(), default=None),
+            ),
+            "delivery.report.only.error": False,
+        }
+        return MirrorProducer(
+            config,
+            limits=limits,
+            timeout_s=_ASK_S,
+            stopping=stop.is_set,
+            group=self._target.application_id,
+        )
+
+
+def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
+    """The settings of one of the clusters, checked.
+
+    Raises:
+        ConfigError: they are wrong.
+    """
+    return StreamsConfig.parse({**settings, "application.id": f"mirror.{name}"})
+
+
+def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
+    """One cluster.
+
+    Args:
+        limits: those of a `Cluster`.
+    """
+    cluster = Cluster(config.admin_config(), **limits)
+    return Side(name, cluster.cluster_id(), cluster, config.restore_config())
+
+
+def sides(
+    configs: tuple[StreamsConfig, StreamsConfig], names: tuple[str, str], **limits: Any
+) -> tuple[Side, Side]:
+    """Both clusters, which are two.
+
+    Raises:
+        ConfigError: they are one.
+    """
+    source, target = (side_of(c, n, **limits) for c, n in zip(configs, names, strict=True))
+    if source.id == target.id:
+        raise ConfigError(
+            f"{names[0]} and {names[1]} are one cluster ({source.id}), at "
+            f"{configs[0].bootstrap_servers} and {configs[1].bootstrap_servers}; correct "
+            "bootstrap.servers of one of them"
+        )
+    return source, target

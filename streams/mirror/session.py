@@ -1,0 +1,378 @@
+"""The life of one producer of a mirror: from what is committed, transaction by transaction.
+
+    table ─► positions ─► records of the source ─► one transaction of the target:
+      ▲                                              records, rows of the table, offsets
+      └──────────────────────────────────────────────┘
+
+It begins by fencing whoever has the mirror's name, which decides what that one left open. Then the
+table says what is committed. Whatever fails ends the session, and the next one begins so again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.state.events.log import get_logger
+from headrace.streams.errors import FatalClientError, RecordError
+from headrace.streams.mirror.groups import GroupWatch
+from headrace.streams.mirror.names import table_of
+from headrace.streams.mirror.places import begins_of, ends_of, strange
+from headrace.streams.mirror.reader import SourceReader
+from headrace.streams.mirror.segments import joined, runs_of
+from headrace.streams.mirror.table import (
+    Blocks,
+    Row,
+    Table,
+    group_row,
+    owner_row,
+    topic_row,
+)
+from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
+from headrace.streams.mirror.writer import MirrorProducer, Refused
+from headrace.streams.seams.clients import Clock, CommittedOffset, TopicPartition
+from headrace.streams.worker_errors import AbortableError
+
+MakeProducer = Callable[[Mapping[str, int]], MirrorProducer]
+
+TRANSACTION_S = 0.2
+TRANSACTION_RECORDS = 20_000
+TRANSACTION_BYTES = 16 << 20
+_POLL_RECORDS = 5_000
+_POLL_S = 0.1
+_IDLE_S = 1.0
+"""How often a position is committed that has moved over no record, and groups' offsets."""
+LOOK_S = 5.0
+_PRUNE_LOOKS = 12
+_STATUS_S = 10.0
+_LAGS_MAX = 20
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a mirror has done.
+
+    Args:
+        records: how many were committed.
+        transactions: how many were committed, those that only say where it stands too.
+    """
+
+    records: int = 0
+    transactions: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """The transaction that is open.
+
+    Args:
+        runs: the offsets of the source that were written.
+    """
+
+    begun_s: float
+    runs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+    records: int = 0
+    size: int = 0
+
+
+class Session:
+    """See the module.
+
+    Args:
+        make_producer: makes the producer of the mirror, told what topics take; it may grow.
+        owner: an id of this process.
+        skip_lost: go on behind records that were deleted before they were copied.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Side,
+        target: Side,
+        topics: MirrorTopics,
+        make_producer: MakeProducer,
+        *,
+        owner: str,
+        skip_lost: bool,
+        groups: GroupWatch,
+        counts: Counts,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._target = target
+        self._topics = topics
+        self._owner = owner
+        self._skip_lost = skip_lost
+        self._groups = groups
+        self._counts = counts
+        self._clock = clock
+        self._log = get_logger().bind(mirror=name)
+        self._table_topic = table_of(name)
+        self._limits: dict[str, int] = {}
+        self._make_producer = make_producer
+        self._producer: MirrorProducer
+        self._batch_max = 0
+        self._reader = SourceReader(source.reading)
+        self._table = Table()
+        self.owner_before: str | None = None
+        self._targets: dict[TopicPartition, TopicPartition] = {}
+        self._expected: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._groups_written: dict[tuple[str, TopicPartition], int] = {}
+        self._open: _Open | None = None
+        self._rows: list[Row] = []
+        self._looks = 0
+        self._looked_s = self._idle_s = self._said_s = 0.0
+        self._said_records = 0
+
+    def run(self, stop: threading.Event, *, once: bool) -> None:
+        """Mirror until `stop` is set, or `once` to the ends that the topics have now.
+
+        Raises:
+            StreamsError: what ended the session.
+        """
+        # What topics take has to be known before there is a producer; nothing else of this look is
+        # used, as somebody may still write.
+        pairs = self._topics.look(read_table(self._target, self._table_topic))
+        self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
+        self._batch_max = min(self._limits.values(), default=MESSAGE_MAX)
+        self._producer = self._make_producer(self._limits)
+        self._producer.init()
+        self._table = read_table(self._target, self._table_topic)
+        self.owner_before = self._table.owner
+        self._look(is_first=True)
+        until = self._source.cluster.stable_offsets(self._targets) if once else None
+        self._said_s = self._clock.monotonic_s()
+        while not stop.is_set():
+            self._turn()
+            reached = self._reader.positions
+            if until is not None and all(reached[p] >= end for p, end in until.items()):
+                break
+        self._commit_if_needed()
+
+    def close(self) -> None:
+        """Let go of the connections; what is open is left to the successor, which decides it."""
+        producer: MirrorProducer | None = getattr(self, "_producer", None)
+        if producer is not None:
+            producer.close()
+        self._reader.close()
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._commit_if_needed()
+            self._look_again()
+        if now_s - self._said_s >= _STATUS_S:
+            self._say(now_s)
+        wait_s = _POLL_S
+        if self._open is not None:
+            wait_s = min(_POLL_S, max(0.0, self._open.begun_s + TRANSACTION_S - now_s))
+        for place, batch in self._reader.poll(_POLL_RECORDS, wait_s).items():
+            is_open = self._begin()
+            runs = is_open.runs.setdefault(place, [])
+            runs += runs_of([message.offset() for message in batch])
+            is_open.size += self._producer.send_all(self._targets[place], batch)
+            is_open.records += len(batch)
+            if self._producer.refused is not None:
+                self._raise_refused(self._producer.refused)
+        if self._is_due():
+            self._commit()
+
+    def _begin(self) -> _Open:
+        if self._open is None:
+            self._producer.begin()
+            self._open = _Open(self._clock.monotonic_s())
+        return self._open
+
+    def _is_due(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if self._open is None:
+            return now_s - self._idle_s >= _IDLE_S and self._has_news()
+        return (
+            self._open.records >= TRANSACTION_RECORDS
+            or self._open.size >= TRANSACTION_BYTES
+            or now_s - self._open.begun_s >= TRANSACTION_S
+        )
+
+    def _has_news(self) -> bool:
+        self._idle_s = self._clock.monotonic_s()
+        return bool(
+            self._rows
+            or self._reader.positions != self._committed
+            or self._groups.found() != self._groups_written
+        )
+
+    def _commit_if_needed(self) -> None:
+        if self._open is not None or self._has_news():
+            self._commit()
+
+    # -- the commit ----------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        """Make last what was written, together with where it stands."""
+        done = self._begin()
+        spans = self._producer.spans()
+        if self._producer.refused is not None:
+            self._raise_refused(self._producer.refused)
+        positions = self._reader.positions
+        moved = {p: to for p, to in positions.items() if self._committed.get(p) != to}
+        for place, to in moved.items():
+            segments = []
+            if place in done.runs:
+                span = spans[self._targets[place]]
+                self._require_alone(place, span, sum(count for _, count in done.runs[place]))
+                segments = joined(done.runs[place], span[0])
+                self._expected[place] = span[1] + 2  # the transaction's marker stands between
+            self._rows += self._table.blocks[place].advance(place, to, segments)
+        seen = self._groups.found()
+        self._rows += [
+            group_row(group, place, offset)
+            for (group, place), offset in seen.items()
+            if self._groups_written.get((group, place)) != offset
+        ]
+        self._send_rows()
+        if moved:
+            offsets = {self._targets[p]: CommittedOffset(to) for p, to in moved.items()}
+            self._producer.send_offsets(offsets, self._reader.group_metadata())
+        self._producer.commit()
+        self._open = None
+        self._committed.update(moved)
+        self._groups_written = seen
+        self._counts.records += done.records
+        self._counts.transactions += 1
+
+    def _require_alone(self, place: TopicPartition, span: tuple[int, int], count: int) -> None:
+        """See that nobody else has written to the target."""
+        first, last = span
+        if first != self._expected[place] or last - first + 1 != count:
+            self._abort()
+            raise strange(self._targets[place], self._target.name, first, self._name)
+
+    def _send_rows(self) -> None:
+        now_ms = self._clock.now_ms()
+        for key, value in self._rows:
+            self._producer.send(self._table_topic, value, key, 0, now_ms, None)
+        self._rows = []
+
+    def _abort(self) -> None:
+        self._producer.abort()
+        self._open = None
+
+    def _raise_refused(self, refused: Refused) -> None:
+        target = refused.place
+        source = next(p for p, there in self._targets.items() if there == target)
+        runs = self._open.runs[source] if self._open is not None else []
+        self._abort()
+        first = refused.source_offset
+        last = first
+        if first is None or last is None:
+            first, last = runs[0][0], runs[-1][0] + runs[-1][1] - 1
+        limit = self._limits[target.topic]
+        where = f"topic {target.topic} of {self._target.name}"
+        if refused.size is None or refused.size <= limit // 2:
+            what = f"{where} refuses a record: {refused.error.str()}"
+            hint = f"correct the settings of {where}"
+        else:
+            what = (
+                f"a record of {refused.size} bytes is larger than {where} takes "
+                f"(max.message.bytes={limit}): {refused.error.str()}"
+            )
+            hint = f"raise it: headrace topics set {target.topic} max.message.bytes=..."
+        raise RecordError(
+            what,
+            topic=source.topic,
+            partition=source.partition,
+            offset=last,
+            first=first,
+            hint=f"nothing past it is copied: {hint}, then start the mirror again",
+        )
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def _look_again(self) -> None:
+        """Look for topics and partitions that are new, where the clusters answer."""
+        try:
+            self._look(is_first=False)
+        except FatalClientError as error:
+            self._log.warning("topics_not_looked_at", reason=str(error))
+        self._looked_s = self._clock.monotonic_s()
+
+    def _look(self, *, is_first: bool) -> None:
+        pairs = self._topics.look(self._table)
+        new = [pair for pair in pairs if pair.topic not in self._table.topics]
+        if is_first or new:
+            self._register(new, is_first=is_first)
+        places = {
+            TopicPartition(pair.topic, n): TopicPartition(pair.mirrored.target, n)
+            for pair in pairs
+            for n in range(pair.partitions)
+        }
+        self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
+        if any(pair.limit < self._batch_max for pair in pairs):
+            raise AbortableError("a topic takes less at a time than those before")
+        added = {source: there for source, there in places.items() if source not in self._targets}
+        self._begin_places(added)
+        self._looks += 1
+        if self._looks % _PRUNE_LOOKS == 0:
+            self._prune()
+        self._looked_s = self._clock.monotonic_s()
+
+    def _register(self, new: list[Pair], *, is_first: bool) -> None:
+        """Write who copies what, before anything of it is copied.
+
+        Two mirrors of opposite ways may begin at once: each looks once more when its own is there.
+        """
+        self._table.topics.update({pair.topic: pair.mirrored for pair in new})
+        rows = [topic_row(pair.topic, pair.mirrored) for pair in new]
+        self._write_alone([owner_row(self._owner), *rows] if is_first else rows)
+        back = self._topics.would_come_back(pair.topic for pair in new) if new else []
+        if back:
+            self._write_alone([topic_row(pair.topic, None) for pair in new])
+            self._topics.refuse_loop(back[0])
+
+    def _write_alone(self, rows: list[Row]) -> None:
+        self._producer.begin()
+        self._rows += rows
+        self._send_rows()
+        self._producer.commit()
+
+    def _begin_places(self, added: dict[TopicPartition, TopicPartition]) -> None:
+        if not added:
+            return
+        blocks = {source: self._table.blocks.get(source, Blocks()) for source in added}
+        begins = begins_of(self._source, blocks, skip_lost=self._skip_lost)
+        ends = ends_of(self._target, added, blocks, mirror=self._name)
+        self._table.blocks.update(blocks)
+        self._targets.update(added)
+        self._expected.update({source: ends[there] for source, there in added.items()})
+        self._committed.update({place: blocks[place].position for place in added})
+        self._reader.add(begins)
+        self._groups.watch(self._targets)
+        self._log.info(
+            "partitions_begun",
+            partitions=len(added),
+            topics=len({place.topic for place in added}),
+            copied=sum(1 for place in added if blocks[place].position),
+        )
+
+    def _prune(self) -> None:
+        """Forget where records stand that are not at the target any more."""
+        starts = self._target.cluster.start_offsets(self._targets.values())
+        for source, there in self._targets.items():
+            self._rows += self._table.blocks[source].dropped(source, starts[there])
+
+    def _say(self, now_s: float) -> None:
+        lags = self._reader.lags(self._targets)
+        worst = sorted(lags.items(), key=lambda item: -item[1])[:_LAGS_MAX]
+        self._log.info(
+            "mirror_went_on",
+            records=self._counts.records,
+            per_s=round((self._counts.records - self._said_records) / (now_s - self._said_s)),
+            lag=sum(lags.values()),
+            lags={str(place): lag for place, lag in worst if lag},
+        )
+        self._said_s, self._said_records = now_s, self._counts.records

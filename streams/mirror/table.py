@@ -1,0 +1,230 @@
+"""The table of a mirror: where it stands, and which offset of the source is which of the target.
+
+It is the compacted topic ``mirror.<name>.offsets`` of the target, one partition, rows of JSON:
+
+| key | value |
+|---|---|
+| ``["owner"]`` | the id of the process that writes |
+| ``["topic", T]`` | the source's topic T: its id, its cluster, what it is called at the target |
+| ``["offsets", T, P, N]`` | block N of partition P: the position, and segments |
+| ``["group", G, T, P]`` | where the group G of the source stood, when it was last looked at |
+
+Rows are written in the transaction of the records that they are about. The position of a partition
+is that of its last block. The group's offsets say the same, but brokers forget those of a group
+without members after some days, and a mirror that forgot would copy everything again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.streams.mirror.segments import Segment
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import NewTopic
+
+Row = tuple[bytes, "bytes | None"]
+
+BLOCK_SEGMENTS = 32
+"""A block with so many is full; each transaction writes the last block of its partitions anew."""
+_ROW_SEGMENTS = 1000
+"""One transaction may have many; a row stays far below what brokers take."""
+_CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),  # what stands in the last file is never compacted
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
+
+def new_table(name: str, replication_factor: int) -> NewTopic:
+    """The topic, as it is made."""
+    return NewTopic(name, 1, replication_factor, _CONFIGS, "it is read whole", changelog=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A topic that is mirrored.
+
+    Args:
+        cluster: the id of the cluster that it comes from.
+        source_id: the topic's id there.
+        target: what it is called at the target.
+        target_id: its id there.
+        via: the clusters that its records may have come by.
+    """
+
+    cluster: str
+    source_id: str
+    target: str
+    target_id: str
+    via: tuple[str, ...]
+
+    def encoded(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "cluster": self.cluster,
+            "source": self.source_id,
+            "as": self.target,
+            "target": self.target_id,
+            "via": list(self.via),
+        }
+
+    @classmethod
+    def decoded(cls, row: Mapping[str, Any]) -> Mirrored:
+        """Of JSON."""
+        via = tuple(row["via"])
+        return cls(row["cluster"], row["source"], row["as"], row["target"], via)
+
+
+@dataclass(slots=True)
+class Blocks:
+    """One partition's blocks.
+
+    Args:
+        position: the next offset to read of the source.
+        number: of the last block.
+        last: the segments of the last block.
+        ends: the number of each block before, and the offset behind it at the target.
+    """
+
+    position: int = 0
+    number: int = 0
+    last: list[Segment] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def target_end(self) -> int:
+        """The offset behind the last record at the target; 0 where none was copied."""
+        if self.last:
+            return _end(self.last)
+        return self.ends[-1][1] if self.ends else 0
+
+    def advance(self, place: TopicPartition, position: int, more: Sequence[Segment]) -> list[Row]:
+        """Go on to a position; returns the rows that say so."""
+        self.position = position
+        rows = []
+        pieces = [more[at : at + _ROW_SEGMENTS] for at in range(0, len(more), _ROW_SEGMENTS)]
+        for piece in pieces or [[]]:
+            if len(self.last) >= BLOCK_SEGMENTS and piece:
+                self.ends.append((self.number, _end(self.last)))
+                self.number += 1
+                self.last = []
+            self.last.extend(piece)
+            rows.append(self._row(place))
+        return rows
+
+    def dropped(self, place: TopicPartition, target_begin: int) -> list[Row]:
+        """The rows that delete blocks of records that are not at the target any more."""
+        gone = [number for number, end in self.ends if end <= target_begin]
+        self.ends = self.ends[len(gone) :]
+        return [(_key("offsets", *place, number), None) for number in gone]
+
+    def _row(self, place: TopicPartition) -> Row:
+        value = {"to": self.position, "segments": [list(one) for one in self.last]}
+        return _key("offsets", *place, self.number), _json(value)
+
+
+class Table:
+    """What the rows say together.
+
+    Args:
+        whole: the topics of which all segments are kept, to translate offsets by.
+    """
+
+    def __init__(self, whole: Iterable[str] = ()) -> None:
+        self.owner: str | None = None
+        self.topics: dict[str, Mirrored] = {}
+        self.blocks: dict[TopicPartition, Blocks] = {}
+        self.groups: dict[str, dict[TopicPartition, int]] = {}
+        self._whole = frozenset(whole)
+        self._segments: dict[TopicPartition, dict[int, list[Segment]]] = {}
+        self._ends: dict[TopicPartition, dict[int, int]] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], *, whole: Iterable[str] = ()) -> Table:
+        """Read rows; of one key the last one counts."""
+        table = cls(whole)
+        for key, value in rows:
+            table._take(json.loads(key), None if value is None else json.loads(value))
+        for place, ends in table._ends.items():
+            there = table.blocks[place]
+            there.ends = sorted((n, end) for n, end in ends.items() if n != there.number)
+        return table
+
+    def segments(self, place: TopicPartition) -> list[Segment]:
+        """All that are known of a partition, in their order."""
+        blocks = self._segments.get(place, {})
+        return [one for number in sorted(blocks) for one in blocks[number]]
+
+    def _take(self, key: Sequence[Any], value: Any) -> None:
+        kind, *rest = key
+        if kind == "owner":
+            self.owner = value
+        elif kind == "topic" and value is None:
+            self.topics.pop(rest[0], None)
+        elif kind == "topic":
+            self.topics[rest[0]] = Mirrored.decoded(value)
+        elif kind == "group" and value is not None:
+            self.groups.setdefault(rest[0], {})[TopicPartition(rest[1], rest[2])] = value
+        elif kind == "offsets":
+            self._take_block(TopicPartition(rest[0], rest[1]), rest[2], value)
+
+    def _take_block(self, place: TopicPartition, number: int, value: Any) -> None:
+        ends = self._ends.setdefault(place, {})
+        if value is None:
+            ends.pop(number, None)
+            self._segments.get(place, {}).pop(number, None)
+            return
+        segments = [Segment(*one) for one in value["segments"]]
+        ends[number] = _end(segments)
+        there = self.blocks.setdefault(place, Blocks())
+        if number >= there.number:
+            there.position, there.number, there.last = value["to"], number, segments
+        if place.topic in self._whole:
+            self._segments.setdefault(place, {})[number] = segments
+
+
+def owner_row(owner: str) -> Row:
+    """Who writes from now on."""
+    return _key("owner"), _json(owner)
+
+
+def topic_row(topic: str, mirrored: Mirrored | None) -> Row:
+    """What a topic of the source is at the target; None for one that is mirrored no more."""
+    return _key("topic", topic), None if mirrored is None else _json(mirrored.encoded())
+
+
+def group_row(group: str, place: TopicPartition, offset: int) -> Row:
+    """Where a group of the source stands."""
+    return _key("group", group, *place), _json(offset)
+
+
+def rows_of(config: Mapping[str, Any], begins: Mapping[TopicPartition, int],
+            ends: Mapping[TopicPartition, int]) -> Iterator[Row]:  # fmt: skip
+    """The rows of a table on its cluster.
+
+    Args:
+        config: librdkafka's settings, from `StreamsConfig.restore_config`.
+    """
+    reader = TopicReader(config)
+    try:
+        for message in reader.read(begins, ends):
+            yield message.key() or b"", message.value()
+    finally:
+        reader.close()
+
+
+def _end(segments: Sequence[Segment]) -> int:
+    return segments[-1].target + segments[-1].length if segments else 0
+
+
+def _key(*parts: object) -> bytes:
+    return _json(list(parts))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

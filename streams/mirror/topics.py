@@ -1,0 +1,300 @@
+"""The topics of a mirror on both clusters: which they are, made, grown, and refused.
+
+A topic at the target belongs to its mirror alone. Records never come back to a cluster that they
+were copied from: the tables of mirrors at the source say by which clusters its topics have come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from headrace.state.events.log import get_logger
+from headrace.streams.errors import (
+    ConfigError,
+    FatalClientError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+)
+from headrace.streams.mirror.cluster import Cluster, fitting
+from headrace.streams.mirror.errors import MirroredTopicReplacedError
+from headrace.streams.mirror.names import Naming, Selection, is_table, table_of
+from headrace.streams.mirror.table import Mirrored, Table, rows_of
+from headrace.streams.plan.topic_identity import same_topic
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+
+MESSAGE_MAX = 1_048_588
+"""Kafka's default of max.message.bytes."""
+_APPEAR_S = 10.0
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two clusters.
+
+    Args:
+        name: what people call it.
+        id: what tells it from all others.
+        reading: librdkafka's settings for what reads topics there.
+    """
+
+    name: str
+    id: str
+    cluster: Cluster
+    reading: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A topic of the source and what it is at the target.
+
+    Args:
+        partitions: how many the source has; the target has no fewer.
+        limit: the max.message.bytes of the target.
+    """
+
+    topic: str
+    partitions: int
+    limit: int
+    mirrored: Mirrored
+
+
+class MirrorTopics:
+    """See the module.
+
+    Args:
+        replication_factor: of what is made at the target; -1 takes its default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Side,
+        target: Side,
+        selection: Selection,
+        naming: Naming,
+        *,
+        replication_factor: int,
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._target = target
+        self._selection = selection
+        self._naming = naming
+        self._replication_factor = replication_factor
+        self._log = get_logger().bind(mirror=name)
+        self._said: set[str] = set()
+        self._via: dict[str, frozenset[str]] = {}
+        self._seen: frozenset[str] = frozenset()
+
+    def look(self, table: Table) -> list[Pair]:
+        """See which topics there are, make those that the target lacks, and have them grow.
+
+        Raises:
+            StreamsError: something is not as it must be; the message says what.
+        """
+        facts = self._selected()
+        if not facts.keys() <= self._seen:
+            self._via = self.origins()
+            self._seen = frozenset(facts)
+        facts = {name: fact for name, fact in facts.items() if not self._comes_back(name)}
+        targets = {name: self._naming.at_target(name) for name in facts}
+        for name, fact in facts.items():
+            self._check_known(table.topics.get(name), fact, targets[name])
+        there = self._target.cluster.describe(targets.values())
+        for name, fact in facts.items():
+            at_target = there.get(targets[name])
+            if at_target is None:
+                self._create(table.topics.get(name), fact, targets[name])
+            else:
+                self._check_target(table.topics.get(name), fact, at_target)
+        there = self._made(targets.values())
+        return [self._pair(facts[name], there[targets[name]]) for name in sorted(facts)]
+
+    def origins(self) -> dict[str, frozenset[str]]:
+        """By which clusters the topics of the source have come there, as its mirrors say."""
+        source = self._source
+        tables = [name for name in source.cluster.topic_names() if is_table(name)]
+        found: dict[str, set[str]] = {}
+        for name in tables:
+            for mirrored in read_table(source, name).topics.values():
+                found.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
+        return {topic: frozenset(clusters) for topic, clusters in found.items()}
+
+    def would_come_back(self, topics: Iterable[str]) -> list[str]:
+        """Those topics whose records the target was the source of."""
+        via = self.origins()
+        return [topic for topic in topics if self._target.id in via.get(topic, ())]
+
+    def refuse_loop(self, topic: str) -> None:
+        """Say that a topic came from the target.
+
+        Raises:
+            ConfigError: always.
+        """
+        source, target = self._source.name, self._target.name
+        raise ConfigError(
+            f"topic {topic} of {source} is a copy of a topic of {target}, and its records would "
+            "go round; mirror the topics that are written there, and give each way a --rename such "
+            "as '{cluster}.{topic}'"
+        )
+
+    def _selected(self) -> dict[str, TopicFacts]:
+        source = self._source
+        wanted = list(self._selection.names)
+        if self._selection.patterns:
+            known = self._selection.matching(source.cluster.topic_names())
+            wanted += [name for name in known if name not in wanted]
+        facts = source.cluster.describe(wanted)
+        for name in self._selection.names:
+            if name not in facts:
+                near = get_close_matches(name, source.cluster.names(), n=1)
+                meant = f" (did you mean {near[0]}?)" if near else ""
+                raise MissingTopicError(
+                    f"{source.name} has no topic {name}{meant}; correct --topics, or create it",
+                    topics=[name],
+                )
+            if is_table(name):
+                raise ConfigError(f"topic {name} is the table of a mirror, and is not mirrored")
+        return facts
+
+    def _comes_back(self, topic: str) -> bool:
+        if self._target.id not in self._via.get(topic, ()):
+            return False
+        if topic in self._selection.names:
+            self.refuse_loop(topic)
+        if topic not in self._said:
+            self._said.add(topic)
+            self._log.info("topic_left_out", topic=topic, reason=f"a copy from {self._target.name}")
+        return True
+
+    def _check_known(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
+        if known is None:
+            return
+        if known.cluster != self._source.id:
+            raise ConfigError(
+                f"mirror {self._name} has copied {fact.name} of the cluster {known.cluster}, and "
+                f"{self._source.name} is {self._source.id}; correct --from, or give another --name"
+            )
+        if known.target != target:
+            raise ConfigError(
+                f"mirror {self._name} has copied {fact.name} as {known.target}, and --rename makes "
+                f"it {target}; give --rename as before, or another --name"
+            )
+        if not same_topic(known.source_id, fact.topic_id):
+            raise MirroredTopicReplacedError(
+                fact.name,
+                self._source.name,
+                before=known.source_id,
+                now=fact.topic_id,
+                mirror=self._name,
+            )
+
+    def _check_target(self, known: Mirrored | None, fact: TopicFacts, there: TopicFacts) -> None:
+        if known is not None and not same_topic(known.target_id, there.topic_id):
+            raise MirroredTopicReplacedError(
+                there.name,
+                self._target.name,
+                before=known.target_id,
+                now=there.topic_id,
+                mirror=self._name,
+            )
+        if known is None:
+            self._refuse_strange(fact, there)
+        elif there.partitions < fact.partitions:
+            self._target.cluster.grow(there.name, fact.partitions)
+            self._log.info("partitions_added", topic=there.name, partitions=fact.partitions)
+
+    def _refuse_strange(self, fact: TopicFacts, there: TopicFacts) -> None:
+        """A topic that was there before: it must fit, and have no records."""
+        where = f"topic {there.name} of {self._target.name}"
+        if there.partitions < fact.partitions:
+            raise MisconfiguredTopicError(
+                f"{where} has {there.partitions} partitions, and {fact.name} of "
+                f"{self._source.name} has {fact.partitions}: records keep their partitions; delete "
+                "it, or give it as many, or choose another --rename"
+            )
+        places = [TopicPartition(there.name, number) for number in range(there.partitions)]
+        begins = self._target.cluster.start_offsets(places)
+        ends = self._target.cluster.end_offsets(places)
+        full = next((place for place in places if begins[place] < ends[place]), None)
+        if full is not None:
+            raise MisconfiguredTopicError(
+                f"{where} has records that mirror {self._name} did not write ({full} has offsets "
+                f"{begins[full]} to {ends[full] - 1}): a copy has one writer; delete it, or choose "
+                "another --rename such as '{cluster}.{topic}'"
+            )
+
+    def _create(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
+        cluster = self._target.cluster
+        if known is not None:
+            raise MissingTopicError(
+                f"topic {target} of {self._target.name} was deleted, and mirror {self._name} has "
+                f"copied {fact.name} into it; give the mirror another --name to copy it from its "
+                "beginning",
+                topics=[target],
+            )
+        config = self._source.cluster.own_configs(fact.name)
+        count = self._replication_factor
+        config, refused = fitting(config, count) if count > 0 else (config, {})
+        new = NewTopic(target, fact.partitions, count, config, fact.name, changelog=False)
+        refused |= cluster.create_fitting(new)
+        if count < 0 and "min.insync.replicas" in config:
+            _, more = fitting(config, cluster.replicas(target))
+            cluster.alter_config(target, dict.fromkeys(more))
+            refused |= more
+        self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
+        if refused:
+            self._log.warning("topic_configs_left_out", topic=target, reasons=refused)
+
+    def _made(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Topics that are there; brokers hear of new ones a moment after they are made."""
+        wanted = set(names)
+        give_up_at = time.monotonic() + _APPEAR_S
+        while wanted - (found := self._target.cluster.describe(wanted)).keys():
+            if time.monotonic() > give_up_at:
+                missing = ", ".join(sorted(wanted - found.keys()))
+                raise FatalClientError(
+                    f"{self._target.name} does not show what was made: {missing}"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def _pair(self, fact: TopicFacts, there: TopicFacts) -> Pair:
+        via = tuple(sorted(self._via.get(fact.name, ())))
+        mirrored = Mirrored(self._source.id, fact.topic_id, there.name, there.topic_id, via)
+        return Pair(fact.name, fact.partitions, there.max_message_bytes or MESSAGE_MAX, mirrored)
+
+
+def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
+    """Read a table to its end.
+
+    Args:
+        whole: the topics of which all segments are kept.
+    """
+    place = TopicPartition(topic, 0)
+    begins, ends = side.cluster.start_offsets([place]), side.cluster.stable_offsets([place])
+    return Table.of(rows_of(side.reading, begins, ends), whole=whole)
+
+
+def require_table(side: Side, name: str) -> Table:
+    """Read the table of a mirror for the first time, with what it says of groups.
+
+    Raises:
+        MissingTopicError: there is none.
+    """
+    topic = table_of(name)
+    if topic not in side.cluster.describe([topic]):
+        known = sorted(n for n in side.cluster.topic_names() if is_table(n))
+        there = f"; the tables there are {', '.join(known)}" if known else ""
+        raise MissingTopicError(
+            f"{side.name} has no topic {topic}, so no mirror of this --name has written "
+            f"there{there}",
+            topics=[topic],
+        )
+    return read_table(side, topic)

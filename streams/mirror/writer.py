@@ -1,0 +1,152 @@
+"""Writes what is mirrored, and says at which offsets it stands.
+
+Hot path: `send` runs for each record that is mirrored.
+
+The records that one transaction writes to a partition stand one behind the other, so the offsets of
+the first and of the last one say where all are, and show whether somebody else writes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.kafka.transactional_producer import TransactionalProducer
+from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.worker_errors import OutcomeUnknownError
+
+_NEAR = 0.9
+"""Whoever is as large as this part of what a topic takes is told of one by one."""
+_OVERHEAD = 70
+"""Bytes of a batch around a record, at least."""
+_VOID = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
+
+
+class Refused(NamedTuple):
+    """A record that the target does not take."""
+
+    place: TopicPartition
+    error: KafkaError
+    source_offset: int | None
+    size: int | None
+
+
+class MirrorProducer(TransactionalProducer):
+    """See the module; the other arguments are those of `TransactionalProducer`.
+
+    Args:
+        limits: the max.message.bytes of topics.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, limits: Mapping[str, int], **more: Any):
+        super().__init__(config, **more)
+        self._limits = limits
+        self._spans: dict[TopicPartition, tuple[int, int]] = {}
+        self._unreported: set[TopicPartition] = set()
+        self.refused: Refused | None = None
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._spans.clear()
+        self._unreported.clear()
+        self.refused = None
+        super().begin()
+
+    def send_all(self, place: TopicPartition, batch: Sequence[Any]) -> int:
+        """Write records as they are.
+
+        Returns:
+            How many bytes keys and values have.
+        """
+        topic, partition = place
+        near = _NEAR * self._limits.get(topic, 1_000_000) - _OVERHEAD
+        produce: Callable[..., None] = self._client.produce
+        reported = partial(self._span_reported, self._number, place)
+        first = None if place in self._unreported else batch[0]
+        last = batch[-1]
+        self._unreported.add(place)
+        total = 0
+        columns = zip(
+            batch,
+            map(Message.key, batch),
+            map(Message.value, batch),
+            map(Message.timestamp, batch),
+            map(Message.headers, batch),
+            strict=True,
+        )
+        for message, key, value, (_, time_ms), headers in columns:
+            size = len(key or b"") + len(value or b"")
+            total += size
+            told = None
+            if message is first or message is last:
+                told = reported
+            if headers or size > near:
+                size += _bytes_of(headers)
+                if size > near:
+                    told = partial(self._span_reported, self._number, place,
+                                   source=message.offset(), size=size)  # fmt: skip
+            while True:
+                try:
+                    produce(topic, value, key, partition, told, None, time_ms or 1, headers)
+                except BufferError:
+                    self._wait_for_room()
+                    continue
+                except KafkaException as error:
+                    cause: KafkaError = error.args[0]
+                    if reaction_to(cause, "send") is Reaction.REFUSED:
+                        self.refused = Refused(place, cause, message.offset(), size)
+                        return total
+                    self._raise_for_send(error)
+                break
+        return total
+
+    def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Wait until all is written; returns the first and the last offset at each place.
+
+        `refused` is set where the target refused a record, and the rest means nothing then.
+
+        Raises:
+            StreamsError: it is not written; the transaction is to be aborted.
+        """
+        left = self._flush(self._transaction_timeout_s)
+        if self.refused is not None:
+            return {}
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._raise(KafkaException(failure), "send")
+        if left or self._unreported - self._spans.keys():
+            raise OutcomeUnknownError("producer, send: not all records were taken in time")
+        return dict(self._spans)
+
+    def _span_reported(
+        self,
+        number: int,
+        place: TopicPartition,
+        error: KafkaError | None,
+        message: confluent_kafka.Message,
+        *,
+        source: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        if number != self._number:
+            return
+        if error is not None:
+            if reaction_to(error, "send") is Reaction.REFUSED:
+                if self.refused is None or self.refused.source_offset is None:
+                    self.refused = Refused(place, error, source, size)
+            elif error.code() not in _VOID:
+                self._failure = error
+            return
+        offset = message.offset()
+        assert offset is not None
+        low, high = self._spans.get(place, (offset, offset))
+        self._spans[place] = min(low, offset), max(high, offset)
+
+
+def _bytes_of(headers: Any) -> int:
+    return sum(len(name) + len(data or b"") for name, data in headers or ())
