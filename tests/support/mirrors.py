@@ -89,6 +89,7 @@ class Writer:
                 "transactional.id": name,
                 "linger.ms": 5,
                 "compression.type": "lz4",
+                "log_level": 2,
             }
         )
         self._client.init_transactions(PATIENCE_S)
