@@ -23,6 +23,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.mirror.errors import RecordsLostError
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import SAME, Naming, Selection, table_of
 from headrace.streams.mirror.session import Counts, Session
@@ -152,6 +153,8 @@ class Mirror:
             try:
                 session.run(stop, once=once)
                 return
+            except RecordsLostError:
+                raise
             except (*_PASSING, ProducerFencedError) as error:
                 if stop.is_set():
                     self._log.info("mirror_stopped", reason=str(error))

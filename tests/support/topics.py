@@ -24,6 +24,11 @@ class Topics:
         self._names.append(name)
         return name
 
+    def own(self, name: str) -> str:
+        """Have what begins with a name deleted at the end; returns it."""
+        self._names.append(name)
+        return name
+
     def create(
         self,
         prefix: str = "topic",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.seams.topic_facts import NewTopic
 from tests.support import kafka
 from tests.support.kafka import Record
 from tests.support.mirrors import Clusters, Writer
+from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 
@@ -20,7 +28,7 @@ def test_records_are_copied_as_they_are_and_aborted_ones_left_out(
     west: Topics, east: Topics, clusters: Clusters
 ) -> None:
     topic = west.create("orders", partitions=3, config={"cleanup.policy": "compact"})
-    east._names.append(topic)
+    east.own(topic)
     writer = Writer(west.bootstrap, west.name("writer"))
     for begin in range(0, 3000, 100):
         numbers = [n for n in range(begin, begin + 100) if n % 7 != 6]
@@ -34,3 +42,108 @@ def test_records_are_copied_as_they_are_and_aborted_ones_left_out(
         clusters.mirrored("--topics", topic, "--once", "--name", topic) == "Mirrored: 0 records\n"
     )
     assert east.partitions(topic) == 3
+
+
+def test_settings_partitions_and_topics_that_come_later(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    begin = east.own(west.name("orders"))
+    first = west.create_named(
+        f"{begin}-1",
+        partitions=2,
+        config={"cleanup.policy": "compact,delete", "segment.ms": "777000"},
+    )
+    kafka.write(west.bootstrap, first, [(b"%d" % n, b"v") for n in range(50)])
+    with clusters.running("--topics", f"{begin}-*", "--name", begin) as process:
+        wait_until(lambda: east.partitions(first) == 2, what="the first topic")
+        second = west.create_named(f"{begin}-2")
+        kafka.write(west.bootstrap, second, [(None, b"%d" % n) for n in range(20)])
+        AdminClient({"bootstrap.servers": west.bootstrap}).create_partitions(
+            [NewPartitions(first, 5)]
+        )[first].result(PATIENCE_S)
+        wait_until(lambda: east.partitions(first) == 5, what="more partitions")
+        kafka.write(west.bootstrap, first, [(b"%d" % n, b"w") for n in range(50)])
+
+        def equal() -> bool:
+            return all(
+                _bare(east.bootstrap, topic) == _bare(west.bootstrap, topic)
+                for topic in (first, second)
+                if east.partitions(topic)
+            )
+
+        wait_until(lambda: east.partitions(second) == 1 and equal(), what="all is copied")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    cluster = Cluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
+    configs = cluster.own_configs(first)
+    assert configs["segment.ms"] == "777000"
+    assert set(configs["cleanup.policy"].split(",")) == {"compact", "delete"}
+    assert configs["retention.ms"] == "-1"
+
+
+def test_a_setting_that_the_target_does_not_take_is_left_out_and_said(east: Topics) -> None:
+    name = east.name("made")
+    cluster = Cluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
+    config = {"cleanup.policy": "compact", "no.such.setting": "5"}
+    refused = cluster.create_fitting(NewTopic(name, 1, -1, config, "", changelog=False))
+    assert list(refused) == ["no.such.setting"]
+    wait_until(lambda: east.partitions(name) == 1, what="it is made without")
+    assert cluster.own_configs(name) == {"cleanup.policy": "compact"}
+
+
+def test_a_group_is_moved_from_wherever_it_stands_and_back(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    """The next record there is the next one here: at records, at markers, at aborted records."""
+    topic, group = west.create("orders", partitions=2), west.name("readers")
+    east.own(topic)
+    words = ("--name", topic)
+    writer = Writer(west.bootstrap, west.name("writer"))
+    for begin in range(0, 60, 6):
+        writer.write(topic, range(begin, begin + 6), partitions=2, commits=begin % 18 != 12)
+        if begin == 30:
+            clusters.mirrored("--topics", topic, "--once", *words)
+    clusters.mirrored("--topics", topic, "--once", *words)
+    there, here = kafka.read(west.bootstrap, topic), kafka.read(east.bootstrap, topic)
+    last = max(kafka.ends(west.bootstrap, topic).values())
+    for offset in range(0, last + 1, 5):
+        at_west = {p: min(offset + p, end) for p, end in kafka.ends(west.bootstrap, topic).items()}
+        kafka.set_committed(west.bootstrap, group, topic, at_west)
+        clusters.mirrored("offsets", group, "--yes", *words)
+        at_east = kafka.committed(east.bootstrap, group, topic)
+        assert _left(here, at_east) == _left(there, at_west)
+        clusters.mirrored("offsets", group, "--yes", "--back", *words)
+        assert _left(there, kafka.committed(west.bootstrap, group, topic)) == _left(there, at_west)
+
+
+def _left(records: list[Record], begins: dict[int, int]) -> list[bytes | None]:
+    return [r.value for r in records if r.offset >= begins[r.partition]]
+
+
+def test_a_group_that_is_ahead_or_at_work_is_not_moved(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    topic, group = west.create("orders"), west.name("readers")
+    east.own(topic)
+    words = ("--name", topic)
+    kafka.write(west.bootstrap, topic, [(None, b"%d" % n) for n in range(10)])
+    clusters.mirrored("--topics", topic, "--once", *words)
+    kafka.write(west.bootstrap, topic, [(None, b"%d" % n) for n in range(5)])
+    kafka.set_committed(west.bootstrap, group, topic, {0: 13})
+    done = clusters.run("offsets", group, "--yes", *words)
+    assert done.returncode == 1
+    assert "offset 13, which is 3 offsets more than are copied" in done.stderr
+    clusters.mirrored("--topics", topic, "--once", *words)
+    shown = clusters.mirrored("offsets", group, "--dry-run", *words)
+    assert f"{topic}-0 13 -> {topic}-0 " in shown
+    assert kafka.committed(east.bootstrap, group, topic) == {}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": east.bootstrap, "group.id": group})
+    consumer.subscribe([topic])
+    wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), what="joined")
+    done = clusters.run("offsets", group, "--yes", *words)
+    consumer.close()
+    assert done.returncode == 1
+    assert f"the group {group} of east has the members" in done.stderr
+    assert "moved" not in done.stdout
+    unknown = clusters.run("offsets", west.name("nobody"), *words)
+    assert "has no offsets of topics that mirror" in unknown.stderr
