@@ -89,6 +89,7 @@ class MirrorTopics:
         self._replication_factor = replication_factor
         self._log = get_logger().bind(mirror=name)
         self._said: set[str] = set()
+        self._made_here: set[str] = set()
         self._via: dict[str, frozenset[str]] = {}
         self._seen: frozenset[str] = frozenset()
 
@@ -204,7 +205,7 @@ class MirrorTopics:
                 now=there.topic_id,
                 mirror=self._name,
             )
-        if known is None:
+        if known is None and there.name not in self._made_here:
             self._refuse_strange(fact, there)
         elif there.partitions < fact.partitions:
             self._target.cluster.grow(there.name, fact.partitions)
@@ -248,6 +249,7 @@ class MirrorTopics:
             _, more = fitting(config, cluster.replicas(target))
             cluster.alter_config(target, dict.fromkeys(more))
             refused |= more
+        self._made_here.add(target)
         self._log.info("topic_created", topic=target, partitions=fact.partitions, configs=config)
         if refused:
             self._log.warning("topic_configs_left_out", topic=target, reasons=refused)

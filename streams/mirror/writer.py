@@ -22,6 +22,7 @@ from headrace.streams.worker_errors import OutcomeUnknownError
 
 _NEAR = 0.9
 """Whoever is as large as this part of what a topic takes is told of one by one."""
+_FLUSH_S = 0.2
 _OVERHEAD = 70
 """Bytes of a batch around a record, at least."""
 _VOID = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
@@ -113,7 +114,13 @@ class MirrorProducer(TransactionalProducer):
         Raises:
             StreamsError: it is not written; the transaction is to be aborted.
         """
-        left = self._flush(self._transaction_timeout_s)
+        deadline = self._clock.monotonic_s() + self._transaction_timeout_s
+        left = 1
+        # What stands behind a record that was refused waits until the transaction is aborted.
+        while left and self.refused is None and self._failure is None:
+            if self._clock.monotonic_s() > deadline:
+                break
+            left = self._flush(_FLUSH_S)
         if self.refused is not None:
             return {}
         if self._failure is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.mirror.mirror import config_of, sides
+from headrace.streams.mirror.move import Mover
 from headrace.streams.seams.topic_facts import NewTopic
 from tests.support import kafka
 from tests.support.kafka import Record
@@ -58,9 +62,8 @@ def test_settings_partitions_and_topics_that_come_later(
         wait_until(lambda: east.partitions(first) == 2, what="the first topic")
         second = west.create_named(f"{begin}-2")
         kafka.write(west.bootstrap, second, [(None, b"%d" % n) for n in range(20)])
-        AdminClient({"bootstrap.servers": west.bootstrap}).create_partitions(
-            [NewPartitions(first, 5)]
-        )[first].result(PATIENCE_S)
+        admin = AdminClient({"bootstrap.servers": west.bootstrap})
+        admin.create_partitions([NewPartitions(first, 5)])[first].result(PATIENCE_S)
         wait_until(lambda: east.partitions(first) == 5, what="more partitions")
         kafka.write(west.bootstrap, first, [(b"%d" % n, b"w") for n in range(50)])
 
@@ -105,19 +108,50 @@ def test_a_group_is_moved_from_wherever_it_stands_and_back(
             clusters.mirrored("--topics", topic, "--once", *words)
     clusters.mirrored("--topics", topic, "--once", *words)
     there, here = kafka.read(west.bootstrap, topic), kafka.read(east.bootstrap, topic)
-    last = max(kafka.ends(west.bootstrap, topic).values())
-    for offset in range(0, last + 1, 5):
-        at_west = {p: min(offset + p, end) for p, end in kafka.ends(west.bootstrap, topic).items()}
+    ends = kafka.ends(west.bootstrap, topic)
+    mover, back = _mover(west, east, topic), _mover(west, east, topic, back=True)
+    for offset in range(0, max(ends.values()) + 1, 7):
+        at_west = {p: min(offset + 2 * p, end) for p, end in ends.items()}
         kafka.set_committed(west.bootstrap, group, topic, at_west)
-        clusters.mirrored("offsets", group, "--yes", *words)
-        at_east = kafka.committed(east.bootstrap, group, topic)
-        assert _left(here, at_east) == _left(there, at_west)
-        clusters.mirrored("offsets", group, "--yes", "--back", *words)
+        mover.carry_out(mover.plan(group))
+        assert _left(here, kafka.committed(east.bootstrap, group, topic)) == _left(there, at_west)
+        back.carry_out(back.plan(group))
         assert _left(there, kafka.committed(west.bootstrap, group, topic)) == _left(there, at_west)
 
 
+def test_a_group_is_moved_as_the_mirror_has_noted_it(
+    west: Topics, east: Topics, clusters: Clusters, tmp_path: Path
+) -> None:
+    topic, group = west.create("orders"), west.name("readers")
+    east.own(topic)
+    words = ("--name", topic)
+    kafka.write(west.bootstrap, topic, [(None, b"%d" % n) for n in range(10)])
+    kafka.set_committed(west.bootstrap, group, topic, {0: 7})
+    with clusters.running("--topics", topic, "--groups", group, *words) as process:
+        (tmp_path / "gone").mkdir()
+        gone = Clusters(tmp_path / "gone", {"west": "localhost:1", "east": east.bootstrap})
+
+        def is_noted() -> bool:
+            done = gone.run("offsets", group, "--last-known", "--dry-run", *words)
+            return f"{topic}-0 7 -> {topic}-0 7" in done.stdout
+
+        assert gone.run("offsets", group, *words).returncode == 9
+        wait_until(is_noted, what="the group is noted")
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    gone.mirrored("offsets", group, "--last-known", "--yes", *words)
+    assert kafka.committed(east.bootstrap, group, topic) == {0: 7}
+
+
+def _mover(west: Topics, east: Topics, name: str, *, back: bool = False) -> Mover:
+    configs = [config_of(name, {"bootstrap.servers": t.bootstrap}) for t in (west, east)]
+    both = sides((configs[0], configs[1]), ("west", "east"), timeout_s=PATIENCE_S)
+    return Mover(name, *both, source_name="west", back=back)
+
+
 def _left(records: list[Record], begins: dict[int, int]) -> list[bytes | None]:
-    return [r.value for r in records if r.offset >= begins[r.partition]]
+    left = [r for r in records if r.offset >= begins[r.partition]]
+    return [r.value for r in sorted(left, key=lambda r: (r.partition, r.offset))]
 
 
 def test_a_group_that_is_ahead_or_at_work_is_not_moved(

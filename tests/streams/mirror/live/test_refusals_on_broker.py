@@ -210,7 +210,12 @@ def test_a_right_that_is_missing(
     new = NewTopic(topic, 1, config={"retention.ms": "-1"})
     admin.create_topics([new])[topic].result(PATIENCE_S)
     secured.grant(
-        user, [Right("Describe", "topic", topic), Right("DescribeConfigs", "topic", topic)]
+        user,
+        [
+            Right("Describe", "topic", topic),
+            Right("DescribeConfigs", "topic", topic),
+            Right("Read", "group", f"mirror.{topic}"),
+        ],
     )
     east.own(topic)
     clusters = Clusters(tmp_path, {"east": east.bootstrap})
