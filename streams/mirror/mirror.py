@@ -25,7 +25,7 @@ from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.mirror.cluster import Cluster
 from headrace.streams.mirror.errors import RecordsLostError
 from headrace.streams.mirror.groups import GroupWatch
-from headrace.streams.mirror.names import SAME, Naming, Selection, table_of
+from headrace.streams.mirror.names import SAME, Naming, Selection, require_name, table_of
 from headrace.streams.mirror.session import Counts, Session
 from headrace.streams.mirror.table import new_table
 from headrace.streams.mirror.topics import MirrorTopics, Side, read_table
@@ -245,6 +245,7 @@ def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
     Raises:
         ConfigError: they are wrong.
     """
+    require_name(name)
     return StreamsConfig.parse({**settings, "application.id": f"mirror.{name}"})
 
 

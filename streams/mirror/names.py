@@ -16,6 +16,19 @@ _FIELDS = re.compile(r"\{[^{}]*\}")
 SAME = "{topic}"
 
 
+def require_name(name: str) -> None:
+    """See that a mirror can be called so.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not _LEGAL.fullmatch(table_of(name)):
+        raise ConfigError(
+            f"--name {name!r} is no name of a mirror: a topic and a group are named after it; take "
+            "letters, digits, '.', '_' and '-'"
+        )
+
+
 def table_of(name: str) -> str:
     """The topic with the table of a mirror.
 
