@@ -58,19 +58,27 @@ class Cluster(GroupAdmin):
             AccessError: this client may not read them.
         """
 
+        of_topic = _kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {
+            name: entry.value
+            for name, entry in sorted(self._configs(topic).items())
+            if getattr(entry.source, "value", entry.source) == of_topic
+            and not name.startswith(_OF_A_CLUSTER)
+        }
+
+    def keeps_times(self, topic: str) -> bool:
+        """Whether records of a topic keep the timestamps that they are written with."""
+        entry = self._configs(topic).get("message.timestamp.type")
+        return entry is None or entry.value != "LogAppendTime"
+
+    def _configs(self, topic: str) -> dict[str, Any]:
         def send(some: list[str]) -> dict[str, Future[Any]]:
             resources = [_kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in some]
             futures = self._client.describe_configs(resources, request_timeout=self._request_s)
             return {resource.name: future for resource, future in futures.items()}
 
-        found = self._ask("describe the configs of", [topic], send)[topic]
-        of_topic = _kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        return {
-            name: entry.value
-            for name, entry in sorted(found.items())
-            if getattr(entry.source, "value", entry.source) == of_topic
-            and not name.startswith(_OF_A_CLUSTER)
-        }
+        found: dict[str, Any] = self._ask("describe the configs of", [topic], send)[topic]
+        return found
 
     def create_fitting(self, topic: NewTopic) -> dict[str, str]:
         """Create a topic, without those configs that this cluster does not take.

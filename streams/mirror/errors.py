@@ -20,7 +20,8 @@ class MirroredTopicReplacedError(TopicReplacedError):
         ...     before="mIZ3c7IdTReMqgcwdmKasA", now="TaV9E4cwSRaMmdzz6DDvkg"))
         topic orders of west was deleted and created anew: mirror m has copied the one with id \
 mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing was copied since. Give \
-the mirror another --name, and a --rename or an empty topic at the target, to copy the new one from its beginning
+the mirror another --name, and a --rename or an empty topic at the target, to copy the new \
+one from its beginning
     """
 
     def __init__(self, topic: str, where: str, *, before: str, now: str, mirror: str) -> None:

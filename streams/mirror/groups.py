@@ -50,13 +50,17 @@ class GroupWatch:
 
     def _run(self) -> None:
         readers = {name: OpenGroup(self._config, name) for name in self._groups}
+        said: dict[str, str] = {}
         while not self._ended.is_set():
             for name, reader in readers.items():
                 try:
                     offsets = reader.committed(self._places)
                 except StreamsError as error:
-                    get_logger().warning("group_not_read", group=name, reason=str(error))
+                    if said.get(name) != str(error):
+                        said[name] = str(error)
+                        get_logger().warning("group_not_read", group=name, reason=said[name])
                     continue
+                said.pop(name, None)
                 with self._lock:
                     self._found |= {(name, p): found.offset for p, found in offsets.items()}
             self._ended.wait(EVERY_S)

@@ -43,6 +43,11 @@ class Moved:
     def __str__(self) -> str:
         if self.to is None:
             return f"{self.place} {self.offset} -> {self.there}: {self.ahead} offsets not copied"
+        if self.ahead:
+            return (
+                f"{self.place} {self.offset} -> {self.there} {self.to}; {self.ahead} offsets are "
+                "not copied, and are read again when they are"
+            )
         return f"{self.place} {self.offset} -> {self.there} {self.to}"
 
 
@@ -147,7 +152,8 @@ class Mover:
             raise FatalClientError(f"{self._names[1]} does not answer, and a group cannot go there")
         side = self._target if self._back else self._source
         if side is None:
-            return table.groups.get(group, {})
+            noted = table.groups.get(group, {})
+            return {place: offset for place, offset in noted.items() if place.topic in topics}
         _refuse_members(side, group)
         found = side.cluster.committed(group, decided=True)
         return {place: one.offset for place, one in found.items() if place.topic in topics}
@@ -160,13 +166,13 @@ class Mover:
         target = TopicPartition(table.topics[source_topic].target, number)
         segments = table.segments(source)
         if self._back:
-            to = translated([one.inverse for one in segments], offset)
-            return Moved(place, offset, source, 0 if to is None else to)
+            to = translated([one.inverse for one in segments], offset) or 0
+            return Moved(place, offset, source, to)
         copied = table.blocks[source].position if source in table.blocks else 0
-        if offset > copied:
-            return Moved(place, offset, target, None, offset - copied)
-        to = translated(segments, offset)
-        return Moved(place, offset, target, 0 if to is None else to)
+        ahead = max(0, offset - copied)
+        to = translated(segments, offset) or 0
+        # A source that is gone brings nothing that could be waited for.
+        return Moved(place, offset, target, None if ahead and self._source else to, ahead)
 
 
 def _refuse_members(side: Side, group: str) -> None:

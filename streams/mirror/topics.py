@@ -29,6 +29,7 @@ from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 MESSAGE_MAX = 1_048_588
 """Kafka's default of max.message.bytes."""
+_KEEPS_TIMES = {"message.timestamp.type": "CreateTime"}
 _APPEAR_S = 10.0
 _LOOK_AGAIN_S = 0.05
 
@@ -220,6 +221,11 @@ class MirrorTopics:
                 f"{self._source.name} has {fact.partitions}: records keep their partitions; delete "
                 "it, or give it as many, or choose another --rename"
             )
+        if not self._target.cluster.keeps_times(there.name):
+            raise MisconfiguredTopicError(
+                f"{where} has message.timestamp.type=LogAppendTime, and a copy keeps the times of "
+                "its records; set it to CreateTime, or choose another --rename"
+            )
         places = [TopicPartition(there.name, number) for number in range(there.partitions)]
         begins = self._target.cluster.start_offsets(places)
         ends = self._target.cluster.end_offsets(places)
@@ -240,7 +246,7 @@ class MirrorTopics:
                 "beginning",
                 topics=[target],
             )
-        config = self._source.cluster.own_configs(fact.name)
+        config = self._source.cluster.own_configs(fact.name) | _KEEPS_TIMES
         count = self._replication_factor
         config, refused = fitting(config, count) if count > 0 else (config, {})
         new = NewTopic(target, fact.partitions, count, config, fact.name, changelog=False)

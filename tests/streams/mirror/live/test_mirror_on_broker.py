@@ -59,7 +59,13 @@ def test_settings_partitions_and_topics_that_come_later(
     )
     kafka.write(west.bootstrap, first, [(b"%d" % n, b"v") for n in range(50)])
     with clusters.running("--topics", f"{begin}-*", "--name", begin) as process:
-        wait_until(lambda: east.partitions(first) == 2, what="the first topic")
+        wait_until(
+            lambda: (
+                east.partitions(first) == 2
+                and _bare(east.bootstrap, first) == _bare(west.bootstrap, first)
+            ),
+            what="the first topic",
+        )
         second = west.create_named(f"{begin}-2")
         kafka.write(west.bootstrap, second, [(None, b"%d" % n) for n in range(20)])
         admin = AdminClient({"bootstrap.servers": west.bootstrap})
@@ -139,7 +145,7 @@ def test_a_group_is_moved_as_the_mirror_has_noted_it(
         wait_until(is_noted, what="the group is noted")
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-    gone.mirrored("offsets", group, "--last-known", "--yes", *words)
+    assert "not copied" not in gone.mirrored("offsets", group, "--last-known", "--yes", *words)
     assert kafka.committed(east.bootstrap, group, topic) == {0: 7}
 
 

@@ -91,6 +91,20 @@ def test_a_target_with_fewer_partitions(west: Topics, east: Topics, make: Make) 
         make(topic).run(once=True)
 
 
+def test_a_target_that_gives_records_times_of_its_own(
+    west: Topics, east: Topics, make: Make
+) -> None:
+    topic = west.create(config={"message.timestamp.type": "LogAppendTime"})
+    east.create_named(topic, config={"message.timestamp.type": "LogAppendTime"})
+    kafka.write(west.bootstrap, topic, _rows(1))
+    with pytest.raises(MisconfiguredTopicError, match=f"{topic} of east has message.timestamp.typ"):
+        make(topic).run(once=True)
+    copy = east.own(f"west.{topic}")
+    make(topic, rename="{cluster}.{topic}").run(once=True)
+    (there,), (here,) = kafka.read(west.bootstrap, topic), kafka.read(east.bootstrap, copy)
+    assert here.timestamp == there.timestamp
+
+
 def test_a_target_with_records_of_others_before_and_after(
     west: Topics, east: Topics, make: Make
 ) -> None:
