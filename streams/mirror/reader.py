@@ -17,7 +17,7 @@ from headrace.streams.kafka.consumer import Batches, by_partition
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.seams.clients import GroupMetadata, TopicPartition
 
-_QUEUE_KIB = 16 * 1024
+_QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
 """What is fetched ahead: it is memory."""
 
 
@@ -31,6 +31,7 @@ class SourceReader:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = {
             "queued.max.messages.kbytes": _QUEUE_KIB,
+            "queued.min.messages": _QUEUE_RECORDS,
             **config,
             "enable.partition.eof": True,
         }
