@@ -123,7 +123,7 @@ class Session:
         self._groups_written: dict[tuple[str, TopicPartition], int] = {}
         self._open: _Open | None = None
         self._rows: list[Row] = []
-        self._looks = 0
+        self._looks = self._looked_transactions = 0
         self._looked_s = self._idle_s = self._said_s = 0.0
         self._said_records = 0
 
@@ -142,7 +142,7 @@ class Session:
         self._producer.init()
         self._table = read_table(self._target, self._table_topic)
         self.owner_before = self._table.owner
-        self._look(is_first=True)
+        self._take(self._topics.look(self._table), is_first=True)
         until = self._source.cluster.stable_offsets(self._targets) if once else None
         self._said_s = self._clock.monotonic_s()
         while not stop.is_set():
@@ -295,14 +295,18 @@ class Session:
 
     def _look_again(self) -> None:
         """Look for topics and partitions that are new, where the clusters answer."""
+        if self._counts.transactions == self._looked_transactions:
+            # Whoever writes nothing would not hear that another mirror of the name has begun.
+            self._write_alone([owner_row(self._owner)])
         try:
-            self._look(is_first=False)
+            pairs = self._topics.look(self._table)
         except FatalClientError as error:
             self._log.warning("topics_not_looked_at", reason=str(error))
-        self._looked_s = self._clock.monotonic_s()
+            pairs = []
+        self._take(pairs, is_first=False)
 
-    def _look(self, *, is_first: bool) -> None:
-        pairs = self._topics.look(self._table)
+    def _take(self, pairs: list[Pair], *, is_first: bool) -> None:
+        """Begin what is new of the topics that were found."""
         new = [pair for pair in pairs if pair.topic not in self._table.topics]
         if is_first or new:
             self._register(new, is_first=is_first)
@@ -320,6 +324,7 @@ class Session:
         if self._looks % _PRUNE_LOOKS == 0:
             self._prune()
         self._looked_s = self._clock.monotonic_s()
+        self._looked_transactions = self._counts.transactions
 
     def _register(self, new: list[Pair], *, is_first: bool) -> None:
         """Write who copies what, before anything of it is copied.

@@ -67,6 +67,10 @@ class Clusters:
                 process.kill()
             process.wait()
 
+    def log(self, source: str = "west", target: str = "east") -> str:
+        """What the commands have said that were had running."""
+        return (self.directory / f"{source}-to-{target}.log").read_text()
+
     def mirrored(self, *words: str, source: str = "west", target: str = "east") -> str:
         """Run the command to its good end; returns what it printed."""
         done = self.run(*words, source=source, target=target)

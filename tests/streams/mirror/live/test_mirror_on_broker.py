@@ -90,6 +90,19 @@ def test_settings_partitions_and_topics_that_come_later(
     assert configs["retention.ms"] == "-1"
 
 
+def test_a_second_mirror_of_a_name_ends_the_first_though_nothing_comes(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    topic = west.create("orders")
+    east.own(topic)
+    words = ("--topics", topic, "--name", topic)
+    with clusters.running(*words) as first:
+        wait_until(lambda: "partitions_begun" in clusters.log(), what="the first one")
+        with clusters.running(*words):
+            assert first.wait(PATIENCE_S) == 6
+            assert f"another mirror of the name {topic} has begun" in clusters.log()
+
+
 def test_a_setting_that_the_target_does_not_take_is_left_out_and_said(east: Topics) -> None:
     name = east.name("made")
     cluster = Cluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
