@@ -122,14 +122,17 @@ def _pause_broker(at: Field) -> None:
 
 def _zombie(at: Field) -> None:
     """Another one takes over while the first one stands still, and fences it."""
+    _await_copying(at)  # else it may begin after the other one, and is no zombie
     old = at.live()
     old.send_signal(signal.SIGSTOP)
     try:
         at.start()
         _await_copying(at)
-    finally:
         old.send_signal(signal.SIGCONT)
-    assert old.wait(PATIENCE_S) == FENCED
+        assert old.wait(PATIENCE_S) == FENCED
+    finally:
+        old.kill()
+        old.wait()
 
 
 def _await_copying(at: Field) -> None:
