@@ -7,7 +7,6 @@ brokers that are gone, a transaction that expired. While a cluster does not answ
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -17,18 +16,17 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import (
     ConfigError,
     FatalClientError,
-    IdentityError,
     StopRequestedError,
-    StreamsError,
 )
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.mirror.cluster import Cluster
 from headrace.streams.mirror.errors import RecordsLostError
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import SAME, Naming, Selection, require_name, table_of
+from headrace.streams.mirror.ownership import Ownership
 from headrace.streams.mirror.session import Counts, Session
 from headrace.streams.mirror.table import new_table
-from headrace.streams.mirror.topics import MirrorTopics, Side, read_table
+from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
 from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.system_clock import SystemClock
@@ -45,7 +43,13 @@ _AGAIN_S = 0.5
 _AGAIN_MAX_S = 10.0
 _RECORD_MIN = 16 << 20
 """The client refuses what is larger than it was told: records may be smaller when compressed."""
-_PASSING = (AbortableError, OutcomeUnknownError, FatalClientError, OffsetLostError)
+_PASSING = (
+    AbortableError,
+    OutcomeUnknownError,
+    FatalClientError,
+    OffsetLostError,
+    ProducerFencedError,
+)
 
 
 class Mirror:
@@ -93,7 +97,7 @@ class Mirror:
         self._skip_lost = skip_lost
         self._group_names = tuple(groups)
         self._clock = clock or SystemClock()
-        self._owner = uuid.uuid4().hex
+        self._owner = Ownership(name)
         self._log = get_logger().bind(mirror=name)
         self.counts = Counts()
 
@@ -155,7 +159,7 @@ class Mirror:
                 return
             except RecordsLostError:
                 raise
-            except (*_PASSING, ProducerFencedError) as error:
+            except _PASSING as error:
                 if stop.is_set():
                     self._log.info("mirror_stopped", reason=str(error))
                     return
@@ -169,22 +173,7 @@ class Mirror:
                 failed_s = 0.0  # they were away
             elif failed_s > self._target.task_timeout_ms / 1000:
                 raise failure
-            if isinstance(failure, ProducerFencedError):
-                self._require_owned(target, session.owner_before, failure)
             stop.wait(_AGAIN_S)
-
-    def _require_owned(self, target: Side, before: str | None, failure: StreamsError) -> None:
-        """See whether the transaction had only expired, or another mirror has begun.
-
-        Raises:
-            IdentityError: another one has.
-        """
-        owner = read_table(target, table_of(self._name)).owner
-        if owner not in (self._owner, before):
-            raise IdentityError(
-                f"another mirror of the name {self._name} has begun, and this one ends; give each "
-                "its own --name"
-            ) from failure
 
     def _await_brokers(self, stop: threading.Event) -> bool:
         """Wait until both clusters answer; returns whether one did not at first.

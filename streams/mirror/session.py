@@ -18,6 +18,7 @@ from headrace.state.events.log import get_logger
 from headrace.streams.errors import FatalClientError, RecordError
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import table_of
+from headrace.streams.mirror.ownership import Ownership
 from headrace.streams.mirror.places import begins_of, ends_of, strange
 from headrace.streams.mirror.reader import SourceReader
 from headrace.streams.mirror.segments import joined, runs_of
@@ -81,7 +82,7 @@ class Session:
 
     Args:
         make_producer: makes the producer of the mirror, told what topics take; it may grow.
-        owner: an id of this process.
+        owner: says whether this process may write.
         skip_lost: go on behind records that were deleted before they were copied.
     """
 
@@ -93,7 +94,7 @@ class Session:
         topics: MirrorTopics,
         make_producer: MakeProducer,
         *,
-        owner: str,
+        owner: Ownership,
         skip_lost: bool,
         groups: GroupWatch,
         counts: Counts,
@@ -116,7 +117,6 @@ class Session:
         self._batch_max = 0
         self._reader = SourceReader(source.reading)
         self._table = Table()
-        self.owner_before: str | None = None
         self._targets: dict[TopicPartition, TopicPartition] = {}
         self._expected: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
@@ -135,13 +135,15 @@ class Session:
         """
         # What topics take has to be known before there is a producer; nothing else of this look is
         # used, as somebody may still write.
-        pairs = self._topics.look(read_table(self._target, self._table_topic))
+        table = read_table(self._target, self._table_topic)
+        self._owner.require(table.owner)  # before the one that has begun since would be fenced
+        pairs = self._topics.look(table)
         self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
         self._batch_max = min(self._limits.values(), default=MESSAGE_MAX)
         self._producer = self._make_producer(self._limits)
         self._producer.init()
         self._table = read_table(self._target, self._table_topic)
-        self.owner_before = self._table.owner
+        self._owner.require(self._table.owner)
         self._take(self._topics.look(self._table), is_first=True)
         until = self._source.cluster.stable_offsets(self._targets) if once else None
         self._said_s = self._clock.monotonic_s()
@@ -297,7 +299,7 @@ class Session:
         """Look for topics and partitions that are new, where the clusters answer."""
         if self._counts.transactions == self._looked_transactions:
             # Whoever writes nothing would not hear that another mirror of the name has begun.
-            self._write_alone([owner_row(self._owner)])
+            self._write_alone([owner_row(self._owner.id)])
         try:
             pairs = self._topics.look(self._table)
         except FatalClientError as error:
@@ -333,7 +335,8 @@ class Session:
         """
         self._table.topics.update({pair.topic: pair.mirrored for pair in new})
         rows = [topic_row(pair.topic, pair.mirrored) for pair in new]
-        self._write_alone([owner_row(self._owner), *rows] if is_first else rows)
+        self._write_alone([owner_row(self._owner.id), *rows] if is_first else rows)
+        self._owner.has_begun = True
         back = self._topics.would_come_back(pair.topic for pair in new) if new else []
         if back:
             self._write_alone([topic_row(pair.topic, None) for pair in new])
