@@ -10,7 +10,7 @@ from types import FrameType
 
 def main() -> None:
     """Be the command line `headrace`."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] or (sys.argv[1:2] == ["mirror"] and sys.argv[2:3] != ["offsets"]):
         _stop_cleanly_at_once()
     from headrace.streams import logs
     from headrace.streams.cli.main import main as command
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _stop_cleanly_at_once() -> None:
-    """Until the supervisor has handlers of its own: nothing has begun, so nothing has to close."""
+    """Until what runs has handlers of its own: nothing has begun, so nothing has to close."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         os._exit(0)

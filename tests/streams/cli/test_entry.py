@@ -57,6 +57,13 @@ def test_run_ends_cleanly_wherever_it_is_stopped_while_it_loads(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["click", "headrace.streams.cli.mirroring.command"])
+def test_mirror_ends_cleanly_too(module: str) -> None:
+    done = signalled(module, signal.SIGTERM, "mirror")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_other_commands_end_as_processes_do() -> None:
     """What they would have done was not done, and nobody may take it for done."""
     assert signalled("click", signal.SIGTERM, "reset").returncode == -signal.SIGTERM

@@ -270,6 +270,7 @@ def _under_faults(at: Field, *, records: int, faults: list[str]) -> None:
     begun = time.monotonic()
     _run(at, records=records, faults=faults)
     struck_s = time.monotonic() - begun
+    _await_copying(at)
     process = at.live()
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE_S) == 0, at.said()
