@@ -18,8 +18,10 @@ from headrace.streams.feeds.turns import Turns, shares
 from headrace.streams.seams.clients import Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.worker_errors import OffsetLostError
 
-_GAP_MIN = 2
-"""The marker of a transaction takes one offset, so that one which is missing says nothing."""
+_GAP_MIN = 5
+"""The marker of a transaction takes one offset, and where workers were killed some lie side by
+side: of transactions that were to write here and had not yet. Fewer that are missing say nothing.
+"""
 _LOOK_POLLS = 20
 
 
@@ -169,10 +171,10 @@ class CatchUp:
 
 
 def _is_missing(offsets: Iterable[int], begin: int, end: int) -> bool:
-    """Whether two offsets beside each other hold nothing.
+    """Whether so many offsets side by side hold nothing that they are no markers.
 
-    >>> _is_missing([5, 7], 5, 9), _is_missing([5], 5, 9), _is_missing([], 5, 6)
-    (False, True, False)
+    >>> _is_missing([5, 7], 5, 9), _is_missing([5], 5, 10), _is_missing([5], 5, 11)
+    (False, False, True)
     """
     last = begin - 1
     for offset in [*sorted(offsets), end]:

@@ -9,12 +9,5 @@ class NoChangelogError(QueryError):
     """The store keeps no changelog, so nobody can be told of its changes; have it keep one."""
 
 
-class PositionGoneError(QueryError):
-    """What comes behind a position is not there any more; begin with the rows (``snapshot=true``).
-
-    When retention deleted it, or the topic was made anew.
-    """
-
-
 class TooManyFollowersError(NotReadableError):
     """So many follow changes here already; ask again later."""

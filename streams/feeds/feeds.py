@@ -14,14 +14,14 @@ from typing import Literal, Protocol, Self
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
 from headrace.streams.feeds.catch_up import CatchUp, Readers
-from headrace.streams.feeds.errors import PositionGoneError, TooManyFollowersError
+from headrace.streams.feeds.errors import TooManyFollowersError
 from headrace.streams.feeds.origin import Origin, origin_of
-from headrace.streams.feeds.rows_first import RowsFirst
+from headrace.streams.feeds.rows_first import Rows, RowsFirst, RowsHere
 from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.feeds.tail import Tail
 from headrace.streams.feeds.turns import Turns
 from headrace.streams.plan.topics import TopicAdmin
-from headrace.streams.queries.errors import NotReadableError, WrongQueryError
+from headrace.streams.queries.errors import NotReadableError, PositionGoneError, WrongQueryError
 from headrace.streams.queries.kept import store_of
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.walk import Scan
@@ -106,6 +106,7 @@ class Feeds:
         key: bytes | None = None,
         start: Start = Start(),
         wake: Callable[[], None],
+        rows: Rows | None = None,
     ) -> Subscription:
         """Follow the changes of a store.
 
@@ -113,6 +114,7 @@ class Feeds:
             name: the store's.
             key: the bytes of the one key that is followed; None follows all of them.
             wake: see `Subscription`.
+            rows: to begin with, where that is wanted; None takes those of this host.
 
         Returns:
             What there is to be told; to be given to `leave` in the end.
@@ -134,7 +136,7 @@ class Feeds:
                 )
             self._followers[follower] = None
         try:
-            self._begin(origin, follower, start, key)
+            self._begin(origin, follower, start, key, rows)
         except BaseException:
             self.leave(follower)
             raise
@@ -176,13 +178,18 @@ class Feeds:
         self.close()
 
     def _begin(
-        self, origin: Origin, follower: Subscription, start: Start, key: bytes | None
+        self,
+        origin: Origin,
+        follower: Subscription,
+        start: Start,
+        key: bytes | None,
+        there: Rows | None,
     ) -> None:
         cluster = self._reached()
         places = self._places(cluster, origin)
         rows = None
         if start.kind == "rows":
-            rows = self._rows(origin, key, [place.partition for place in places])
+            rows = self._rows(origin, key, {place.partition for place in places}, there)
         tail = self._tail_of(cluster, origin, places, follower)
         if start.kind == "end":
             tail.join_now(follower)
@@ -241,7 +248,9 @@ class Feeds:
             # Not with the lock: the cluster may take its time.
             ends = cluster.admin.stable_offsets(places)
 
-    def _rows(self, origin: Origin, key: bytes | None, partitions: list[int]) -> RowsFirst:
+    def _rows(
+        self, origin: Origin, key: bytes | None, partitions: set[int], there: Rows | None
+    ) -> RowsFirst:
         store = origin.store
         if store.is_global:
             raise WrongQueryError(
@@ -249,9 +258,9 @@ class Feeds:
                 f"{origin.topic}: begin with from=beginning in place of snapshot=true"
             )
         reader = self._queries.reader(store.name)
-        scan = Scan() if key is None else reader.of_one(key)
-        reader.require_all(frozenset(partitions))
-        return RowsFirst(reader, scan, partitions, self._turns)
+        rows = there or RowsHere(reader, Scan() if key is None else reader.of_one(key))
+        rows.require_all(frozenset(partitions))
+        return RowsFirst(rows, partitions, self._turns)
 
 
 def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -14,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.kafka_clients import new_admin
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
@@ -24,6 +27,8 @@ from headrace.streams.start_errors import ResetRefusedError
 _kafka: Any = confluent_kafka.admin
 _Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
 
+_HEAD, _LENGTH, _NUMBER = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LOOK_AGAIN_S = 0.1
 _TRANSACTION_MAX_MS = 900_000
 _NOT_EMPTY = frozenset(
@@ -251,6 +256,78 @@ class GroupAdmin(LiveAdmin):
             else min(max(offset, starts[place]), ends[place])
             for place, offset in found.items()
         }
+
+
+class GroupLook(LiveAdmin):
+    """A group, looked at all the time by a process that is to outlive any broker.
+
+    An admin client that describes a group ends the process where the connection to the coordinator
+    is lost at the wrong moment (librdkafka's assertion ``eonce->refcnt > 0``). The older call that
+    lists groups has no such moment. It asks all brokers, and fails while one is known and silent.
+    """
+
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """How many partitions those topics have that exist."""
+        return {name: len(found.partitions) for name, found in self._described(names).items()}
+
+    def group_state(self, group: str) -> GroupState:
+        """The state of a group, and what its members were given; one that is not there is dead.
+
+        Raises:
+            FatalClientError: not all brokers say so.
+        """
+        try:
+            # The class itself warns of a call that was followed by the one that fails.
+            listed = super(_kafka.AdminClient, self._client).list_groups(  # type: ignore[misc]
+                group, timeout=self._request_s
+            )
+        except KafkaException as error:
+            # The next one asks the brokers that there are then.
+            self._client = new_admin(self._config, self._contact)
+            raise FatalClientError(
+                f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
+            ) from error
+        found = next((one for one in listed if one.id == group and one.error is None), None)
+        if found is None:
+            return GroupState("dead", {})
+        members = {
+            Member(one.id, one.client_id, one.client_host): places_in(one.assignment)
+            for one in found.members
+        }
+        ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
+        return GroupState(_spaced(found.state), ordered)
+
+
+def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions that a member was given, as consumers write it down for each other.
+
+    >>> places_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
+    (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=3))
+    """
+    if not assignment:
+        return ()
+    found, at = [], _HEAD.size
+    _, topics = _HEAD.unpack_from(assignment)
+    for _ in range(topics):
+        (length,) = _LENGTH.unpack_from(assignment, at)
+        at += _LENGTH.size
+        topic = assignment[at : at + length].decode()
+        at += length
+        (count,) = _NUMBER.unpack_from(assignment, at)
+        at += _NUMBER.size
+        for _ in range(count):
+            found.append(TopicPartition(topic, *_NUMBER.unpack_from(assignment, at)))
+            at += _NUMBER.size
+    return tuple(sorted(found))
+
+
+def _spaced(state: str) -> str:
+    """Kafka's word as this calls it.
+
+    >>> _spaced("PreparingRebalance")
+    'preparing rebalance'
+    """
+    return _WORD.sub(" ", state).lower()
 
 
 def _given_to(member: Any) -> Iterable[Any]:

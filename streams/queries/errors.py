@@ -65,3 +65,10 @@ class UnreachedHostError(NotReadableError):
 
 class UnknownTokenError(QueryError):
     """The application wants a token, and this is not the one; give the right one."""
+
+
+class PositionGoneError(QueryError):
+    """What comes behind a position is not there any more; begin with the rows (``snapshot=true``).
+
+    When retention deleted it, or the topic was made anew.
+    """

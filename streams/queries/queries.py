@@ -215,6 +215,6 @@ class Queries:
 
 
 def _live_cluster(config: StreamsConfig) -> AskedCluster:
-    from headrace.streams.kafka.group_admin import GroupAdmin  # loads Kafka's client
+    from headrace.streams.kafka.group_admin import GroupLook  # loads Kafka's client
 
-    return GroupAdmin(config.admin_config(), timeout_s=ASK_S)
+    return GroupLook(config.admin_config(), timeout_s=ASK_S)

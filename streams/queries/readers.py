@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
+from headrace.state.store import CommittedStore
 from headrace.state.versions import is_deletion, key_and_time, prefix
 from headrace.streams.queries.answers import Found, Page, Place, Row
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
@@ -29,6 +30,8 @@ V = TypeVar("V")
 P = TypeVar("P")
 
 LAST_MS = 2**63 - 1
+COUNTED_ROWS = 1_000
+"""So few rows of a partition are counted: RocksDB counts each as often as it was written lately."""
 _SEQUENCE_BYTES = 4
 _NO_PARTITION = -1
 
@@ -46,6 +49,14 @@ class Piece(Generic[K, V]):
     offset: int
     rows: list[Row[K, V]]
     last: bytes | None
+
+
+def _roughly(rows: CommittedStore) -> int:
+    """How many rows there are, as RocksDB estimates it; where there are few, exactly."""
+    seen = list(islice(rows.scan(None, None), COUNTED_ROWS + 1))
+    if len(seen) <= COUNTED_ROWS:
+        return sum(row is not None for _, row in seen)
+    return max(len(seen), rows.approximate_count())
 
 
 class StoreReader(Generic[K, V]):
@@ -82,7 +93,10 @@ class StoreReader(Generic[K, V]):
         return self.counted(exact=True)[0]
 
     def approximate_num_entries(self) -> int:
-        """How many rows there are, roughly: rows that were rewritten or deleted may count."""
+        """How many rows there are, roughly: rows that were rewritten or deleted may count.
+
+        Of a partition with no more than `COUNTED_ROWS` they are counted.
+        """
         return self.counted(exact=False)[0]
 
     def counted(self, *, exact: bool) -> tuple[int, tuple[Place, ...]]:
@@ -97,7 +111,7 @@ class StoreReader(Generic[K, V]):
         else:
             for part in source.parts():
                 with source.read(part) as (rows, _):
-                    found += self.store.layout.view(rows).approximate_count()
+                    found += _roughly(self.store.layout.view(rows))
         return found, source.shown_places()
 
     def places(self) -> tuple[Place, ...]:
@@ -160,6 +174,26 @@ class StoreReader(Generic[K, V]):
             for place, steps, last in source.pieces(part, scan):
                 rows = [self._row(step) for step in steps]
                 yield Piece(part.partition, place.offset, rows, last)
+
+    def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[K, V], str | None]:
+        """The rows of one look into the files of the one partition that is meant.
+
+        Args:
+            after: what the piece before gave; None for the first.
+
+        Returns:
+            The piece, and what to go on with; None behind the last.
+
+        Raises:
+            NotReadableError: it cannot be read now.
+        """
+        source = self._source()
+        (part,) = source.parts()
+        left = scan if after is None else scan.behind(Cursor.of(after), part.partition)
+        place, steps, last = next(source.pieces(part, left))
+        piece = Piece(part.partition, place.offset, [self._row(step) for step in steps], last)
+        more = None if last is None else Step(last, part.partition, b"", b"").cursor
+        return piece, more
 
     def _row(self, step: Step) -> Row[K, V]:
         return self._decoded(step.row_key, step.row, step.partition)

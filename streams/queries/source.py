@@ -133,7 +133,8 @@ class Source:
                     self.age.require(
                         self.store.name, place, lambda: self.followers.is_left(follower)
                     )
-                self.places[part.partition] = place
+                # Of a range that takes several looks the first: all rows follow as far as that.
+                self.places.setdefault(part.partition, place)
                 yield rows, place
         except TooOldError:
             raise

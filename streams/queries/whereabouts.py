@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.streams.config.endpoints import endpoint_of
-from headrace.streams.errors import StreamsError
+from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.seams.group_facts import GroupState
@@ -144,6 +144,9 @@ class Whereabouts:
         topics = dict.fromkeys(name for plan in self._plans for name in plan.topics.all_sources)
         counts = self._cluster.partition_counts(topics)
         group = self._cluster.group_state(self._group)
+        if group.state == "dead" and before is not None:
+            # No broker names it while its coordinator moves.
+            raise FatalClientError(f"no broker knows the group {self._group} at this moment")
         there = [plan for plan in self._plans if all(t in counts for t in plan.topics.all_sources)]
         found = owner_of({plan.id: plan.lead(counts) for plan in there}, group.members)
         owners = {

@@ -10,25 +10,31 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotHereError,
     NotReadableError,
+    PositionGoneError,
     QueryError,
     StoreInMemoryError,
     UnknownTokenError,
     UnreachedHostError,
     WrongQueryError,
 )
+from headrace.streams.remote.events import EVENTS, EventStream
 from headrace.streams.remote.http import HttpHost, Reply
 from headrace.streams.secrets import Secret
 
+R = TypeVar("R")
+
 AGAIN_MIN_S = 0.05
 AGAIN_MAX_S = 0.5
+SILENT_S = 30.0
+"""So long nothing may come of what goes on: a server says every ten seconds that it does."""
 WAIT_MAX_S = 2.0
 """So long a server waits for a position, before it is asked again."""
 Parameters = Mapping[str, str | None]
@@ -57,7 +63,7 @@ class Asker:
         self._hosts = [HttpHost(url, context=context) for url in urls]
         self._headers = {"Accept": "application/json"}
         self._token = token
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._never_back = never_back
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, int]] = {}
@@ -78,20 +84,49 @@ class Asker:
         Raises:
             QueryError: it cannot be answered.
         """
-        give_up_s = time.monotonic() + self._timeout_s
+
+        def asks(host: HttpHost, left_s: float) -> dict[str, Any]:
+            reply = host.ask(
+                self._target(store, path, given, left_s),
+                body,
+                headers=self._sent(body),
+                timeout_s=max(left_s, AGAIN_MIN_S) + WAIT_MAX_S,
+            )
+            return _read(reply)
+
+        found = self._insist(asks)
+        if store is not None:
+            self._note(store, found.get("places", ()))
+        return None if "error" in found else found
+
+    def listen(self, store: str, path: str, given: Parameters) -> EventStream:
+        """Ask for what goes on; see `ask`.
+
+        Raises:
+            QueryError: it cannot be had.
+        """
+        said = urlencode({name: text for name, text in given.items() if text is not None})
+        headers = {**self._sent(None), "Accept": EVENTS}
+
+        def asks(host: HttpHost, _: float) -> EventStream:
+            target = f"/api/stores/{quote(store, safe='')}/{path}?{said}"
+            found = host.listen(target, headers=headers, silent_s=SILENT_S)
+            if isinstance(found, EventStream):
+                return found
+            raise QueryError(f"store {store!r} has no changes, but {_read(found)}")
+
+        return self._insist(asks)
+
+    def _insist(self, asks: Callable[[HttpHost, float], R]) -> R:
+        """Ask until there is an answer, or the time is over."""
+        give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         while True:
             left_s = give_up_s - time.monotonic()
             with self._lock:
                 host = self._hosts[0]
             try:
-                reply = host.ask(
-                    self._target(store, path, given, left_s),
-                    body,
-                    headers=self._sent(body),
-                    timeout_s=max(left_s, AGAIN_MIN_S) + WAIT_MAX_S,
-                )
-                found = _read(reply)
+                return asks(host, left_s)
             except NotReadableError as error:
                 if isinstance(error, UnreachedHostError):
                     self._next(host)
@@ -99,10 +134,11 @@ class Asker:
                     raise
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
-                continue
-            if store is not None:
-                self._note(store, found.get("places", ()))
-            return None if "error" in found else found
+
+    def next_host(self) -> None:
+        """Ask another host from now on."""
+        with self._lock:
+            self._hosts = [*self._hosts[1:], self._hosts[0]]
 
     def forget(self) -> None:
         """Take answers from before those that there were, as after a reset of the application."""
@@ -164,6 +200,8 @@ def _read(reply: Reply) -> dict[str, Any]:
             if "error" not in found
             else said
         )
+    if reply.code == 410:
+        raise PositionGoneError(said)
     if reply.code == 421 and "partition" in found:
         raise NotHereError(said, partition=found["partition"], host=found.get("host"))
     if reply.code == 501:

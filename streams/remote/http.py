@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.streams.errors import ConfigError
 from headrace.streams.queries.errors import UnreachedHostError
+from headrace.streams.remote.events import EVENTS, EventStream
 
 CONNECT_S = 2.0
 IDLE_MAX = 8
@@ -111,12 +112,47 @@ class HttpHost:
                 connection.close()
             else:
                 self._give_back(connection)
-            try:
-                return Reply(answer.status, msgspec.json.decode(data))
-            except msgspec.DecodeError as error:
-                raise self._unreached(
-                    f"status {answer.status}, and what it says is no JSON; is it headrace?"
-                ) from error
+            return self._read(answer.status, data)
+
+    def listen(
+        self, target: str, *, headers: Mapping[str, str], silent_s: float
+    ) -> Reply | EventStream:
+        """Ask for what goes on for as long as it is listened to.
+
+        Args:
+            target: path and query.
+            silent_s: for how long nothing may come.
+
+        Returns:
+            What comes, or why it does not.
+
+        Raises:
+            UnreachedHostError: nobody answers there, or something else than an application.
+        """
+        connection = self._connect()
+        try:
+            connection.connect()
+            assert connection.sock is not None
+            connection.sock.settimeout(silent_s)
+            connection.request("GET", self._path + target, headers=dict(headers))
+            sock = connection.sock  # the connection lets go of it where the answer ends it
+            answer = connection.getresponse()
+            if answer.status == 200 and answer.headers.get_content_type() == EVENTS:
+                return EventStream(answer, sock, self._unreached)
+            data = answer.read(ANSWER_MAX_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._unreached(f"{type(error).__name__}: {error}") from error
+        connection.close()
+        return self._read(answer.status, data)
+
+    def _read(self, code: int, data: bytes) -> Reply:
+        try:
+            return Reply(code, msgspec.json.decode(data))
+        except msgspec.DecodeError as error:
+            raise self._unreached(
+                f"status {code}, and what it says is no JSON; is it headrace?"
+            ) from error
 
     def _unreached(self, why: str) -> UnreachedHostError:
         return UnreachedHostError(

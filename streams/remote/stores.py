@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from headrace.streams.lines.documents import to_document
 from headrace.streams.queries.answers import Row
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.remote.asker import Asker
+from headrace.streams.remote.changes import Changes
 from headrace.streams.secrets import Secret
 from headrace.topology.windows import Window, Windowed
 
@@ -146,6 +147,7 @@ class RemoteStore(Generic[K, V]):
         self._asker = asker
         self._key_type = key_type
         self._value_type = value_type
+        self._is_timed: bool | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._asker}>"
@@ -285,6 +287,49 @@ class RemoteStore(Generic[K, V]):
         found = self._asker.ask(self.name, "count", {"exact": "true" if exact else None})
         return int((found or {})["count"])
 
+    def changes(
+        self,
+        key: Any = None,
+        *,
+        start: Literal["end", "beginning"] = "end",
+        position: str | None = None,
+        snapshot: bool = False,
+    ) -> Changes[Any, V]:
+        """Follow what is committed: each change once, in the order of its partition.
+
+        Where the connection is cut it goes on at the last position, at whichever host answers.
+
+        Args:
+            key: the one that is followed; None follows all of them.
+            start: with what is committed from now on, or with what the changelog has.
+            position: that of a change, to go on behind it; as an answer's places have it, too:
+                ``0:1500,1:1498``.
+            snapshot: whether to begin with the rows, and go on with the changes that are not in
+                them.
+
+        Returns:
+            An iterator that waits for what comes next, until it is closed.
+
+        Raises:
+            QueryError: once it is gone through, whatever it is refused with; see
+                `Changes.batches`.
+
+        Example:
+            >>> from headrace import connect
+            >>> counts = connect("http://localhost:9464").store("counts", value_type=int)
+            >>> following = counts.changes("the", snapshot=True)  # for change in following: ...
+            >>> following.close()
+        """
+        return Changes(
+            self._asker,
+            self.name,
+            of={} if key is None else _key(key),
+            start=start,
+            position=position,
+            snapshot=snapshot,
+            read=self._key_and_value,
+        )
+
     # -- what they have in common ----------------------------------------------------------------
 
     def _pages(
@@ -313,7 +358,26 @@ class RemoteStore(Generic[K, V]):
     def _flat(pages: Iterator[list[Row[K, V]]]) -> Iterator[Row[K, V]]:
         return (row for page in pages for row in page)
 
+    def _key_and_value(self, found: Mapping[str, Any]) -> tuple[Any, V | None]:
+        if self._is_timed is None:
+            known = (self._asker.ask(None, "", {}) or {})["stores"]
+            self._is_timed = any(
+                one["name"] == self.name and one["kind"] in _TIMED for one in known
+            )
+        return self._converted(found, is_timed=self._is_timed, is_deleted=found.get("deleted"))
+
     def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> Row[K, V]:
+        key, value = self._converted(found, is_timed=is_timed)
+        return Row(
+            key=cast(K, key),
+            value=cast(V, value),
+            timestamp=found["timestamp"],
+            partition=found["partition"],
+        )
+
+    def _converted(
+        self, found: Mapping[str, Any], *, is_timed: bool, is_deleted: bool | None = False
+    ) -> tuple[Any, V | None]:
         key, value = found["key"], found["value"]
         try:
             if is_timed:
@@ -321,17 +385,11 @@ class RemoteStore(Generic[K, V]):
                 key = Windowed(msgspec.convert(key["key"], self._key_type), window)
             else:
                 key = msgspec.convert(key, self._key_type)
-            value = msgspec.convert(value, self._value_type)
+            return key, None if is_deleted else msgspec.convert(value, self._value_type)
         except (msgspec.ValidationError, KeyError, TypeError) as error:
             raise QueryError(
                 f"a row of store {self.name!r} is not of the types that were given for it: {error}"
             ) from error
-        return Row(
-            key=cast(K, key),
-            value=value,
-            timestamp=found["timestamp"],
-            partition=found["partition"],
-        )
 
 
 def _json(key: object) -> str:

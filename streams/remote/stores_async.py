@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from headrace.streams.queries.answers import Row
+from headrace.streams.remote.changes import Change, Changes
 from headrace.streams.remote.stores import ANY, Connection, RemoteStore, Time, connect
 from headrace.streams.secrets import Secret
 
@@ -172,3 +174,57 @@ class AsyncRemoteStore(Generic[K, V]):
     async def approximate_num_entries(self) -> int:
         """How many rows there are, roughly."""
         return await self._threads.call(self._store.approximate_num_entries)
+
+    def changes(
+        self,
+        key: Any = None,
+        *,
+        start: Literal["end", "beginning"] = "end",
+        position: str | None = None,
+        snapshot: bool = False,
+    ) -> AsyncChanges[Any, V]:
+        """Follow what is committed; see `RemoteStore.changes`."""
+        return AsyncChanges(
+            self._store.changes(key, start=start, position=position, snapshot=snapshot)
+        )
+
+
+class AsyncChanges(Generic[K, V]):
+    """Changes that are awaited; each that is followed has a thread of its own.
+
+    ``async with store.changes() as following`` ends it with the block.
+    """
+
+    def __init__(self, changes: Changes[K, V]) -> None:
+        self._changes = changes
+        self._batches = changes.batches()
+        self._ready: deque[Change[K, V]] = deque()
+        self._coming: asyncio.Future[list[Change[K, V]] | None] | None = None
+        self._thread = ThreadPoolExecutor(1, "headrace-client-changes")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Change[K, V]:
+        while not self._ready:
+            if self._coming is None:
+                loop = asyncio.get_running_loop()
+                self._coming = loop.run_in_executor(self._thread, next, self._batches, None)
+            # Whoever waits no more, and then again, is given what came meanwhile.
+            batch = await asyncio.shield(self._coming)
+            self._coming = None
+            if batch is None:
+                raise StopAsyncIteration
+            self._ready.extend(batch)
+        return self._ready.popleft()
+
+    async def close(self) -> None:
+        """End it."""
+        self._changes.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

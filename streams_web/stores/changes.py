@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool
@@ -26,11 +27,12 @@ from headrace.state.events.log import get_logger
 from headrace.streams.errors import StreamsError
 from headrace.streams.feeds.feeds import Feeds, Start
 from headrace.streams.feeds.positions import positions_of
+from headrace.streams.feeds.rows_first import Rows
 from headrace.streams.feeds.subscription import Event, Subscription
-from headrace.streams.queries.asked import key_of_text
 from headrace.streams.queries.errors import WrongQueryError
 from headrace.streams.queries.queries import Queries
 from headrace.streams_web.stores import parameters
+from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.lasting import LASTS
 from headrace.streams_web.stores.parameters import require_known
 from headrace.topology.errors import TopologyError
@@ -54,6 +56,7 @@ class ChangePages:
     Args:
         queries: gives the stores; raises a StreamsError where the application cannot be loaded.
         refused: says what a question was refused with.
+        rows: gives those of all hosts to begin with; None where all are on this one.
         make_feeds: makes what reads changes.
     """
 
@@ -61,11 +64,13 @@ class ChangePages:
         self,
         queries: Callable[[], object],
         refused: Callable[[Exception], Response],
+        rows: Callable[[Queries, Asked, bytes | None], Rows | None],
         *,
         make_feeds: MakeFeeds = Feeds,
     ) -> None:
         self._queries = queries
         self._refused = refused
+        self._rows = rows
         self._make_feeds = make_feeds
         self._lock = threading.Lock()
         self._feeds: Feeds | None = None
@@ -106,8 +111,13 @@ class ChangePages:
         name = request.path_params["name"]
         reader = queries.reader(name)
         text = request.path_params.get("key", request.query_params.get("key"))
-        key = None if text is None else key_of_text(text, reader.key_serde, name)
-        return feeds, feeds.follow(name, key=key, start=_start(request), wake=wake)
+        read = Asked.of(request).read_key
+        key = None if text is None else read(text, reader.key_serde, name)
+        start = _start(request)
+        rows = None
+        if start.kind == "rows":
+            rows = self._rows(queries, replace(Asked.of(request), given=(), path_key=None), key)
+        return feeds, feeds.follow(name, key=key, start=start, wake=wake, rows=rows)
 
 
 def _start(request: Request) -> Start:

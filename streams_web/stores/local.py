@@ -104,6 +104,8 @@ class LocalStores:
     def between(self, queries: Queries, asked: Asked) -> Answer:
         """Rows from one key to another, or of windows by time."""
         reader = self._reader(queries, asked)
+        if asked.flag("piece"):
+            return self._piece(reader, asked)
         begin, end = asked.text("from"), asked.text("to")
         reverse, read = asked.flag("reverse"), asked.read_key
         scan = scan_of(reader, begin=begin, end=end, reverse=reverse, read=read)
@@ -133,6 +135,16 @@ class LocalStores:
             count, places = reader.counted(exact=is_exact)
         asked.require_young(places)
         return {"count": count, "exact": is_exact, "places": _places(places)}, 200
+
+    def _piece(self, reader: StoreReader[Any, Any], asked: Asked) -> Answer:
+        """Rows of one partition and of one moment, for another host that tells changes too."""
+        of = asked.text("piece_of")
+        if asked.only is None or len(asked.only) != 1:
+            raise WrongQueryError("a piece is of one partition: partitions=")
+        scan = Scan() if of is None else reader.of_one(bytes.fromhex(of))
+        piece, after = reader.next_piece(scan, asked.text("after"))
+        rows = [row_document(row) for row in piece.rows]
+        return {"rows": rows, "after": after, "offset": piece.offset}, 200
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
         is_part = asked.only is not None  # of what another host puts in order

@@ -17,11 +17,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from headrace.streams.errors import StreamsError
-from headrace.streams.feeds.errors import NoChangelogError, PositionGoneError
+from headrace.streams.feeds.errors import NoChangelogError
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotHereError,
     NotReadableError,
+    PositionGoneError,
     QueryError,
     StoreInMemoryError,
     UnreachedHostError,
@@ -63,8 +64,8 @@ class StorePages:
     def __init__(self, queries: Callable[[], object]) -> None:
         self._queries = queries
         self._local = LocalStores()
-        self._changes = ChangePages(queries, _refused)
         self._routed = RoutedStores(self._local)
+        self._changes = ChangePages(queries, _refused, self._routed.rows)
         self._limits: tuple[anyio.CapacityLimiter, anyio.CapacityLimiter] | None = None
 
     def routes(self) -> list[Route]:

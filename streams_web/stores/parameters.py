@@ -49,9 +49,13 @@ RANGE = {
 PREFIX = {**_SAME, **_PAGED, "prefix": "How."}
 COUNT = {**STORE, "exact": "true looks at all of them."}
 CHANGES = _CHANGES
-CHANGES_OF_ALL = {**_CHANGES, "key": "Of this key alone."}
+CHANGES_OF_ALL = {
+    **_CHANGES,
+    "key": "Of this key alone.",
+    "json_keys": "true takes it for JSON, also where keys are text.",
+}
 
-_INNER = frozenset({"partitions", "of", "left"})
+_INNER = frozenset({"partitions", "of", "left", "piece", "piece_of"})
 """What hosts tell each other."""
 _REFUSED_LATER = {"prefix": frozenset({"from", "to", "reverse"})}
 """By a parameter: what does not go with it, as is said where it is read."""

@@ -28,6 +28,7 @@ from headrace.streams.queries.walk import Cursor
 from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.hosts import COUNT_S, Hosts, Missing, Part, Word
 from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
+from headrace.streams_web.stores.rows import RowsOfHosts
 
 PIECE_MIN = 50
 """So many rows are asked of each host at once at least."""
@@ -271,6 +272,29 @@ class RoutedStores:
         page = {"rows": rows[:limit], "after": after, **_whole(parts, missing)}
         return _without_cursors(page), 200
 
+    def rows(self, queries: Queries, asked: Asked, key: bytes | None) -> RowsOfHosts | None:
+        """The rows to begin with of one who follows changes; None where all are here.
+
+        Args:
+            asked: the question, of the store alone.
+            key: the one that is followed; None for all.
+
+        Raises:
+            NotReadableError: who has what is not known.
+        """
+        spread = self._spread(queries, asked)
+        if spread is None:
+            return None
+        return RowsOfHosts(
+            self._hosts,
+            queries,
+            asked,
+            spread.partitions,
+            key=key,
+            counts=self._count,
+            pieces=self._range,
+        )
+
     # -- what they have in common ----------------------------------------------------------------
 
     def _spread(self, queries: Queries, asked: Asked) -> _Spread | None:
@@ -336,11 +360,13 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
 
 def _whole(parts: list[Part], missing: list[Missing]) -> dict[str, Any]:
     """The places of all parts, and what is missing."""
-    places = {
-        (place["partition"], place["host"]): place
-        for part in parts
-        for place in part.found.get("places", ())
-    }
+    places: dict[tuple[int, str], dict[str, Any]] = {}
+    for part in parts:
+        for place in part.found.get("places", ()):
+            at = (place["partition"], place["host"])
+            # Of one that was asked twice the earlier: all rows follow as far as that.
+            if at not in places or place["offset"] < places[at]["offset"]:
+                places[at] = place
     found: dict[str, Any] = {"places": [places[at] for at in sorted(places)]}
     if missing:
         found["missing"] = [one.document for one in missing]

@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from functools import wraps
-from pathlib import Path
+from collections.abc import Iterable
 from typing import IO, Any
 
 import click
 
-from headrace.streams.cli.options import settings_option
 from headrace.streams.cli.stores.negative_keys import TakesNegativeKeys
 from headrace.streams.cli.stores.sources import Document, Range, Where
+from headrace.streams.cli.stores.where import takes_where
 from headrace.streams.cli.tables import columns, json_option, show
 
 _LIMIT = 100
-
-
-def _where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where the rows are; the command is given a `Where`."""
-
-    @click.option("--app", "target", metavar="MODULE:APP",
-                  help="The application, whose files on this host are read.")  # fmt: skip
-    @click.option("--url", metavar="URL",
-                  help="Where `headrace run --http ... --queries` of any host serves, such as "
-                  "http://host:9464: all hosts are asked.")  # fmt: skip
-    @click.option("--http-token-file", "token_file", type=click.Path(path_type=Path),
-                  help="With --url: holds the token that it wants.")  # fmt: skip
-    @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
-                  help="Where its state is, over its setting state.dir.")  # fmt: skip
-    @click.option("--max-age", metavar="SPAN",
-                  help="Refuse rows that may lack changes of a longer time, such as 10s or 24h. "
-                  "Unless given, what a task that moved away has left behind for more than a "
-                  "minute is refused.")  # fmt: skip
-    @settings_option
-    @wraps(command)
-    def given(
-        target: str | None,
-        url: str | None,
-        token_file: Path | None,
-        state_dir: Path | None,
-        max_age: str | None,
-        settings: dict[str, Any],
-        **others: Any,
-    ) -> Any:
-        where = Where(
-            target=target,
-            url=url,
-            token_file=token_file,
-            state_dir=state_dir,
-            max_age=max_age,
-            settings=settings,
-        )
-        return command(where=where, **others)
-
-    return given
 
 
 @click.group()
@@ -69,7 +27,7 @@ def store() -> None:
 
 
 @store.command("list")
-@_where
+@takes_where
 @json_option
 def list_stores(where: Where, *, as_json: bool) -> None:
     """List the stores, and how far each partition is: those of this host, or with --url of all.
@@ -116,7 +74,7 @@ def _without_rows(one: Document) -> Document:
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
-@_where
+@takes_where
 @json_option
 def get(
     name: str, keys: tuple[str, ...], as_of: str | None, where: Where, *, as_json: bool
@@ -143,7 +101,7 @@ def get(
 @click.option(
     "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."
 )
-@_where
+@takes_where
 @json_option
 def scan(
     name: str,
@@ -168,7 +126,7 @@ def scan(
 @store.command()
 @click.argument("name")
 @click.argument("file", type=click.File("w"), default="-")
-@_where
+@takes_where
 def export(name: str, file: IO[str], where: Where) -> None:
     """Write all rows to FILE, or to the standard output: one line of JSON each.
 

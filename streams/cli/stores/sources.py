@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.cli.options import said_errors
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.settings import span_of
 
@@ -21,15 +21,8 @@ if TYPE_CHECKING:
     from headrace.streams.remote.asker import Asker
 
 Document = dict[str, Any]
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _TIMEOUT_S = 10.0
 _PAGE_ROWS = 1_000
-_app = click.option("--app", "target", metavar="MODULE:APP", required=True, help="The application.")
-_state_dir = click.option(
-    "--state-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where its state is, over its setting state.dir.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +33,6 @@ class Range:
     end: str | None = None
     prefix: str | None = None
     reverse: bool = False
-
-
-def of_application(command: _Command) -> _Command:
-    """Take an application and its settings."""
-    return _app(_state_dir(settings_option(command)))
 
 
 @contextmanager
@@ -92,12 +80,7 @@ class Where:
     @contextmanager
     def opened(self) -> Iterator[Source]:
         """Open it; what goes wrong in the block becomes one message."""
-        if (self.target is None) == (self.url is None):
-            raise click.UsageError("say --app MODULE:APP, or where it serves: --url URL")
-        if self.token_file is not None and self.url is None:
-            raise click.UsageError("--http-token-file goes with --url")
-        if self.url is not None and (self.state_dir is not None):
-            raise click.UsageError("--state-dir goes with --app")
+        self._require_one()
         with said_errors():
             age = self._age()
             if self.url is not None:
@@ -106,6 +89,30 @@ class Where:
             assert self.target is not None
             with queries_of(self.target, self.settings, self.state_dir) as queries:
                 yield _Files(queries, age)
+
+    @contextmanager
+    def followed(self) -> Iterator[Queries | Asker]:
+        """What changes are followed with: the application's own cluster, or where it serves."""
+        self._require_one()
+        with said_errors():
+            if self.url is not None:
+                asker = self._asker(self.url)
+                try:
+                    yield asker
+                finally:
+                    asker.close()
+                return
+            assert self.target is not None
+            with queries_of(self.target, self.settings, self.state_dir) as queries:
+                yield queries
+
+    def _require_one(self) -> None:
+        if (self.target is None) == (self.url is None):
+            raise click.UsageError("say --app MODULE:APP, or where it serves: --url URL")
+        if self.token_file is not None and self.url is None:
+            raise click.UsageError("--http-token-file goes with --url")
+        if self.url is not None and (self.state_dir is not None):
+            raise click.UsageError("--state-dir goes with --app")
 
     def _age(self) -> timedelta | None:
         try:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.streams.cli.stores.negative_keys import TakesNegativeKeys
-from headrace.streams.cli.stores.sources import of_application, queries_of
+from headrace.streams.cli.stores.where import takes_application
 
 if TYPE_CHECKING:
-    from headrace.streams.feeds.feeds import Feeds
-    from headrace.streams.feeds.subscription import Subscription
+    from headrace.streams.cli.stores.sources import Where
+    from headrace.streams.queries.queries import Queries
+    from headrace.streams.remote.asker import Asker
 
 
 @click.command(cls=TakesNegativeKeys)
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--snapshot", is_flag=True, help="The rows first, then the changes since.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
 @click.option("--with-position", is_flag=True, help="Print where one is behind each change, too.")
-@of_application
+@takes_application
 def watch(
     name: str,
     key: str | None,
@@ -40,58 +40,96 @@ def watch(
     snapshot: bool,
     most: int | None,
     with_position: bool,
-    target: str,
-    settings: dict[str, Any],
-    state_dir: Path | None,
+    where: Where,
 ) -> None:
     """Print the changes of a store, or of a key, as they are committed: a line of JSON each.
 
-    They are read from the store's changelog on the cluster, each once and in the order of its
-    partition, until Ctrl-C. It joins no group and commits nothing.
+    They are read from the store's changelog on the cluster, or with --url from a host that serves
+    the application, each once and in the order of its partition, until Ctrl-C. With --url it goes
+    on where the connection is cut, at the same host. It joins no group and commits nothing.
     """
+    from headrace.streams.queries.queries import Queries
+
+    if snapshot and begin != "end":
+        raise click.UsageError("--snapshot begins behind the rows; leave out --from")
+    lines = _Lines(most, with_position=with_position)
+    with where.followed() as source, suppress(KeyboardInterrupt):
+        if isinstance(source, Queries):
+            _read(source, name, key, begin, lines, snapshot=snapshot)
+        else:
+            _ask(source, name, key, begin, lines, snapshot=snapshot)
+
+
+class _Lines:
+    """What is printed, until it is enough."""
+
+    def __init__(self, most: int | None, *, with_position: bool) -> None:
+        self._left = most
+        self._with_position = with_position
+
+    def add(self, line: str, position: str | None) -> bool:
+        """Print one; returns whether there is to be another one."""
+        if self._with_position and position is not None:
+            line = f'{line[:-1]},"position":"{position}"}}'
+        click.echo(line)
+        self._left = None if self._left is None else self._left - 1
+        return self._left != 0
+
+
+def _read(
+    queries: Queries, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
+) -> None:
+    """Print what the cluster has."""
     from headrace.streams.feeds.feeds import Feeds, Start
     from headrace.streams.feeds.positions import positions_of
     from headrace.streams.queries.asked import key_of_text
 
-    if snapshot and begin != "end":
-        raise click.UsageError("--snapshot begins behind the rows; leave out --from")
-    with queries_of(target, settings, state_dir) as queries, Feeds(queries) as feeds:
-        start = Start("rows" if snapshot else "beginning" if begin == "beginning" else "end")
-        if begin not in ("beginning", "end"):
-            start = Start("positions", positions_of(begin))
-        reader = queries.reader(name)
-        data = None if key is None else key_of_text(key, reader.key_serde, name)
-        woken = threading.Event()
+    start = Start("rows" if snapshot else "beginning" if begin == "beginning" else "end")
+    if begin not in ("beginning", "end"):
+        start = Start("positions", positions_of(begin))
+    reader = queries.reader(name)
+    data = None if key is None else key_of_text(key, reader.key_serde, name)
+    woken = threading.Event()
+    with Feeds(queries) as feeds:
         follower = feeds.follow(name, key=data, start=start, wake=woken.set)
         click.echo(f"Following {name}.", err=True)
-        with suppress(KeyboardInterrupt):
-            _print(feeds, follower, woken, most, with_position=with_position)
+        while True:
+            woken.wait()
+            woken.clear()
+            for event in follower.take()[0]:
+                if event.name == "closed":
+                    raise click.ClickException(json.loads(event.data)["reason"])
+                if event.name == "compacted":
+                    click.echo(event.data.decode(), err=True)
+                is_told = event.name in ("row", "change")
+                if is_told and not lines.add(event.data.decode(), event.position):
+                    feeds.leave(follower)
+                    return
 
 
-def _print(
-    feeds: Feeds,
-    follower: Subscription,
-    woken: threading.Event,
-    most: int | None,
-    *,
-    with_position: bool,
+def _ask(
+    asker: Asker, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
 ) -> None:
-    left = most
-    while True:
-        woken.wait()
-        woken.clear()
-        for event in follower.take()[0]:
-            if event.name == "closed":
-                raise click.ClickException(json.loads(event.data)["reason"])
-            if event.name == "compacted":
-                click.echo(event.data.decode(), err=True)
-            if event.name not in ("row", "change"):
-                continue
-            line = event.data.decode()
-            if with_position and event.position is not None:
-                line = f'{line[:-1]},"position":"{event.position}"}}'
-            click.echo(line)
-            left = None if left is None else left - 1
-            if left == 0:
-                feeds.leave(follower)
+    """Print what a host tells."""
+    from headrace.streams.remote.changes import Changes
+
+    is_place = begin not in ("beginning", "end")
+    changes: Changes[Any, Any] = Changes(
+        asker,
+        name,
+        of={"key": key},
+        start="beginning" if begin == "beginning" else "end",
+        position=begin if is_place else None,
+        snapshot=snapshot,
+        read=lambda document: (document, None),  # it is printed as it came
+    )
+    gaps = 0
+    with changes:
+        click.echo(f"Following {name}.", err=True)
+        for change in changes:
+            for gap in changes.compacted[gaps:]:
+                click.echo(json.dumps(gap, separators=(",", ":")), err=True)
+            gaps = len(changes.compacted)
+            line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
+            if not lines.add(line, change.position):
                 return

@@ -17,7 +17,6 @@ from headrace.streams.feeds import feeds as feeds_module
 from headrace.streams.feeds.change import Change
 from headrace.streams.feeds.errors import (
     NoChangelogError,
-    PositionGoneError,
     TooManyFollowersError,
 )
 from headrace.streams.feeds.feeds import Feeds, Start
@@ -27,10 +26,11 @@ from headrace.streams.feeds.turns import TURN_RECORDS
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
+    PositionGoneError,
     WrongQueryError,
 )
 from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster
+from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from tests.support.feeds import Follower, MemoryFeeds, bare
 from tests.support.processes import wait_until
 
@@ -236,6 +236,23 @@ def test_what_retention_has_deleted_is_said(scene: Scene) -> None:
         scene.follow(at("7:0"))
     assert scene.feeds._followers == {}
     scene.follow(at("0:2")).leave()
+
+
+def test_markers_of_transactions_without_records_are_not_taken_for_compaction(
+    scene: Scene,
+) -> None:
+    """A worker that is killed leaves such: it had said that it would write to a partition."""
+    scene.write((0, "a", 1))
+    log = scene.memory.cluster.log(TopicPartition(CHANGELOG, 0))
+    for _ in range(3):
+        with scene.memory.lock:
+            empty = Transaction()
+            log.open[empty] = log.end
+            log.mark(empty)
+    scene.write((0, "a", 2), (0, "a", 3))
+    follower = scene.follow(at("0:0,1:0"))
+    assert bare(follower.changes(3)) == [("a", 1), ("a", 2), ("a", 3)]
+    assert follower.named("compacted") == []
 
 
 def test_what_compaction_has_taken_is_said_once(scene: Scene) -> None:

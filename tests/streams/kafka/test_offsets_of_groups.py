@@ -11,8 +11,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 
 HERE = TopicPartition("t", 0)
@@ -101,3 +102,22 @@ def test_nothing_else_asks_an_admin_client_for_offsets_of_a_group() -> None:
         if "list_consumer_group_offsets" in path.read_text()
     ]
     assert named == ["streams/kafka/group_admin.py"]
+
+
+def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That ends the process where the connection to the coordinator is lost meanwhile."""
+    named = [
+        path.relative_to(ROOT).as_posix()
+        for top in ("streams/queries", "streams/feeds", "streams_web")
+        for path in (ROOT / top).rglob("*.py")
+        if "GroupAdmin(" in path.read_text() or "describe_consumer_groups" in path.read_text()
+    ]
+    assert named == []
+    look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
+    monkeypatch.setattr(
+        type(look._client), "describe_consumer_groups", lambda *_, **__: pytest.fail("described")
+    )
+    with pytest.raises(FatalClientError, match=r"cannot describe the group g: .*ask again later"):
+        look.group_state("g")

@@ -184,7 +184,7 @@ def test_nobody_goes_back(hosts: Hosts, application: Connection) -> None:
     at = asker._reached["counts"][row.partition]
     assert at > 0
     asker._reached["counts"][row.partition] = at + 1_000
-    asker._timeout_s = 0.2
+    asker.timeout_s = 0.2
     with pytest.raises(NotReadableError, match="not as far as asked for"):
         counts.get("k01")
     application.forget()

@@ -225,7 +225,11 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         ("/counts/prefix?prefix=k&from=1", 400, "a prefix goes with neither from and to"),
         ("/counts?limit=5", 400, "there is no parameter 'limit' here"),
         ("?limit=5", 400, "there is no parameter 'limit' here; there are: none"),
-        ("/counts/changes?frm=1", 400, "'frm' here; there are: from, key, position, snapshot"),
+        (
+            "/counts/changes?frm=1",
+            400,
+            "'frm' here; there are: from, json_keys, key, pos",
+        ),
         ("/counts/k/changes?key=l", 400, "there is no parameter 'key' here"),
         ("/counts/k?min_position=wrds-0:1", 400, "do not read topic 'wrds' themselves; they read"),
         ("/counts/get", 400, "say which key"),

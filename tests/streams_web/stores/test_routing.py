@@ -14,9 +14,10 @@ import pytest
 
 from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.streams.errors import FatalClientError
-from headrace.streams.queries import followers, whereabouts
+from headrace.streams.queries import followers, walk, whereabouts
 from headrace.streams_web.stores import hosts as asking
 from headrace.streams_web.stores.asked import ASKED_BY
+from headrace.streams_web.stores.routing import RoutedStores
 from tests.support.hosts import Host, Hosts
 from tests.support.processes import wait_until
 
@@ -364,3 +365,40 @@ def test_a_position_that_the_store_never_comes_to_is_refused(shared: Hosts) -> N
             code, found = shared.hosts[0].get(f"{path}?min_position={position}")
             assert code == 400, (path, position)
             assert said in found["error"]
+
+
+def test_places_say_no_more_than_all_rows_follow(
+    three: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever follows changes from an answer on is told what some of its rows lack."""
+    host = three.hosts[0]
+
+    def offsets(found: Any) -> dict[int, int]:
+        return {place["partition"]: place["offset"] for place in found["places"]}
+
+    def and_more(name: str, of: type) -> None:
+        before = getattr(of, name)
+
+        def then(*arguments: Any, **more: Any) -> Any:
+            if name == "piece":
+                found = before(*arguments, **more)
+                three.send("words", *((key, "") for key in KEYS))
+                return found
+            three.send("words", *((key, "") for key in KEYS))
+            return before(*arguments, **more)
+
+        monkeypatch.setattr(of, name, then)
+
+    at_first = offsets(host.get("/counts")[1])
+    with monkeypatch.context():
+        and_more("_rows_of_anywhere", RoutedStores)
+        code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
+        assert {row["value"] for row in found["rows"] if row} == {1}
+        assert offsets(found) == at_first
+    monkeypatch.undo()
+    monkeypatch.setattr(walk, "PIECE_ROWS", 3)
+    then = offsets(host.get("/counts")[1])
+    and_more("piece", walk.Scan)
+    code, found = host.get("/counts/range?route=none")
+    assert len({row["value"] for row in found["rows"]}) > 2
+    assert (code, offsets(found)[0]) == (200, then[0])
